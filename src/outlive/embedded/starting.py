@@ -1,0 +1,161 @@
+"""Starting a keeper: what the server is told, and waiting for the keeper's answer."""
+
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from outlive.embedded import binaries as programs
+from outlive.embedded import keeper
+from outlive.embedded.places import PORT, Places, account_to_drop_to
+from outlive.errors import EmbeddedError
+
+START_S = 300.0
+"""A server that was killed replays its log before it is ready: up to `max_wal_size`, minutes on a slow disk."""
+
+KEEPER_LOG_LIMIT_BYTES = 1_000_000
+
+DEFAULTS = {
+    "max_connections": "200",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "autovacuum_naptime": "5s",
+}
+
+
+def start(places: Places, *, settings: Mapping[str, str], binaries: Path | None) -> None:
+    """Return when a new keeper has a ready server; the caller holds the start lock and a lease."""
+    account = account_to_drop_to(places)
+    bin_directory, major = programs.runnable_by(account, binaries or programs.find(), places)
+    _refuse_other_major(places, major, bin_directory)
+    orders = keeper.Orders(
+        data=str(places.data),
+        socket_directory=str(places.socket_directory),
+        status=str(places.status),
+        log=str(places.log),
+        keeper_lock=str(places.keeper_lock),
+        server_lock=str(places.server_lock),
+        lease=str(places.lease),
+        initdb=_initdb(bin_directory, major, settings),
+        postgres=_postgres(bin_directory, places, settings),
+        uid=None if account is None else account.uid,
+        gid=None if account is None else account.gid,
+        start_s=START_S,
+    )
+    _await_answer(_execute(orders, places), places)
+
+
+def _refuse_other_major(places: Places, major: int, bin_directory: Path) -> None:
+    if not places.data.exists():
+        return
+    try:
+        held = (places.data / "PG_VERSION").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        raise EmbeddedError(f"{places.data} is not a Postgres cluster; move it away and try again.") from None
+    if held != str(major):
+        raise EmbeddedError(
+            f"{places.data} was made by PostgreSQL {held}, but the programs in {bin_directory} are {major}, "
+            f"which can't read it. Use those of {held}, or move the directory away (after a dump, to keep its contents)."
+        )
+
+
+def _initdb(bin_directory: Path, major: int, settings: Mapping[str, str]) -> list[str]:
+    """The locale never comes from outside: C, and UTF-8 character classes where Postgres brings them itself."""
+    builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if major >= 17 else []
+    hurry = ["--no-sync"] if settings.get("fsync") == "off" else []
+    access = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]
+    return [
+        str(bin_directory / "initdb"),
+        "--encoding=UTF8",
+        "--locale=C",
+        "--data-checksums",
+        *builtin,
+        *hurry,
+        *access,
+    ]
+
+
+def _postgres(bin_directory: Path, places: Places, settings: Mapping[str, str]) -> list[str]:
+    ours = {
+        "listen_addresses": "",
+        "port": str(PORT),
+        "unix_socket_directories": '"' + str(places.socket_directory).replace('"', '""') + '"',
+        "unix_socket_permissions": "0700",
+        "log_destination": "stderr",  # The keeper reads it and bounds the file, which logging_collector can't.
+        "logging_collector": "off",
+    }
+    for name in settings:
+        if name in ours or not re.fullmatch(r"[a-z_][a-z0-9_.]*", name):
+            raise EmbeddedError(f"The embedded server does not take the setting {name!r}; leave it out.")
+    words = [str(bin_directory / "postgres")]
+    for name, value in (DEFAULTS | dict(settings) | ours).items():
+        words += ["-c", f"{name}={value}"]
+    return words
+
+
+def _execute(orders: keeper.Orders, places: Places) -> int:
+    """Run keeper.py by its path, isolated, in a session of its own; the answer comes on the pipe returned."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(places.keeper_log, flags, 0o600)
+    reader, writer = os.pipe()
+    try:
+        if os.fstat(log).st_size > KEEPER_LOG_LIMIT_BYTES:
+            os.ftruncate(log, 0)
+        subprocess.run(
+            # The directory is not read by the keeper: it tells who looks at the list of processes.
+            [_interpreter(), "-I", "-S", keeper.__file__, str(places.directory)],
+            input=json.dumps(asdict(orders)).encode(),
+            stdout=writer,
+            stderr=log,
+            env=programs.clean_environment(),
+            cwd="/",
+            start_new_session=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        os.close(reader)
+        raise EmbeddedError(
+            f"The keeper of the embedded server can't be run: {error}; see {places.keeper_log}."
+        ) from error
+    finally:
+        os.close(writer)
+        os.close(log)
+    return reader
+
+
+def _interpreter() -> str:
+    """This Python; where an application server took the place of it, the one that it embeds."""
+    own = [sys.executable, *(os.path.join(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix))]
+    for path in own:
+        if path and os.path.basename(path).startswith(("python", "pypy")) and os.access(path, os.X_OK):
+            return path
+    if found := shutil.which("python3"):
+        return found
+    raise EmbeddedError("No Python was found to run the keeper of the embedded server; put python3 on PATH.")
+
+
+def _await_answer(reader: int, places: Places) -> None:
+    deadline = time.monotonic() + START_S
+    answer = b""
+    try:
+        while not answer.endswith(b"\n"):
+            # poll, not select, which fails in a process with more than 1,023 open files.
+            poll = select.poll()
+            poll.register(reader, select.POLLIN)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise EmbeddedError(f"The embedded server was not ready within {START_S:.0f} s; see {places.log}.")
+            chunk = os.read(reader, 65_536)
+            if not chunk:
+                raise EmbeddedError(f"The keeper of the embedded server died while starting; see {places.keeper_log}.")
+            answer += chunk
+    finally:
+        os.close(reader)
+    if error := json.loads(answer).get("error"):
+        raise EmbeddedError(f"The embedded Postgres did not start: {error}.")
