@@ -1,0 +1,56 @@
+"""The SQL of outlive, as static text: the schema, and every statement under its name.
+
+A statement's text is written with named parameters (`:tokens`) and compiled once, at import, to the numbered
+ones that Postgres takes. Nothing here builds a query: the only thing that varies is a literal LIMIT, from a
+fixed list of sizes.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+_NAMED = re.compile(r"(?<![:\w]):([a-z]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A statement as Postgres takes it, and its parameters' names in the order of their numbers."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+
+
+def read(path: str) -> str:
+    """A file of this folder, e.g. schema/tables.sql."""
+    return files(__name__).joinpath(path).read_text(encoding="utf-8")
+
+
+def compiled(name: str, text: str) -> Text:
+    """Turn `:name` into `$1`; comments go, so that the server need not read them each time."""
+    order: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return f"${order.setdefault(match[1], len(order) + 1)}"
+
+    bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    return Text(name, _NAMED.sub(number, bare.strip().rstrip(";")), tuple(order))
+
+
+def load(path: str) -> dict[str, str]:
+    """The statements of a file: each begins with a line `-- name: …`."""
+    parts = re.split(r"^-- name: (\w+)$", read(path), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def statements() -> dict[str, Text]:
+    found: dict[str, Text] = {}
+    for path in sorted(files(__name__).joinpath("statements").iterdir(), key=lambda entry: entry.name):
+        for name, text in load(f"statements/{path.name}").items():
+            if name in found:
+                raise ValueError(f"two statements are named {name}")
+            sizes = (1, 8, 64, 512) if "{limit}" in text else (None,)
+            for size in sizes:
+                key = name if size is None else f"{name}_{size}"
+                found[key] = compiled(key, text.replace("{limit}", str(size)))
+    return found

@@ -1,0 +1,196 @@
+-- The tables of outlive, version 1.
+--
+-- Where a job is, is what it is. Every job has one row in `jobs`, written once and never updated, and while
+-- it is not finished exactly one row in one of three places:
+--
+--     waiting   it may be claimed        pending (or retryable, once it has failed or crashed)
+--     running   an attempt is under way  running
+--     held      it waits for something   blocked, quarantined; a suspect shows as pending
+--
+-- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to finish:
+-- ending an attempt is deleting that row by token and worker, and whoever deletes nothing has lost it.
+-- Every ended attempt appends one row to `attempts`; the last one of a finished job says how it finished.
+--
+-- Lock order, for everything that locks more than one row: `jobs` by id (operators' verbs and prune only),
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip what is locked.
+-- There are no foreign keys: their checks would lock `jobs` rows in the hot path.
+--
+-- Text that is compared is collated "C": the order is of no interest to people and costs a third of the time.
+
+create schema if not exists outlive;
+
+create table outlive.schema_version (
+  version int primary key,
+  applied_at timestamptz not null default now()
+);
+
+-- The only clock. Tests set outlive.now; Python never sends "now".
+create function outlive.now() returns timestamptz language sql stable parallel safe
+return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
+
+create table outlive.jobs (
+  id uuid primary key,
+  task text collate "C" not null check (task <> ''),
+  queue text collate "C" not null check (queue <> ''),
+  source text collate "C" not null default '',
+  args json not null check (json_typeof(args) in ('object', 'array')),
+  options jsonb check (jsonb_typeof(options) = 'object'),
+  priority smallint not null check (priority between 0 and 9),
+  ready_at timestamptz not null,
+  dedupe_key text collate "C",
+  fingerprint text collate "C" not null,
+  created_at timestamptz not null
+);
+
+create table outlive.waiting (
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  id uuid not null,
+  attempt int not null default 0,
+  failures smallint not null default 0,
+  crashes smallint not null default 0,
+  losses smallint not null default 0,
+  primary key (queue, source, task, priority, ready_at, id),
+  constraint waiting_id_key unique (id)
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index waiting_crashed on outlive.waiting (task) where crashes > 0;
+
+create table outlive.running (
+  token bigint primary key generated always as identity (cache 1),
+  id uuid not null,
+  attempt int not null,
+  worker uuid not null,
+  lease_until timestamptz not null,
+  heartbeat_at timestamptz not null,
+  started_at timestamptz not null,
+  cancel_requested boolean not null default false,
+  alone boolean not null default false,
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  constraint running_id_key unique (id)
+) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+
+create table outlive.held (
+  id uuid primary key,
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect')),
+  since timestamptz not null,
+  details text,
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  attempt int not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null
+);
+create index held_why on outlive.held (why, since);
+
+create table outlive.attempts (
+  job_id uuid not null,
+  attempt int not null,
+  token bigint not null,
+  worker uuid,
+  outcome text collate "C" not null check (outcome in ('succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed',
+                                                        'lost', 'released', 'cancelled')),
+  state text collate "C" not null check (state in ('succeeded', 'pending', 'retryable', 'failed', 'quarantined',
+                                                    'cancelled')),
+  error text,
+  exit_code int,
+  signal text,
+  peak_memory_bytes bigint,
+  cpu_s double precision,
+  output text,
+  stack text,
+  result json,
+  started_at timestamptz,
+  ended_at timestamptz not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  primary key (job_id, attempt),
+  constraint attempts_token_key unique (token)
+);
+create index attempts_by_state on outlive.attempts (state, ended_at);
+
+-- The keys of unfinished jobs, unique per task. A row goes when its job finishes.
+create table outlive.dedupe_keys (
+  task text collate "C" not null,
+  key text collate "C" not null,
+  id uuid not null,
+  primary key (task, key),
+  constraint dedupe_keys_id_key unique (id)
+);
+
+create table outlive.workers (
+  id uuid primary key,
+  name text not null,
+  hostname text not null,
+  pid int not null,
+  version text not null,
+  queues text[],
+  slots int not null,
+  state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
+  started_at timestamptz not null,
+  last_seen timestamptz not null
+);
+
+-- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.
+create unlogged table outlive.sleepers (
+  worker uuid primary key
+);
+
+-- What each task's worker last said of it, so that any reaper can decide by SQL.
+create table outlive.tasks (
+  name text collate "C" primary key,
+  queue text collate "C" not null,
+  source text collate "C" not null default '',
+  max_attempts int not null,
+  max_crashes int not null,
+  max_losses int,
+  on_worker_death text collate "C" not null check (on_worker_death in ('retry', 'fail')),
+  quarantine_by text collate "C" not null check (quarantine_by in ('job', 'fingerprint')),
+  backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
+  updated_at timestamptz not null
+);
+
+create table outlive.queues (
+  name text collate "C" primary key,
+  paused_at timestamptz
+);
+
+create table outlive.sources (
+  name text collate "C" primary key,
+  enabled boolean not null default true,
+  rate_limit_per_minute double precision,
+  burst int not null default 1,
+  max_concurrency int,
+  failure_streak int not null default 0,
+  last_success_at timestamptz,
+  last_failure_at timestamptz,
+  paused_until timestamptz
+);
+
+create table outlive.progress (
+  job_id uuid primary key,
+  attempt int not null,
+  current double precision,
+  total double precision,
+  message text,
+  checkpoint json,
+  updated_at timestamptz not null
+) with (fillfactor = 70);

@@ -1,0 +1,89 @@
+-- The flat pictures for people: dashboards, psql, the command line. Made anew by every migration.
+
+create view outlive.job_states as
+select j.id, j.task, j.queue, j.source,
+  case when r.id is not null then 'running'
+       when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
+       when h.id is not null then case when h.why = 'suspect' then 'pending' else h.why end
+       else a.state end as status,
+  j.priority,
+  coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
+  coalesce(r.failures, w.failures, h.failures, a.failures, 0::smallint) as failures,
+  coalesce(r.crashes, w.crashes, h.crashes, a.crashes, 0::smallint) as crashes,
+  coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
+  j.created_at,
+  coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
+  case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
+  coalesce(k.name, r.worker::text) as locked_by,
+  r.started_at as locked_at,
+  r.heartbeat_at,
+  outlive.now() - r.heartbeat_at as time_since_heartbeat,
+  r.lease_until,
+  coalesce(r.cancel_requested, false) as cancel_requested,
+  case when r.id is null and w.id is null and h.id is null then a.ended_at end as completed_at,
+  a.outcome as last_outcome,
+  a.error as error_message,
+  h.since as held_since,
+  h.details as held_details,
+  j.dedupe_key,
+  j.fingerprint
+from outlive.jobs j
+  left join outlive.waiting w on w.id = j.id
+  left join outlive.running r on r.id = j.id
+  left join outlive.held h on h.id = j.id
+  left join outlive.workers k on k.id = r.worker
+  left join lateral (
+    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses
+    from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
+
+create view outlive.recent_jobs as
+select s.*
+from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
+order by s.id desc;
+
+-- A running job whose lease has ended: no heartbeat came in time, and no reaper has seen it yet.
+create view outlive.stuck_jobs as
+select s.*
+from outlive.job_states s
+where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
+
+create view outlive.killers as
+select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses,
+  a.attempt, a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
+  coalesce(k.name, a.worker::text) as killed_on, a.ended_at as last_kill_at
+from outlive.held h
+  left join lateral (
+    select t.* from outlive.attempts t
+    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost') order by t.attempt desc limit 1) a on true
+  left join outlive.workers k on k.id = a.worker
+where h.why = 'quarantined';
+
+create view outlive.worker_states as
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat, k.slots,
+  (select count(*) from outlive.running r where r.worker = k.id) as running
+from outlive.workers k;
+
+create view outlive.queue_states as
+select c.name, q.paused_at is not null as paused, q.paused_at,
+  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined, min(c.oldest_ready_at) as oldest_ready_at
+from (
+  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready, 0 as running,
+    0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
+  from outlive.waiting group by queue
+  union all
+  select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
+  union all
+  select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
+    count(*) filter (where why = 'quarantined'), null
+  from outlive.held group by queue
+  union all
+  select name, 0, 0, 0, 0, 0, null from outlive.queues) c
+  left join outlive.queues q on q.name = c.name
+group by c.name, q.paused_at;
+
+create view outlive.source_health as
+select s.name, s.enabled, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.failure_streak, s.last_success_at,
+  s.last_failure_at, s.paused_until, coalesce(s.paused_until > outlive.now(), false) as paused
+from outlive.sources s;

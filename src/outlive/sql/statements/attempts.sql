@@ -1,0 +1,138 @@
+-- Statements that begin, keep and end attempts. Each is one transition, fenced by token and worker.
+
+-- name: end_and_claim
+-- running -> succeeded, failed, retryable, pending, quarantined, cancelled   for each token that is still this worker's
+-- pending, retryable -> running                                              for at most {limit} jobs of the lanes offered
+-- Tokens must be sorted. A row without an id is a token that deleted nothing: the attempt was given up, and nothing
+-- of it is written. No other row for a lane: nothing in it is ready, or somebody else has it.
+--
+-- The pick scans each offered lane from its watermark, limits inside and out, and orders nothing above: so it locks
+-- just what it takes. It is deleted by ctid because waiting's rows are never updated. A job over its crash limit
+-- (the limit may have been lowered) is put into quarantine instead of being started.
+with ended as (
+  delete from outlive.running r
+  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
+  returning r.*, width_bucket(r.token, :tokens::bigint[]) as n),
+done as (
+  insert into outlive.attempts (job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result,
+    started_at, ended_at, failures, crashes, losses)
+  select e.id, e.attempt, e.token, e.worker, 'succeeded', 'succeeded', (:peaks_bytes::bigint[])[e.n],
+    (:cpus_s::double precision[])[e.n], (:outputs::text[])[e.n], (:results::json[])[e.n],
+    e.started_at, (select outlive.now()), e.failures, e.crashes, e.losses
+  from ended e where coalesce((:outcomes::text[])[e.n], 'succeeded') = 'succeeded'
+  returning job_id),
+keys as (
+  delete from outlive.dedupe_keys k where k.id = any(array(select job_id from done))),
+undone as materialized (
+  select outlive.settle(
+    row(e.token, e.id, e.attempt, e.worker, e.lease_until, e.heartbeat_at, e.started_at, e.cancel_requested, e.alone,
+      e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses)::outlive.running,
+    (:outcomes::text[])[e.n], (:errors::text[])[e.n], (:exit_codes::int[])[e.n], (:signals::text[])[e.n],
+    (:peaks_bytes::bigint[])[e.n], (:cpus_s::double precision[])[e.n], (:outputs::text[])[e.n], (:stacks::text[])[e.n],
+    (:results::json[])[e.n], coalesce((:finals::boolean[])[e.n], false), (:afters_s::double precision[])[e.n]) as state
+  from ended e where (:outcomes::text[])[e.n] <> 'succeeded'),
+pick as materialized (
+  select s.tid
+  from unnest(:queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[], :marks::timestamptz[], :quotas::int[])
+         lane(queue, source, task, priority, mark, quota),
+    lateral (
+      select w.ctid as tid from outlive.waiting w
+      where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
+        and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
+      order by w.ready_at, w.id limit lane.quota for update skip locked) s
+  limit {limit}),
+taken as (
+  delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
+started as (
+  insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority,
+    ready_at, failures, crashes, losses)
+  select t.id, t.attempt + 1, :worker::uuid, (select outlive.now()) + :lease_s::double precision * interval '1 second',
+    (select outlive.now()), (select outlive.now()), t.queue, t.source, t.task, t.priority,
+    t.ready_at, t.failures, t.crashes, t.losses
+  from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
+    t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
+select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
+  j.args, j.options
+from started s join outlive.jobs j on j.id = s.id
+union all
+select g.token, null, null, null, null, null, null, null, null, null, null, null, null
+from unnest(:tokens::bigint[]) g(token)
+where cardinality(:tokens::bigint[]) <> (select count(*) from ended) and not exists (select from ended e where e.token = g.token)
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null from undone where state is null;
+
+-- name: claim_suspect
+-- pending (suspect) -> running, alone: one job that must have a worker to itself. Zero rows: no suspect for this worker.
+with pick as (
+  select h.id from outlive.held h
+  where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
+    and h.ready_at <= outlive.now()
+    and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+  order by h.since, h.id limit 1 for update skip locked),
+taken as (
+  delete from outlive.held h where h.id in (select id from pick) returning h.*),
+started as (
+  insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority,
+    ready_at, failures, crashes, losses)
+  select t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second', outlive.now(),
+    outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
+  from taken t
+  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
+select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
+  j.args, j.options
+from started s join outlive.jobs j on j.id = s.id;
+
+-- name: renew
+-- running -> running, with a new lease. A token that does not come back is gone, or locked by who is ending it:
+-- read `ended` before judging. What is locked is skipped, so a job's own open transaction never blocks a renewal.
+with mine as (
+  select r.token from outlive.running r
+  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
+  order by r.token for update skip locked)
+update outlive.running r
+set lease_until = outlive.now() + :lease_s::double precision * interval '1 second', heartbeat_at = outlive.now()
+from mine where r.token = mine.token
+returning r.token, r.cancel_requested;
+
+-- name: ended
+-- Which of these attempts have ended, and how. A token that is not here is still running, or was never claimed.
+select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.token = any(:tokens::bigint[]);
+
+-- name: adopt
+-- What this worker has, as the database sees it: read after an unknown outcome, before anything else is claimed.
+select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
+  j.args, j.options
+from outlive.running r join outlive.jobs j on j.id = r.id
+where r.worker = :worker::uuid order by r.token;
+
+-- name: expire
+-- running -> pending, retryable, quarantined, failed: attempts whose lease has ended are lost. Zero rows: none has.
+with due as (
+  select r.token from outlive.running r where r.lease_until < outlive.now()
+  order by r.token limit :batch::int for update skip locked),
+ended as (
+  delete from outlive.running r where r.token = any(array(select token from due)) returning r as had, r.token, r.id, r.worker)
+select e.token, e.id, e.worker, coalesce(k.name, e.worker::text) as locked_by,
+  outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
+from ended e left join outlive.workers k on k.id = e.worker;
+
+-- name: quarantine_killers
+-- pending, retryable -> quarantined: jobs that have crashed as often as they may. Zero rows: there is none.
+with due as (
+  select w.id from outlive.waiting w, lateral outlive.policy_of(w.id, w.task) p
+  where w.crashes > 0 and w.crashes >= p.max_crashes
+  order by w.id limit :batch::int for update of w skip locked),
+gone as (
+  delete from outlive.waiting w where w.id = any(array(select id from due)) returning w as had, w.id)
+select g.id from gone g where outlive.caught(g.had);
+
+-- name: clear_suspects
+-- A suspect that has lived long enough beside its worker is none. Zero rows: none has.
+with due as (
+  select r.token from outlive.running r
+  where r.alone and r.started_at <= outlive.now() - :after_s::double precision * interval '1 second'
+  order by r.token for update skip locked)
+update outlive.running r set alone = false, losses = 0
+from due where r.token = due.token
+returning r.token;

@@ -1,0 +1,105 @@
+-- Statements that only look.
+
+-- name: outcomes
+-- The state of each job, and its last attempt. A job without a row does not exist.
+select s.id, s.status, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
+  k.name as worker, a.started_at, a.ended_at, a.result
+from outlive.job_states s
+  left join lateral (select t.* from outlive.attempts t where t.job_id = s.id order by t.attempt desc limit 1) a on true
+  left join outlive.workers k on k.id = a.worker
+where s.id = any(:ids::uuid[]);
+
+-- name: statuses
+-- The state of each job; no row: it does not exist.
+select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = any(:ids::uuid[]);
+
+-- name: job
+-- One job's life but for its attempts.
+select s.id, s.task, s.queue, s.source, s.status as state, j.args, j.options, s.priority, s.created_at, s.ready_at, s.attempt,
+  s.failures, s.crashes, s.losses, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.lease_until,
+  s.cancel_requested, s.completed_at, s.held_since, s.held_details, s.dedupe_key, s.fingerprint,
+  p.current, p.total, p.message, p.checkpoint, p.updated_at as progress_at
+from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
+where s.id = :id::uuid;
+
+-- name: attempts
+-- Every attempt of one job that has ended, in order.
+select a.attempt, a.outcome, a.state, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
+  coalesce(k.name, a.worker::text) as worker, a.started_at, a.ended_at, a.result
+from outlive.attempts a left join outlive.workers k on k.id = a.worker
+where a.job_id = :id::uuid order by a.attempt;
+
+-- name: list_jobs
+-- Jobs, newest first, by state, task and queue; each null for all. A state is looked up where its jobs are.
+with chosen as (
+  select id from (
+    select j.id from outlive.jobs j
+    where :state::text is null and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
+    order by j.id desc limit :limit::int) every
+  union all
+  select id from (
+    select w.id from outlive.waiting w
+    where :state::text in ('pending', 'retryable') and (w.failures + w.crashes > 0) = (:state::text = 'retryable')
+      and (:task::text is null or w.task = :task::text) and (:queue::text is null or w.queue = :queue::text)
+    order by w.id desc limit :limit::int) waiting
+  union all
+  select id from (
+    select r.id from outlive.running r
+    where :state::text = 'running' and (:task::text is null or r.task = :task::text) and (:queue::text is null or r.queue = :queue::text)
+    order by r.id desc limit :limit::int) running
+  union all
+  select id from (
+    select h.id from outlive.held h
+    where :state::text = case when h.why = 'suspect' then 'pending' else h.why end
+      and (:task::text is null or h.task = :task::text) and (:queue::text is null or h.queue = :queue::text)
+    order by h.id desc limit :limit::int) held
+  union all
+  select id from (
+    select a.job_id as id from outlive.attempts a join outlive.jobs j on j.id = a.job_id
+    where a.state = :state::text and :state::text in ('succeeded', 'failed', 'cancelled')
+      and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
+      and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
+      and not exists (select from outlive.waiting w where w.id = a.job_id)
+      and not exists (select from outlive.running r where r.id = a.job_id)
+      and not exists (select from outlive.held h where h.id = a.job_id)
+    order by a.ended_at desc limit :limit::int) finished)
+select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses, s.created_at,
+  s.ready_at, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.completed_at, s.last_outcome, s.error_message
+from outlive.job_states s where s.id = any(array(select id from chosen))
+order by s.id desc limit :limit::int;
+
+-- name: killers
+select * from outlive.killers order by quarantined_at desc limit :limit::int;
+
+-- name: stuck
+select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
+  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
+from outlive.stuck_jobs order by lease_until limit :limit::int;
+
+-- name: queues
+select * from outlive.queue_states order by name;
+
+-- name: stats
+-- How many jobs there are of each state, queue and task. Counts every row: seconds on millions of jobs.
+select status as state, queue, task, count(*) as jobs from outlive.job_states group by status, queue, task order by 1, 2, 3;
+
+-- name: task_names
+-- Tasks that somebody has said something of.
+select name from outlive.tasks order by name;
+
+-- name: health
+-- What `outlive doctor` judges.
+select current_setting('server_version_num')::int as server_version, current_setting('synchronous_commit') as synchronous_commit,
+  current_setting('fsync') as fsync, current_setting('autovacuum') as autovacuum,
+  extract(epoch from current_setting('autovacuum_naptime')::interval)::double precision as autovacuum_naptime_s,
+  (select coalesce(max(extract(epoch from clock_timestamp() - coalesce(a.xact_start, a.query_start))), 0)::double precision
+   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()) as oldest_snapshot_s,
+  (select a.pid from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+   order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot_pid,
+  (select count(*) from pg_stat_activity a where a.datname is not null)::int as connections,
+  current_setting('max_connections')::int as max_connections,
+  (select count(*) from outlive.stuck_jobs)::int as stuck,
+  (select count(*) from outlive.held where why = 'quarantined')::int as quarantined,
+  (select count(*) from outlive.workers where state = 'active')::int as active_workers,
+  (select coalesce(sum(t.n_dead_tup), 0)::bigint from pg_stat_user_tables t
+   where t.schemaname = 'outlive' and t.relname in ('waiting', 'running')) as dead_rows;
