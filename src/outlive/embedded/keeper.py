@@ -96,16 +96,49 @@ def _take_over(orders: Orders) -> tuple[int, int]:
         raise KeeperError(f"another keeper already serves {orders.data}; try again")
     _remove(orders.status)
     server = _open_lock(orders.server_lock)
-    if not _lock_within(server, PREDECESSOR_S):
-        # Its keeper was killed, and its own fast shutdown hangs: an immediate one loses nothing that was committed.
+    if not _outlast_predecessor(server, orders):
+        raise KeeperError(
+            f"processes of an earlier server on {orders.data} are still running; "
+            "end them (their titles start with 'postgres:') and try again"
+        )
+    return keeper, server
+
+
+def _outlast_predecessor(lock: int, orders: Orders) -> bool:
+    """Wait for the server of a killed keeper, which is stopping; hurry it and then its backends if that takes long.
+
+    An immediate shutdown and a killed backend lose nothing that was committed.
+    """
+    if _lock_within(lock, ORPHANS_S):
+        return True
+    if _live_postmaster(orders.data):
+        if _lock_within(lock, PREDECESSOR_S - ORPHANS_S):
+            return True
         if pid := _live_postmaster(orders.data):
             _signal(pid, signal.SIGQUIT)
-        if not _lock_within(server, PREDECESSOR_S):
-            raise KeeperError(
-                f"processes of an earlier server on {orders.data} are still running; "
-                "end them (their titles start with 'postgres:') and try again"
-            )
-    return keeper, server
+            if _lock_within(lock, ORPHANS_S):
+                return True
+    _kill_inhabitants(orders)
+    return _lock_within(lock, PREDECESSOR_S)
+
+
+def _kill_inhabitants(orders: Orders) -> None:
+    """Kill whoever works in the data directory, as the account of the server: root may lack the right to look."""
+    if orders.uid is not None and orders.gid is not None:
+        os.setegid(orders.gid)
+        os.seteuid(orders.uid)
+    try:
+        home = os.stat(orders.data)
+        for pid in _all_processes():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(home, os.stat(f"/proc/{pid}/cwd")):
+                    os.kill(pid, signal.SIGKILL)
+    except FileNotFoundError:
+        pass  # Not even a cluster: whoever holds the lock is only about to find that out.
+    finally:
+        if orders.uid is not None:
+            os.seteuid(0)
+            os.setegid(0)
 
 
 def _open_lock(path: str) -> int:
@@ -197,6 +230,7 @@ class _Server:
         self._keeper_lock, server_lock = locks
         self._stop_asked = threading.Event()
         self._gone = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: self._stop_asked.set())
         # Started by the main thread, which lives as long as we do: a death signal follows the parent's thread.
         self._postmaster = subprocess.Popen(
             [*orders.postgres, "-D", orders.data],
@@ -224,7 +258,6 @@ class _Server:
 
     def keep(self) -> None:
         """Return when the postmaster is gone, for whatever reason, and nothing of it is left."""
-        signal.signal(signal.SIGTERM, lambda *_: self._stop_asked.set())
         self._in_background(self._await_last_lease)
         self._in_background(self._stop_when_asked)
         self._postmaster.wait()
@@ -343,11 +376,14 @@ def _end_orphans() -> None:
 
 
 def _children() -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                    yield int(name)
+    for pid in _all_processes():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                yield pid
+
+
+def _all_processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _signal(pid: int, how: signal.Signals) -> None:

@@ -301,7 +301,7 @@ def _is_held(path: Path) -> bool:
     """Whether somebody holds a lock exclusively; asked by sharing it for a moment, which others may do as well."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

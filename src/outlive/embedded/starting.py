@@ -62,7 +62,7 @@ def _refuse_other_major(places: Places, major: int, bin_directory: Path) -> None
     if held != str(major):
         raise EmbeddedError(
             f"{places.data} was made by PostgreSQL {held}, but the programs in {bin_directory} are {major}, "
-            f"which can't read it. Use those of {held}, or move the directory away (after a dump, to keep its contents)."
+            f"which can't read it. Use those of {held}, or move the directory away (after a dump, if it matters)."
         )
 
 

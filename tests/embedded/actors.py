@@ -1,0 +1,185 @@
+"""Who appears in these tests: users in processes of their own, keepers, postmasters, and an ordinary person."""
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from outlive.embedded import places
+from outlive.embedded.binaries import clean_environment
+from tests.waiting import eventually
+
+AM_ROOT = os.geteuid() == 0
+SCRIPT = Path(__file__).with_name("user.py")
+SOURCE = Path(places.__file__).parent.parent
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+needs_root = pytest.mark.skipif(not AM_ROOT, reason="only root can give files away and run as somebody else")
+needs_debian_15 = pytest.mark.skipif(not (DEBIAN_15 / "initdb").exists(), reason=f"no Postgres 15 in {DEBIAN_15}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    took_s: float
+    url: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Person:
+    """Whom a user process runs as, and with which Python and which copy of outlive."""
+
+    uid: int
+    gid: int
+    python: str
+    source: Path
+
+
+class User:
+    """A process that uses the server of `directory`, until it is ended."""
+
+    def __init__(self, directory: Path | None, *, env: Mapping[str, str] | None = None, person: Person | None = None):
+        self._directory = directory
+        python, source = (person.python, person.source) if person else (sys.executable, SOURCE.parent)
+        script = source / SCRIPT.name if person else SCRIPT
+        self.process = subprocess.Popen(
+            [python, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            env=dict(os.environ) | {"PYTHONPATH": str(source)} | dict(env or {}),
+            user=person.uid if person else None,
+            group=person.gid if person else None,
+            extra_groups=[] if person else None,
+        )
+
+    def ask(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> None:
+        assert self.process.stdin is not None
+        directory = str(self._directory) if self._directory else None
+        words = {"directory": directory, "settings": settings, "binaries": str(binaries) if binaries else None}
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Answer:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the user process died"
+        return Answer(**json.loads(line))
+
+    def ensure(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> Answer:
+        self.ask(settings=settings, binaries=binaries)
+        return self.answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def query(url: str, text: str) -> str:
+    """The first value of the answer, as text."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(text.encode()).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def keeper_of(directory: Path) -> int:
+    return int(json.loads((directory / "server.json").read_text())["keeper"])
+
+
+def postmaster_of(directory: Path) -> int:
+    return int(json.loads((directory / "server.json").read_text())["postmaster"])
+
+
+def processes_at(path: Path) -> list[int]:
+    """Keepers, postmasters and initdbs at or below a path: it stands in their command lines."""
+    return [pid for pid, line in _command_lines() if os.fsencode(path) in line and pid != os.getpid()]
+
+
+def _command_lines() -> Iterator[tuple[int, bytes]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(name), Path("/proc", name, "cmdline").read_bytes()
+
+
+def is_alive(pid: int) -> bool:
+    """False for a zombie too: it is dead, only not buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def owner_of(pid: int) -> str:
+    return pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
+
+
+def kill(*pids: int) -> None:
+    """SIGKILL, and wait until it took effect: only then has the process ended for others too."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, pids)), what=f"{pids} dead")
+
+
+def run_as_owner_of(path: Path, command: list[str]) -> "subprocess.Popen[bytes]":
+    owner = path.stat()
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.DEVNULL,
+        env=clean_environment(),
+        user=owner.st_uid if AM_ROOT else None,
+        group=owner.st_gid if AM_ROOT else None,
+        extra_groups=[] if AM_ROOT else None,
+    )
+
+
+def end_everything_at(path: Path) -> None:
+    for pid in processes_at(path):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not processes_at(path), within_s=20, what=f"everything at {path} ended")
+
+
+def ordinary_person(base: Path) -> Person:
+    """Somebody without rights, who can't read a root's Python or checkout: they get what they can use."""
+    found = pwd.getpwnam("nobody")
+    source = base / "source"
+    shutil.copytree(SOURCE / "embedded", source / "outlive" / "embedded", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(SOURCE / "errors.py", source / "outlive")
+    shutil.copy(SCRIPT, source)
+    (source / "outlive" / "__init__.py").touch()  # The embedded part needs nothing else, which this proves as well.
+    for folder, _, files in os.walk(source):
+        os.chmod(folder, 0o755)
+        for name in files:
+            os.chmod(os.path.join(folder, name), 0o644)
+    for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        if _can_run(python, found):
+            return Person(found.pw_uid, found.pw_gid, python, source)
+    pytest.skip("no Python of at least 3.11 that the user nobody may run")
+
+
+def _can_run(python: str, person: pwd.struct_passwd) -> bool:
+    asked = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+    try:
+        answer = subprocess.run(
+            asked, cwd="/", capture_output=True, user=person.pw_uid, group=person.pw_gid, extra_groups=[]
+        )
+    except OSError:
+        return False
+    return answer.returncode == 0

@@ -1,0 +1,50 @@
+"""A base directory per test that the server's account can reach, and users, all gone when the test is."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from outlive import embedded
+from tests.embedded.actors import Person, User, end_everything_at
+
+
+class NewUser(Protocol):
+    def __call__(
+        self, directory: Path | None, *, env: Mapping[str, str] | None = None, person: Person | None = None
+    ) -> User: ...
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Not tmp_path: pytest closes its parents to all others, and as root the server is somebody else."""
+    path = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
+    os.chmod(path, 0o755)
+    yield path
+    end_everything_at(path)
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def directory(base: Path) -> Iterator[Path]:
+    """Where a server is going to live. The lease that the test itself took ends with the test."""
+    path = base / "home"
+    yield path
+    embedded.release(path, wait_s=10)
+
+
+@pytest.fixture
+def new_user(base: Path) -> Iterator[NewUser]:
+    users: list[User] = []
+
+    def new(directory: Path | None, *, env: Mapping[str, str] | None = None, person: Person | None = None) -> User:
+        users.append(User(directory, env=env, person=person))
+        return users[-1]
+
+    yield new
+    for user in users:
+        user.kill()

@@ -1,0 +1,29 @@
+"""A process that uses an embedded server: for each line on stdin it calls ensure and says what came of it.
+
+Run by path in a process of its own; ends, like any user, when its stdin is closed or it is killed.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from outlive import embedded
+from outlive.errors import EmbeddedError
+
+
+def main() -> None:
+    for line in sys.stdin:
+        words = json.loads(line)
+        start = time.monotonic()
+        try:
+            binaries = Path(words["binaries"]) if words["binaries"] else None
+            url = embedded.ensure(words["directory"], settings=words["settings"], binaries=binaries)
+            answer = {"url": url}
+        except EmbeddedError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer | {"took_s": time.monotonic() - start}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
