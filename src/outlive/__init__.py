@@ -1,1 +1,44 @@
-"""x"""
+"""outlive: jobs outlive their workers. A PostgreSQL job system for work that kills processes."""
+
+from outlive.client.app import App
+from outlive.client.job import Job
+from outlive.client.source import Source
+from outlive.client.task import Task
+from outlive.errors import (
+    BadArguments,
+    Cancel,
+    ConfigError,
+    DatabaseUnreachable,
+    DuplicateJob,
+    Fail,
+    JobFailed,
+    JobNotFound,
+    OutliveError,
+    Retry,
+    SchemaMismatch,
+    StaleAttempt,
+)
+from outlive.states import Outcome, State
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "BadArguments",
+    "Cancel",
+    "ConfigError",
+    "DatabaseUnreachable",
+    "DuplicateJob",
+    "Fail",
+    "Job",
+    "JobFailed",
+    "JobNotFound",
+    "Outcome",
+    "OutliveError",
+    "Retry",
+    "SchemaMismatch",
+    "Source",
+    "StaleAttempt",
+    "State",
+    "Task",
+]

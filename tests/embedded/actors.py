@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
@@ -119,11 +120,15 @@ def _command_lines() -> Iterator[tuple[int, bytes]]:
 
 
 def is_alive(pid: int) -> bool:
-    """False for a zombie too: it is dead, only not buried."""
+    """False for a zombie too, once all its threads have ended: it is dead, only not buried."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
         return False
+    try:
+        return not select.select([process], [], [], 0)[0]
+    finally:
+        os.close(process)
 
 
 def owner_of(pid: int) -> str:

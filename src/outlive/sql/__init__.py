@@ -1,8 +1,7 @@
 """The SQL of outlive, as static text: the schema, and every statement under its name.
 
 A statement's text is written with named parameters (`:tokens`) and compiled once, at import, to the numbered
-ones that Postgres takes. Nothing here builds a query: the only thing that varies is a literal LIMIT, from a
-fixed list of sizes.
+ones that Postgres takes. Nothing builds a query: no text varies.
 """
 
 import re
@@ -44,13 +43,11 @@ def load(path: str) -> dict[str, str]:
 
 
 def statements() -> dict[str, Text]:
+    """Every statement of statements/*.sql by its name."""
     found: dict[str, Text] = {}
-    for path in sorted(files(__name__).joinpath("statements").iterdir(), key=lambda entry: entry.name):
-        for name, text in load(f"statements/{path.name}").items():
+    for path in sorted(entry.name for entry in files(__name__).joinpath("statements").iterdir()):
+        for name, text in load(f"statements/{path}").items():
             if name in found:
                 raise ValueError(f"two statements are named {name}")
-            sizes = (1, 8, 64, 512) if "{limit}" in text else (None,)
-            for size in sizes:
-                key = name if size is None else f"{name}_{size}"
-                found[key] = compiled(key, text.replace("{limit}", str(size)))
+            found[name] = compiled(name, text)
     return found

@@ -341,10 +341,13 @@ begin
   with fresh as (
     insert into outlive.jobs (id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
     select a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
-           coalesce(a.priority, 5), coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'),
+           coalesce(a.priority, 5),
+           -- A microsecond apart, so that a batch keeps its order and a watermark leaves behind what was claimed of it.
+           coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
+                              - (cardinality(ids) - a.at) * interval '1 microsecond'),
            a.key, outlive.fingerprint(a.task, a.args), outlive.now()
-    from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options)
-           a(id, task, queue, source, args, priority, delay_s, run_at, key, options)
+    from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
+           a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
          left join outlive.tasks t on t.name = a.task
     where a.id is not null
     order by a.id

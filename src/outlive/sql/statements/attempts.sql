@@ -2,7 +2,7 @@
 
 -- name: end_and_claim
 -- running -> succeeded, failed, retryable, pending, quarantined, cancelled   for each token that is still this worker's
--- pending, retryable -> running                                              for at most {limit} jobs of the lanes offered
+-- pending, retryable -> running                                              for at most :limit jobs of the lanes offered
 -- Tokens must be sorted. A row without an id is a token that deleted nothing: the attempt was given up, and nothing
 -- of it is written. No other row for a lane: nothing in it is ready, or somebody else has it.
 --
@@ -40,7 +40,7 @@ pick as materialized (
       where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
         and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
       order by w.ready_at, w.id limit lane.quota for update skip locked) s
-  limit {limit}),
+  limit :limit::int),
 taken as (
   delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
 started as (

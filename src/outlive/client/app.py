@@ -1,0 +1,207 @@
+"""The app: where tasks are registered, and from where jobs are enqueued and looked at. It is lazy: nothing is
+connected, read or started until a job is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from uuid import UUID
+
+from psycopg import AsyncConnection, Connection
+
+from outlive import config as configuration
+from outlive import db, policy, store, units
+from outlive.client.connections import Connections
+from outlive.client.job import Job
+from outlive.client.source import Source
+from outlive.client.task import BoundJob, Task
+from outlive.config import Config
+from outlive.errors import BadArguments, ConfigError
+from outlive.model import JobRequest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# What one statement carries at most, in jobs and bytes: enough to be fast, little enough not to be felt.
+BATCH_JOBS = 2000
+BATCH_BYTES = 8 * 1024 * 1024
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@app.task` takes."""
+
+    queue: str
+    max_attempts: int
+    max_crashes: int
+    max_losses: int | None
+    timeout: policy.Duration | None
+    stall: policy.Duration
+    memory: int | str
+    recycle_after: int
+    preload: bool
+    source: Source
+    backoff: policy.Backoff
+    retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    fail_on: type[BaseException] | tuple[type[BaseException], ...]
+    on_worker_death: policy.OnWorkerDeath
+    quarantine_by: policy.QuarantineBy
+
+
+class Decorator(Protocol):
+    """What `@app.task(…)` gives: the task keeps the function's parameters, and an async one its awaited result."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class App:
+    """An application's tasks and its way to the database."""
+
+    def __init__(self, database_url: str | None = None) -> None:
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.sources: dict[str, Source] = {}
+        self._database_url = database_url
+        self.connections = Connections(lambda: self.config)
+
+    @functools.cached_property
+    def config(self) -> Config:
+        return configuration.load(flags={"database_url": self._database_url})
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
+        said = parse_options(TaskOptions(**options))
+
+        def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            task: Task[..., Any, Any] = Task(self, function, said)
+            if self.tasks.get(task.name, task).function is not function:
+                raise ConfigError(f"two tasks are named {task.name}: a task is called by its module and function")
+            self.tasks[task.name] = task
+            return task
+
+        return register if function is None else register(function)
+
+    def source(self, name: str, *, rate_limit_per_minute: float | None = None) -> Source:
+        """Declare an outside service that jobs call."""
+        source = Source(policy.identifier("source", name), rate_limit_per_minute)
+        if self.sources.setdefault(name, source) != source:
+            raise ConfigError(f"the source {name} is declared twice, and differently")
+        return source
+
+    def get_job(self, id: UUID) -> Job[Any]:
+        """A handle on a job by its id."""
+        return Job(id, self.connections)
+
+    def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = None) -> list[Job[R]]:
+        """Enqueue all of them or none, in one transaction."""
+        return self.enqueue_requests([job.request for job in jobs], connection)
+
+    async def aenqueue_many(
+        self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection[Any] | None = None
+    ) -> list[Job[R]]:
+        """The async twin of `enqueue_many`."""
+        return await self.aenqueue_requests([job.request for job in jobs], connection)
+
+    def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
+        """Enqueue what tasks have made ready, in the caller's transaction if a connection is given."""
+        statements = list(self._statements(requests, notify=connection is not None))
+
+        def work(on: Connection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
+            if len(statements) == 1:
+                return db.run(on, statements[0], foreign=foreign)
+            with on.transaction():
+                return _merged([db.run(on, statement, foreign=foreign) for statement in statements])
+
+        if connection is None:
+            return self._handles(requests, self.connections.within(work))
+        with db.blamed():
+            return self._handles(requests, work(connection, foreign=True))
+
+    async def aenqueue_requests(
+        self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
+    ) -> list[Job[Any]]:
+        statements = list(self._statements(requests, notify=connection is not None))
+
+        async def work(on: AsyncConnection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
+            if len(statements) == 1:
+                return await db.arun(on, statements[0], foreign=foreign)
+            async with on.transaction():
+                return _merged([await db.arun(on, statement, foreign=foreign) for statement in statements])
+
+        if connection is None:
+            return self._handles(requests, await self.connections.awithin(work))
+        with db.blamed():
+            return self._handles(requests, await work(connection, foreign=True))
+
+    def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[db.Statement[dict[UUID, UUID]]]:
+        limit_bytes = self.config.max_args_bytes
+        for request in requests:
+            if len(request.args) > limit_bytes:
+                raise BadArguments(
+                    f"the arguments of a job of {request.task} have {len(request.args):,} bytes, over the limit of "
+                    f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
+                )
+        for batch in _batches(requests):
+            yield store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify)
+
+    def _handles(self, requests: list[JobRequest], existing: dict[UUID, UUID]) -> list[Job[Any]]:
+        return [Job(existing.get(request.id, request.id), self.connections) for request in requests]
+
+
+def _merged(parts: list[dict[UUID, UUID]]) -> dict[UUID, UUID]:
+    return {asked: existing for part in parts for asked, existing in part.items()}
+
+
+def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
+    """As few statements as their limits allow, in the order given."""
+    start = size_bytes = 0
+    for end, request in enumerate(requests):
+        size_bytes += len(request.args)
+        if end > start and (end - start >= BATCH_JOBS or size_bytes > BATCH_BYTES):
+            yield requests[start:end]
+            start, size_bytes = end, len(request.args)
+    if start < len(requests):
+        yield requests[start:]
+
+
+def parse_options(options: TaskOptions) -> policy.Policy:
+    """A task's options as people write them, parsed and checked once."""
+    unknown = options.keys() - TaskOptions.__annotations__.keys()
+    if unknown:
+        known = ", ".join(sorted(TaskOptions.__annotations__))
+        raise ConfigError(f"a task has no option {', '.join(sorted(unknown))}; it has {known}")
+    said: dict[str, Any] = {}
+    for name in ("max_attempts", "max_crashes", "recycle_after"):
+        if name in options:
+            said[name] = policy.count(name, options[name])  # type: ignore[literal-required]
+    if "max_losses" in options:
+        losses = options["max_losses"]
+        said["max_losses"] = None if losses is None else policy.count("max_losses", losses)
+    if "timeout" in options:
+        timeout = options["timeout"]
+        said["timeout_s"] = None if timeout is None else units.seconds(timeout)
+    if "stall" in options:
+        said["stall_s"] = units.seconds(options["stall"])
+    if "memory" in options:
+        said["memory_bytes"] = units.size_bytes(options["memory"])
+    if "queue" in options:
+        said["queue"] = policy.identifier("queue", options["queue"])
+    if "source" in options:
+        said["source"] = options["source"].name
+    if "backoff" in options:
+        said["backoff_s"] = policy.parse_backoff(options["backoff"])
+    for name in ("retry_on", "fail_on"):
+        classes = options.get(name, ())
+        said[name] = classes if isinstance(classes, tuple) else (classes,)
+    for name, words in (("on_worker_death", ("retry", "fail")), ("quarantine_by", ("job", "fingerprint"))):
+        if options.get(name, words[0]) not in words:
+            raise ConfigError(f"{name} is {options[name]!r}: it can be {' or '.join(words)}")
+        said[name] = options.get(name, words[0])
+    return policy.Policy(preload=options.get("preload", True), **said)

@@ -1,0 +1,218 @@
+"""How statements reach Postgres: connections, parameters in bulk, and whose fault an error is.
+
+A `Statement` is a value; `run` and `arun` are the one difference between sync and async callers. Nothing here
+knows what a statement means.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, Self, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import AdaptContext, Buffer, DumperKey
+from psycopg.adapt import Dumper, Loader, PyFormat
+from psycopg.rows import tuple_row
+
+from outlive.errors import BadArguments, DatabaseUnreachable, DuplicateJob, SchemaMismatch, StaleAttempt
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+AsyncConnection = psycopg.AsyncConnection[Row]
+
+# Plans of the hot statements are pinned: the tables they touch change too fast for statistics to be true.
+PINNED = (
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
+    "set enable_mergejoin = off; set enable_bitmapscan = off; set jit = off"
+)
+_MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
+_TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once."""
+
+    name: str
+    text: bytes
+    parameters: tuple[object, ...]
+    decode: Callable[[Sequence[str], list[Row]], T]
+    hot: bool = False
+
+
+def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
+    """Run it on a connection of ours, or on a `foreign` one, which is left as it was."""
+    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+    if foreign:
+        adapt(cursor)
+    cursor.format = pq.Format.BINARY
+    cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
+    return _decoded(statement, cursor, cursor.fetchall() if cursor.description else [])
+
+
+async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
+    """The async twin of `run`."""
+    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    if foreign:
+        adapt(cursor)
+    cursor.format = pq.Format.BINARY
+    await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
+    return _decoded(statement, cursor, await cursor.fetchall() if cursor.description else [])
+
+
+def _decoded(
+    statement: Statement[T],
+    cursor: psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row],
+    rows: list[Row],
+) -> T:
+    return statement.decode([column.name for column in cursor.description or ()], rows)
+
+
+def connect(url: str, *, hot: bool = False) -> Connection:
+    """A connection that commits each statement; `hot` pins the plans of the statements that claim."""
+    connection = psycopg.connect(url, autocommit=True, connect_timeout=10, application_name="outlive")
+    adapt(connection)
+    pooled = connection.execute("select pg_backend_pid()").fetchone() != (connection.info.backend_pid,)
+    if pooled:  # A pooler in transaction mode would run a prepared statement where nobody prepared it.
+        connection.prepare_threshold = None
+    elif hot:
+        connection.execute(PINNED)
+    return connection
+
+
+async def aconnect(url: str) -> AsyncConnection:
+    connection = await psycopg.AsyncConnection.connect(
+        url, autocommit=True, connect_timeout=10, application_name="outlive"
+    )
+    adapt(connection)
+    cursor = await connection.execute("select pg_backend_pid()")
+    if await cursor.fetchone() != (connection.info.backend_pid,):
+        connection.prepare_threshold = None
+    return connection
+
+
+def transient(error: psycopg.Error) -> bool:
+    """Worth repeating on a new connection: the server went away, or two transactions stood in each other's way."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
+        error.sqlstate is None or error.sqlstate in _TRANSIENT
+    )
+
+
+@contextmanager
+def blamed() -> Iterator[None]:
+    """Turn what the driver raises into errors that say whose fault it is."""
+    try:
+        yield
+    except psycopg.Error as error:
+        said = error.diag.message_primary or str(error).strip() or type(error).__name__
+        if error.sqlstate == "OL001":
+            existing = error.diag.message_detail
+            raise DuplicateJob(said, UUID(existing) if existing else None) from None
+        if error.sqlstate == "OL002":
+            raise StaleAttempt(said) from None
+        if error.sqlstate == "OL003" or isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+            raise BadArguments(said) from error
+        if error.sqlstate in _MISSING_SCHEMA:
+            raise SchemaMismatch(
+                f"the database has not the schema of this version ({said}): run `outlive migrate`"
+            ) from error
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            raise DatabaseUnreachable(f"the database can't be reached: {said}") from error
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of array parameter: the oids of its elements and of the array, and how an element is written."""
+
+    element: int
+    array: int
+    write: Callable[[Any], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An array parameter in Postgres' binary form: its elements are written once, and read without a cast."""
+
+    array: int
+    data: bytes
+
+
+def column(kind: Kind, values: Iterable[object]) -> Column | None:
+    """The values as one array parameter; null if there is nothing but nulls."""
+    parts = []
+    nulls = 0
+    for value in values:
+        if value is None:
+            parts.append(b"\xff\xff\xff\xff")
+            nulls += 1
+        else:
+            data = kind.write(value)
+            parts.append(len(data).to_bytes(4, "big") + data)
+    if not parts:
+        return Column(kind.array, struct.pack(">iiI", 0, 0, kind.element))
+    if nulls == len(parts):
+        return None
+    head = struct.pack(">iiIii", 1, nulls > 0, kind.element, len(parts), 1)
+    return Column(kind.array, head + b"".join(parts))
+
+
+def _microseconds(moment: datetime) -> bytes:
+    return struct.pack(">q", (moment - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
+
+
+BIGINTS = Kind(20, 1016, struct.Struct(">q").pack)
+INTS = Kind(23, 1007, struct.Struct(">i").pack)
+SMALLINTS = Kind(21, 1005, struct.Struct(">h").pack)
+FLOATS = Kind(701, 1022, struct.Struct(">d").pack)
+BOOLEANS = Kind(16, 1000, struct.Struct(">?").pack)
+TEXTS = Kind(25, 1009, str.encode)
+UUIDS = Kind(2950, 2951, lambda value: value.bytes)
+JSONS = Kind(114, 199, lambda value: value)
+JSONBS = Kind(3802, 3807, lambda value: b"\1" + value)
+TIMES = Kind(1184, 1185, _microseconds)
+
+
+class _ColumnDumper(Dumper):
+    """Sends a column as it is, under its own oid: psycopg keeps one such dumper for each."""
+
+    format = pq.Format.BINARY
+
+    def get_key(self, obj: Column, format: PyFormat) -> DumperKey:
+        return (self.cls, obj.array)  # type: ignore[return-value]  # Any hashable key is kept apart.
+
+    def upgrade(self, obj: Column, format: PyFormat) -> Self:
+        dumper = type(self)(self.cls)
+        dumper.oid = obj.array
+        return dumper
+
+    def dump(self, obj: Column) -> Buffer:
+        return obj.data
+
+
+class _RawJson(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> bytes:
+        return bytes(data)
+
+
+class _RawJsonb(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> bytes:
+        return bytes(data)[1:]  # Without the byte that says the version of the format.
+
+
+def adapt(context: AdaptContext) -> None:
+    """Columns go as they are, and JSON comes as raw bytes: who wants to look inside decodes it."""
+    context.adapters.register_dumper(Column, _ColumnDumper)
+    context.adapters.register_loader("json", _RawJson)
+    context.adapters.register_loader("jsonb", _RawJsonb)

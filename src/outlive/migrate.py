@@ -1,0 +1,78 @@
+"""Bring a database to the schema of this version: install it, or upgrade it step by step, in one transaction.
+
+`schema/` holds the schema as it is now; an upgrade is a file `upgrades/NNNN.sql` that brings the tables from
+version NNNN - 1. Functions and views are replaced as a whole each time. An advisory lock lets one migrate at a
+time; the others then find nothing to do.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from outlive import db, sql
+from outlive.errors import SchemaMismatch
+
+VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
+ROLES = ("outlive_owner", "outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job")
+_LOCK = 0x6F75746C697665  # "outlive"
+
+
+def script(current: int = 0) -> str:
+    """What brings a database from that version (0: none) to this one, as SQL."""
+    if current == VERSION:
+        return ""
+    tables = [sql.read("schema/tables.sql")] if current == 0 else _upgrades(current)
+    return "\n".join(
+        [
+            *tables,
+            sql.read("schema/drop_views.sql"),
+            sql.read("schema/functions.sql"),
+            sql.read("schema/views.sql"),
+            sql.read("schema/version.sql"),
+        ]
+    )
+
+
+def _upgrades(current: int) -> list[str]:
+    return [sql.read(f"upgrades/{version:04}.sql") for version in range(current + 1, VERSION + 1)]
+
+
+def version(connection: db.Connection) -> int:
+    """The version of the schema that the database has; 0: none."""
+    found = connection.execute("select to_regclass('outlive.schema_version') is not null").fetchone()
+    if found != (True,):
+        return 0
+    row = connection.execute("select max(version) from outlive.schema_version").fetchone()
+    return (row and row[0]) or 0
+
+
+def check(connection: db.Connection) -> None:
+    """SchemaMismatch unless the database has the schema of this version."""
+    have = version(connection)
+    if have == 0:
+        raise SchemaMismatch("the database has no outlive schema yet: run `outlive migrate`")
+    if have < VERSION:
+        raise SchemaMismatch(f"the database has schema version {have}, this is {VERSION}: run `outlive migrate`")
+    if have > VERSION:
+        raise SchemaMismatch(f"the database has schema version {have}, newer than {VERSION}: upgrade outlive here")
+
+
+def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int]:
+    """Bring the schema up to date, and make the roles if asked. Returns the version before and after."""
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
+        before = version(connection)
+        if before > VERSION:
+            check(connection)
+        if text := script(before):
+            connection.execute(text.encode())
+        if roles:
+            connection.execute(sql.read("schema/roles.sql").encode())
+        if roles or (before < VERSION and _have_roles(connection)):
+            connection.execute(sql.read("schema/grants.sql").encode())
+    return before, VERSION
+
+
+def _have_roles(connection: psycopg.Connection[db.Row]) -> bool:
+    row = connection.execute("select count(*) from pg_roles where rolname = any(%s)", [list(ROLES)]).fetchone()
+    return row == (len(ROLES),)

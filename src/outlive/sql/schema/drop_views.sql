@@ -1,0 +1,9 @@
+-- Views are made anew: what they show may have changed its columns.
+do $$
+declare
+  name text;
+begin
+  for name in select viewname from pg_views where schemaname = 'outlive' loop
+    execute format('drop view if exists outlive.%I cascade', name);
+  end loop;
+end $$;

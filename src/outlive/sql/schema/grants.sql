@@ -1,0 +1,44 @@
+-- Who may do what: nobody more than its work needs. Made anew by every migration once the roles exist.
+--
+--     outlive_owner     owns everything: migrate
+--     outlive_worker    claims, ends, reaps, prunes; reads all; changes no schema
+--     outlive_enqueue   may execute outlive.enqueue, and nothing else
+--     outlive_viewer    may read the views, and nothing else
+--     outlive_job       may execute outlive.complete, and nothing else
+do $$
+declare
+  thing record;
+begin
+  execute format('grant create on database %I to outlive_owner', current_database());
+  execute 'alter schema outlive owner to outlive_owner';
+  for thing in
+    select c.oid::regclass as name, c.relkind from pg_class c
+    where c.relnamespace = 'outlive'::regnamespace and c.relkind in ('r', 'v')
+  loop
+    execute format('alter %s %s owner to outlive_owner', case thing.relkind when 'v' then 'view' else 'table' end, thing.name);
+  end loop;
+  for thing in select p.oid::regprocedure as name from pg_proc p where p.pronamespace = 'outlive'::regnamespace loop
+    execute format('alter function %s owner to outlive_owner', thing.name);
+  end loop;
+end $$;
+
+revoke all on schema outlive from public;
+revoke all on all tables in schema outlive from public;
+revoke all on all functions in schema outlive from public;
+grant usage on schema outlive to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
+
+grant select, insert, update, delete on all tables in schema outlive to outlive_worker;
+revoke insert, update, delete on outlive.schema_version from outlive_worker;
+grant usage on all sequences in schema outlive to outlive_worker;
+grant execute on all functions in schema outlive to outlive_worker;
+
+grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid)
+  to outlive_enqueue;
+grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
+  timestamptz[], text[], text[], jsonb[], int, boolean) to outlive_enqueue;
+
+grant select on outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.killers, outlive.worker_states,
+  outlive.queue_states, outlive.source_health to outlive_viewer;
+grant execute on function outlive.now() to outlive_viewer;
+
+grant execute on function outlive.complete(bigint, uuid, json, json, json) to outlive_job;

@@ -1,0 +1,102 @@
+"""The whole life of a job on one page: its states, the events, and every legal transition.
+
+A job's state is where its row is (see sql/schema/tables.sql); nothing stores it. Each event is one named,
+fenced SQL statement. An event that is not legal in a state changes nothing: the tests try every event from
+every state and compare with this page, and docs/reference/states.md is made from it.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    RETRYABLE = "retryable"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    QUARANTINED = "quarantined"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASHED = "crashed"
+    LOST = "lost"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+
+
+class Transition(NamedTuple):
+    event: str
+    before: tuple[State | None, ...]  # None: there is no such job
+    after: tuple[State | None, ...]
+    statement: str
+    when: str
+
+
+P, T, R, B, Q, S, F, C = State  # pending, retryable (T: to be tried again), running, blocked, quarantined, …
+FINISHED = frozenset({S, F, C})
+
+TRANSITIONS = (
+    Transition("enqueue", (None,), (P,), "enqueue", "a client asks for it"),
+    Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it"),
+    Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
+    Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
+    Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived"),
+    Transition("complete", (R,), (S,), "complete", "it ended in a transaction of its own"),
+    Transition("fail", (R,), (T, F), "end_and_claim", "it raised: again, or failed at max_attempts or by Fail"),
+    Transition("time_out", (R,), (T, F), "end_and_claim", "it took too long, or stalled: as fail"),
+    Transition("exhaust", (R,), (T, F), "end_and_claim", "it raised MemoryError: as fail"),
+    Transition("overrun", (R,), (T, Q), "end_and_claim", "it was killed for its memory: as crash"),
+    Transition("crash", (R,), (T, Q), "end_and_claim", "its process died: again, or quarantined at max_crashes"),
+    Transition("hand_back", (R,), (P, T), "end_and_claim", "its worker drains, reloads, or meets an open breaker"),
+    Transition("stop", (R,), (C,), "end_and_claim", "its worker ended it on request"),
+    Transition("expire", (R,), (P, T, Q, F), "expire", "its lease ended: lost, and counted against max_losses"),
+    Transition("cancel", (P, T, B, Q), (C,), "cancel", "a person has it cancelled"),
+    Transition("cancel", (R,), (R,), "cancel", "a person asks its worker to stop it"),
+    Transition("retry", (F, C, T), (P,), "retry", "a person wants it again: all counters are zero"),
+    Transition("release", (Q, B), (P, T), "release", "a person frees it: crashes and losses are zero"),
+    Transition("block", (P, T), (B,), "block", "a person holds it back"),
+    Transition("quarantine", (T,), (Q,), "quarantine_killers", "its crash limit was lowered below what it has"),
+    Transition("prune", (S, F, C, Q), (None,), "prune_jobs", "it is forgotten"),
+)
+
+
+def legal(event: str, before: State | None) -> tuple[State | None, ...]:
+    """What an event may make of a job in this state; empty if it changes nothing."""
+    return tuple(a for t in TRANSITIONS if t.event == event and before in t.before for a in t.after)
+
+
+def as_markdown() -> str:
+    """docs/reference/states.md."""
+    lines = [
+        "# States",
+        "",
+        "Made from `src/outlive/states.py` by `./run test`'s tidy check; change it there.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+    ]
+    arrows: dict[tuple[State | None, State | None], list[str]] = {}
+    for t in TRANSITIONS:
+        for before in t.before:
+            for after in t.after:
+                arrows.setdefault((before, after), []).append(t.event)
+    for (before, after), events in arrows.items():
+        lines.append(f"    {before or '[*]'} --> {after or '[*]'}: {', '.join(dict.fromkeys(events))}")
+    lines += ["```", "", "| event | from | to | statement | when |", "|---|---|---|---|---|"]
+    for t in TRANSITIONS:
+        before_text, after_text = (", ".join(s or "(none)" for s in side) for side in (t.before, t.after))
+        lines.append(f"| {t.event} | {before_text} | {after_text} | `{t.statement}` | {t.when} |")
+    lines += [
+        "",
+        "Whatever is not in the table changes nothing. A suspect shows as pending; it waits in `held` and is",
+        "claimed by `claim_suspect` alone.",
+        "",
+    ]
+    return "\n".join(lines)

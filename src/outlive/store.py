@@ -1,0 +1,305 @@
+"""The storage contract: one verb per transition, each a `Statement` that sync and async callers run alike.
+
+The SQL lives in sql/statements; here parameters are packed and rows become data. Python never sends "now".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from outlive import db, sql
+from outlive.db import Row, Statement, column
+from outlive.model import Attempt, Change, Claimed, Ended, JobRequest, Lane, LaneState, Lost, Turn
+from outlive.policy import Limits
+from outlive.states import Outcome, State
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+Table = list[dict[str, Any]]
+
+WATERMARK_SLACK = timedelta(milliseconds=20)
+_EVER = datetime(2000, 1, 1, tzinfo=UTC)
+
+_TEXTS = {name: (text.text.encode(), text.parameters) for name, text in sql.statements().items()}
+
+
+def _statement(called: str, decode: Any, **values: object) -> Statement[Any]:
+    text, parameters = _TEXTS[called]
+    given = tuple(values[parameter] for parameter in parameters)
+    return Statement(called, text, given, decode, hot=called == "end_and_claim")
+
+
+def _none(_: Sequence[str], rows: list[Row]) -> None:
+    return None
+
+
+def _structs(kind: type[S], _: Sequence[str], rows: list[Row]) -> list[S]:
+    return [kind(*row) for row in rows]
+
+
+def _table(names: Sequence[str], rows: list[Row]) -> Table:
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _scalar(_: Sequence[str], rows: list[Row]) -> Any:
+    return rows[0][0]
+
+
+# Clients
+
+
+def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = False) -> Statement[dict[UUID, UUID]]:
+    """Ask for jobs. What comes back: those not made, and the unfinished job that has their dedupe key."""
+    keyed = [job.on_conflict if job.dedupe_key is not None else None for job in jobs]
+    return _statement(
+        "enqueue",
+        lambda _, rows: dict(rows),
+        ids=column(db.UUIDS, (job.id for job in jobs)),
+        tasks=column(db.TEXTS, (job.task for job in jobs)),
+        queues=column(db.TEXTS, (job.queue for job in jobs)),
+        sources=column(db.TEXTS, (job.source for job in jobs)),
+        args=column(db.JSONS, (job.args for job in jobs)),
+        priorities=column(db.SMALLINTS, (job.priority for job in jobs)),
+        delays_s=column(db.FLOATS, (job.delay_s for job in jobs)),
+        run_ats=column(db.TIMES, (job.run_at for job in jobs)),
+        keys=column(db.TEXTS, (job.dedupe_key for job in jobs)),
+        on_conflicts=column(db.TEXTS, keyed),
+        options=column(db.JSONBS, (job.options for job in jobs)),
+        max_args_bytes=max_args_bytes,
+        notify=notify,
+    )
+
+
+def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
+    return _statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=column(db.UUIDS, ids))
+
+
+def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
+    """A job's state and its last attempt; None if there is no such job."""
+
+    def decode(_: Sequence[str], rows: list[Row]) -> tuple[State, Attempt | None] | None:
+        if not rows:
+            return None
+        state, *attempt = rows[0][1:]
+        return State(state), _attempt(attempt) if attempt[0] is not None and attempt[1] is not None else None
+
+    return _statement("outcomes", decode, ids=column(db.UUIDS, [job]))
+
+
+def _attempt(row: Sequence[Any]) -> Attempt:
+    number, outcome, *evidence, result = row
+    return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
+
+
+# Workers
+
+
+def end_and_claim(
+    worker: UUID,
+    ended: Sequence[Ended] = (),
+    lanes: Sequence[Lane] = (),
+    *,
+    limit: int = 0,
+    lease_s: float = 300.0,
+) -> Statement[Turn]:
+    """End attempts and claim at most `limit` jobs from the lanes, in one statement."""
+    ended = sorted(ended, key=lambda end: end.token)
+    outcomes = (None if end.outcome is Outcome.SUCCEEDED else end.outcome for end in ended)
+    return _statement(
+        "end_and_claim",
+        _turn,
+        worker=worker,
+        limit=limit,
+        lease_s=lease_s,
+        tokens=column(db.BIGINTS, (end.token for end in ended)),
+        outcomes=column(db.TEXTS, outcomes),
+        errors=column(db.TEXTS, (end.error for end in ended)),
+        exit_codes=column(db.INTS, (end.exit_code for end in ended)),
+        signals=column(db.TEXTS, (end.signal for end in ended)),
+        peaks_bytes=column(db.BIGINTS, (end.peak_memory_bytes for end in ended)),
+        cpus_s=column(db.FLOATS, (end.cpu_s for end in ended)),
+        outputs=column(db.TEXTS, (end.output for end in ended)),
+        stacks=column(db.TEXTS, (end.stack for end in ended)),
+        results=column(db.JSONS, (end.result for end in ended)),
+        finals=column(db.BOOLEANS, (end.final or None for end in ended)),
+        afters_s=column(db.FLOATS, (end.after_s for end in ended)),
+        queues=column(db.TEXTS, (lane.queue for lane in lanes)),
+        sources=column(db.TEXTS, (lane.source for lane in lanes)),
+        tasks=column(db.TEXTS, (lane.task for lane in lanes)),
+        priorities=column(db.SMALLINTS, (lane.priority for lane in lanes)),
+        marks=column(db.TIMES, (lane.mark or _EVER for lane in lanes)),
+        quotas=column(db.INTS, (lane.quota for lane in lanes)),
+    )
+
+
+def _turn(_: Sequence[str], rows: list[Row]) -> Turn:
+    return Turn(
+        [Claimed(*row) for row in rows if row[1] is not None],
+        [row[0] for row in rows if row[1] is None],
+    )
+
+
+def claim_suspect(
+    worker: UUID, *, tasks: Sequence[str], queues: Sequence[str] | None = None, lease_s: float = 300.0
+) -> Statement[list[Claimed]]:
+    return _statement(
+        "claim_suspect",
+        partial(_structs, Claimed),
+        worker=worker,
+        tasks=column(db.TEXTS, tasks),
+        queues=None if queues is None else column(db.TEXTS, queues),
+        lease_s=lease_s,
+    )
+
+
+def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]:
+    """The tokens renewed, and whether each is asked to stop. A token missing here: read `ended` before judging."""
+    return _statement(
+        "renew", lambda _, rows: dict(rows), worker=worker, tokens=column(db.BIGINTS, tokens), lease_s=lease_s
+    )
+
+
+def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
+    return _statement(
+        "ended",
+        lambda _, rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
+        tokens=column(db.BIGINTS, tokens),
+    )
+
+
+def adopt(worker: UUID) -> Statement[list[Claimed]]:
+    return _statement("adopt", partial(_structs, Claimed), worker=worker)
+
+
+def expire(*, batch: int = 1000) -> Statement[list[Lost]]:
+    return _statement("expire", partial(_structs, Lost), batch=batch)
+
+
+def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:
+    return _statement("quarantine_killers", lambda _, rows: [row[0] for row in rows], batch=batch)
+
+
+def clear_suspects(*, after_s: float = 600.0) -> Statement[list[int]]:
+    return _statement("clear_suspects", lambda _, rows: [row[0] for row in rows], after_s=after_s)
+
+
+def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
+    return _statement(
+        "lanes",
+        partial(_structs, LaneState),
+        tasks=column(db.TEXTS, tasks),
+        queues=None if queues is None else column(db.TEXTS, queues),
+    )
+
+
+def sleep(worker: UUID) -> Statement[None]:
+    return _statement("sleep", _none, worker=worker)
+
+
+def wake(worker: UUID) -> Statement[None]:
+    return _statement("wake", _none, worker=worker)
+
+
+def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
+    return _statement("register_tasks", _none, policies=msgspec.json.encode(list(limits)).decode())
+
+
+# Operators
+
+
+def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]:
+    return _verb("cancel", ids)
+
+
+def retry(ids: Iterable[UUID]) -> Statement[list[Change]]:
+    return _verb("retry", ids)
+
+
+def release(ids: Iterable[UUID]) -> Statement[list[Change]]:
+    return _verb("release", ids)
+
+
+def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]:
+    return _verb("block", ids, reason=reason)
+
+
+def _verb(name: str, ids: Iterable[UUID], **more: object) -> Statement[list[Change]]:
+    return _statement(name, partial(_structs, Change), ids=column(db.UUIDS, ids), **more)
+
+
+def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
+    return _statement("prune_jobs", _scalar, ids=column(db.UUIDS, ids))
+
+
+def prune_finished(state: State, *, keep_s: float, batch: int = 5000) -> Statement[tuple[int, bool]]:
+    """How many were forgotten, and whether there may be more."""
+    return _statement(
+        "prune_finished",
+        lambda _, rows: (rows[0][0] or 0, rows[0][1] == batch),
+        state=str(state),
+        keep_s=keep_s,
+        batch=batch,
+    )
+
+
+def prune_workers(*, keep_s: float) -> Statement[None]:
+    return _statement("prune_workers", _none, keep_s=keep_s)
+
+
+def pause_queue(name: str) -> Statement[None]:
+    return _statement("pause_queue", _none, name=name)
+
+
+def resume_queue(name: str) -> Statement[bool]:
+    """False: it was not paused."""
+    return _statement("resume_queue", lambda _, rows: bool(rows), name=name)
+
+
+# People
+
+
+def job(id: UUID) -> Statement[Table]:
+    return _statement("job", _table, id=id)
+
+
+def attempts(job: UUID) -> Statement[list[Attempt]]:
+    def decode(_: Sequence[str], rows: list[Row]) -> list[Attempt]:
+        return [_attempt((row[0], row[1], *row[3:])) for row in rows]
+
+    return _statement("attempts", decode, id=job)
+
+
+def list_jobs(
+    *, state: State | None = None, task: str | None = None, queue: str | None = None, limit: int = 50
+) -> Statement[Table]:
+    return _statement("list_jobs", _table, state=state and str(state), task=task, queue=queue, limit=limit)
+
+
+def killers(*, limit: int = 100) -> Statement[Table]:
+    return _statement("killers", _table, limit=limit)
+
+
+def stuck(*, limit: int = 100) -> Statement[Table]:
+    return _statement("stuck", _table, limit=limit)
+
+
+def queues() -> Statement[Table]:
+    return _statement("queues", _table)
+
+
+def stats() -> Statement[Table]:
+    return _statement("stats", _table)
+
+
+def health() -> Statement[Table]:
+    return _statement("health", _table)
+
+
+def task_names() -> Statement[list[str]]:
+    return _statement("task_names", lambda _, rows: [row[0] for row in rows])

@@ -1,0 +1,18 @@
+"""A small app as a user would write it."""
+
+import outlive
+
+app = outlive.App()
+shop = app.source("shop", rate_limit_per_minute=60)
+
+
+def app_at(database_url: str) -> outlive.App:
+    """Let the app use this database."""
+    app.connections.close()
+    app.__dict__["config"] = outlive.config.load(flags={"database_url": database_url})
+    return app
+
+
+@app.task
+def add(a: int, b: int = 0) -> int:
+    return a + b
