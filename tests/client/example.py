@@ -1,6 +1,7 @@
 """A small app as a user would write it."""
 
 import outlive
+from outlive import config
 
 app = outlive.App()
 shop = app.source("shop", rate_limit_per_minute=60)
@@ -9,7 +10,7 @@ shop = app.source("shop", rate_limit_per_minute=60)
 def app_at(database_url: str) -> outlive.App:
     """Let the app use this database."""
     app.connections.close()
-    app.__dict__["config"] = outlive.config.load(flags={"database_url": database_url})
+    app.__dict__["config"] = config.load(flags={"database_url": database_url})
     return app
 
 

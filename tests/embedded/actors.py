@@ -25,6 +25,9 @@ SCRIPT = Path(__file__).with_name("user.py")
 SOURCE = Path(places.__file__).parent.parent
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 
+ROOTS_GROUPS = [4, 24] if AM_ROOT else None
+"""More groups than root often has, so that one sees whether a server gets rid of them."""
+
 needs_root = pytest.mark.skipif(not AM_ROOT, reason="only root can give files away and run as somebody else")
 needs_debian_15 = pytest.mark.skipif(not (DEBIAN_15 / "initdb").exists(), reason=f"no Postgres 15 in {DEBIAN_15}")
 
@@ -62,7 +65,7 @@ class User:
             env=dict(os.environ) | {"PYTHONPATH": str(source)} | dict(env or {}),
             user=person.uid if person else None,
             group=person.gid if person else None,
-            extra_groups=[] if person else None,
+            extra_groups=[] if person else ROOTS_GROUPS,
         )
 
     def ask(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> None:

@@ -94,11 +94,25 @@ def test_a_backend_that_never_notices_does_not_hold_up_the_restart(
         thread = threading.Thread(target=_compute, args=(busy,))
         thread.start()
         eventually(lambda: query(url, COMPUTING) == "1", what="the backend computes")
-        kill(*reversed(victims))
+        kill(*victims)  # The postmaster first: it must not come to tell its backends.
         answer = user.ensure()
         assert answer.error == ""
         assert answer.took_s < 5
         assert query(answer.url, "select 1") == "1"
+        thread.join()
+
+
+def test_a_backend_that_never_notices_is_ended_even_if_nobody_comes_back(directory: Path, new_user: NewUser) -> None:
+    user = new_user(directory)
+    url = user.ensure().url
+    with psycopg.connect(url, autocommit=True) as busy:
+        backend = busy.info.backend_pid
+        thread = threading.Thread(target=_compute, args=(busy,))
+        thread.start()
+        eventually(lambda: query(url, COMPUTING) == "1", what="the backend computes")
+        kill(postmaster_of(directory))
+        user.kill()
+        eventually(lambda: not is_alive(backend), within_s=5, what="the backend ended")
         thread.join()
 
 

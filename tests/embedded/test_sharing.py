@@ -33,6 +33,7 @@ def test_eight_threads_starting_at_once_share_one_server(directory: Path) -> Non
         thread.join()
     assert len(urls) == 8
     assert len(set(urls)) == 1
+    assert embedded.release(directory, wait_s=2), "one of the threads took a lease that nobody gives back"
     assert (directory / "postgres.log").read_text().count("starting PostgreSQL") == 1
 
 
@@ -78,6 +79,7 @@ def test_a_forked_child_keeps_the_server_and_repairs_it(directory: Path) -> None
         from outlive import embedded
         embedded.ensure({str(directory)!r})
         if os.fork():
+            embedded.release({str(directory)!r})
             os._exit(0)
         for line in sys.stdin:
             print(embedded.ensure({str(directory)!r}), flush=True)

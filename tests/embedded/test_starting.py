@@ -98,6 +98,8 @@ def test_a_locale_that_is_not_installed_and_variables_of_another_server_do_no_ha
     url = new_user(directory, env=strange | other).ensure().url
     assert query(url, "select upper('straße')") in ("STRASSE", "STRAßE")
     assert query(url, "show lc_messages") == "C"
+    seen = Path(f"/proc/{keeper_of(directory)}/environ").read_bytes().split(b"\0")
+    assert [word for word in seen if word.startswith((b"PG", b"LC_", b"LANG"))] == [b"LC_ALL=C"]
 
 
 def test_strings_compare_by_their_bytes_and_letters_are_those_of_unicode(directory: Path) -> None:
@@ -176,8 +178,8 @@ def test_without_any_postgres_the_error_says_what_to_install(base: Path, monkeyp
 
 
 @needs_root
-def test_as_root_the_server_runs_as_an_account_without_rights(directory: Path) -> None:
-    embedded.ensure(directory)
+def test_as_root_the_server_runs_as_an_account_without_rights(directory: Path, new_user: NewUser) -> None:
+    new_user(directory).ensure()
     assert owner_of(postmaster_of(directory)) in ("postgres", "nobody")
     groups = Path(f"/proc/{postmaster_of(directory)}/status").read_text().split("Groups:")[1].splitlines()[0]
     assert groups.strip() == ""

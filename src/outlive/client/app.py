@@ -4,7 +4,7 @@ connected, read or started until a job is."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -74,10 +74,10 @@ class App:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
-        said = parse_options(TaskOptions(**options))
+        said = parse_options(options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = Task(self, function, said)
@@ -171,7 +171,7 @@ def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
         yield requests[start:]
 
 
-def parse_options(options: TaskOptions) -> policy.Policy:
+def parse_options(options: Mapping[str, Any]) -> policy.Policy:
     """A task's options as people write them, parsed and checked once."""
     unknown = options.keys() - TaskOptions.__annotations__.keys()
     if unknown:
@@ -180,7 +180,7 @@ def parse_options(options: TaskOptions) -> policy.Policy:
     said: dict[str, Any] = {}
     for name in ("max_attempts", "max_crashes", "recycle_after"):
         if name in options:
-            said[name] = policy.count(name, options[name])  # type: ignore[literal-required]
+            said[name] = policy.count(name, options[name])
     if "max_losses" in options:
         losses = options["max_losses"]
         said["max_losses"] = None if losses is None else policy.count("max_losses", losses)

@@ -123,9 +123,8 @@ class Task(Generic[P, C, R]):
             raise BadArguments(f"{self.name} can't be called like that: {error}") from None
         positional: list[object] = []
         named: dict[str, object] = {}
-        later_positional = any(
-            p.kind is p.VAR_POSITIONAL and name in bound for name, p in self._signature.parameters.items()
-        )
+        kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
+        by_position = any(kinds[name] is inspect.Parameter.VAR_POSITIONAL for name in bound)
         for name, value in bound.items():
             match kinds[name]:
                 case inspect.Parameter.VAR_POSITIONAL:
