@@ -45,6 +45,7 @@ FINISHED = frozenset({S, F, C})
 TRANSITIONS = (
     Transition("enqueue", (None,), (P,), "enqueue", "a client asks for it"),
     Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it"),
+    Transition("claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered below what it has: it is not started"),
     Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
     Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived"),
@@ -77,7 +78,7 @@ def as_markdown() -> str:
     lines = [
         "# States",
         "",
-        "Made from `src/outlive/states.py` by `./run test`'s tidy check; change it there.",
+        "Made by `python -m outlive.states`, from the page that the tests hold the SQL against. Change it there.",
         "",
         "```mermaid",
         "stateDiagram-v2",
@@ -100,3 +101,7 @@ def as_markdown() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")
