@@ -78,7 +78,7 @@ def as_markdown() -> str:
     lines = [
         "# States",
         "",
-        "Made by `python -m outlive.states`, from the page that the tests hold the SQL against. Change it there.",
+        "Made from `src/outlive/states.py`, against which the tests hold the SQL. CONTRIBUTING.md says how.",
         "",
         "```mermaid",
         "stateDiagram-v2",
@@ -101,7 +101,3 @@ def as_markdown() -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(as_markdown(), end="")
