@@ -87,7 +87,7 @@ def connect(url: str, *, hot: bool = False) -> Connection:
     return connection
 
 
-async def aconnect(url: str) -> AsyncConnection:
+async def aconnect(url: str, *, hot: bool = False) -> AsyncConnection:
     connection = await psycopg.AsyncConnection.connect(
         url, autocommit=True, connect_timeout=10, application_name="outlive"
     )
@@ -95,6 +95,8 @@ async def aconnect(url: str) -> AsyncConnection:
     cursor = await connection.execute("select pg_backend_pid()")
     if await cursor.fetchone() != (connection.info.backend_pid,):
         connection.prepare_threshold = None
+    elif hot:
+        await connection.execute(PINNED)
     return connection
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from outlive import db, sql
 from outlive.db import Row, Statement, column
+from outlive.messages import Progress
 from outlive.model import Attempt, Change, Claimed, Ended, JobRequest, Lane, LaneState, Lost, Turn
 from outlive.policy import Limits
 from outlive.states import Outcome, State
@@ -208,6 +209,47 @@ def wake(worker: UUID) -> Statement[None]:
 
 def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
     return _statement("register_tasks", _none, policies=msgspec.json.encode(list(limits)).decode())
+
+
+def register_worker(
+    id: UUID, *, name: str, hostname: str, pid: int, version: str, queues: Sequence[str] | None, slots: int
+) -> Statement[None]:
+    return _statement(
+        "register_worker",
+        _none,
+        id=id,
+        name=name,
+        hostname=hostname,
+        pid=pid,
+        version=version,
+        queues=None if queues is None else column(db.TEXTS, queues),
+        slots=slots,
+    )
+
+
+def stop_worker(worker: UUID) -> Statement[None]:
+    return _statement("stop_worker", _none, worker=worker)
+
+
+def cancels(worker: UUID) -> Statement[set[int]]:
+    return _statement("cancels", lambda _, rows: {row[0] for row in rows}, worker=worker)
+
+
+def write_progress(progress: Iterable[Progress]) -> Statement[None]:
+    """The latest word of each attempt."""
+    latest: dict[int, dict[str, object]] = {}
+    for one in progress:
+        said = latest.setdefault(one.token, {"token": one.token})
+        for name in ("current", "total", "message"):
+            if getattr(one, name) is not None:
+                said[name] = getattr(one, name)
+        if one.checkpoint is not None:
+            said["checkpoint"] = msgspec.Raw(one.checkpoint)
+    return _statement("write_progress", _none, progress=msgspec.json.encode(list(latest.values())).decode())
+
+
+def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
+    return _statement("checkpoints", lambda _, rows: dict(rows), ids=column(db.UUIDS, ids))
 
 
 # Operators

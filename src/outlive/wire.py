@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+POSITIONAL = "*"
+"""The key under which positional arguments travel beside keyword ones; no parameter can be named so."""
+
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
 
@@ -34,6 +37,16 @@ def encode(value: object, name: str = "value") -> bytes:
 
 def decode(data: bytes | str) -> object:
     return _decoder.decode(data)
+
+
+def unpack(args: bytes) -> tuple[list[object], dict[str, object]]:
+    """A job's arguments as positional and keyword ones: an array, an object, or both in an object."""
+    decoded = decode(args)
+    if isinstance(decoded, list):
+        return decoded, {}
+    named: dict[str, object] = dict(decoded)  # type: ignore[call-overload]
+    positional = named.pop(POSITIONAL, [])
+    return positional if isinstance(positional, list) else [positional], named
 
 
 def _explain(value: object, name: str) -> str | None:

@@ -27,8 +27,6 @@ P = ParamSpec("P")
 C = TypeVar("C")  # what a plain call gives: the result, or a coroutine
 R = TypeVar("R")  # the result
 OnConflict = Literal["skip", "raise", "replace"]
-POSITIONAL = "*"
-"""The key under which positional arguments travel beside keyword ones; no parameter can be named so."""
 
 
 class Using(TypedDict, total=False):
@@ -139,18 +137,10 @@ class Task(Generic[P, C, R]):
                     named[name] = value
         try:
             if positional and named:
-                return wire.encode({POSITIONAL: positional, **named}, "arguments")
+                return wire.encode({wire.POSITIONAL: positional, **named}, "arguments")
             return wire.encode(positional or named, "arguments")
         except wire.NotJson as error:
             raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
-
-
-def unpack(args: object) -> tuple[list[Any], dict[str, Any]]:
-    """What `pack` made, or plain SQL gave, as positional and keyword arguments."""
-    if isinstance(args, list):
-        return args, {}
-    named = dict(cast("dict[str, Any]", args))
-    return named.pop(POSITIONAL, []), named
 
 
 def _overrides(using: Using) -> dict[str, object]:

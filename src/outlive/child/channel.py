@@ -1,0 +1,70 @@
+"""The child's end of its socket to the supervisor. Blocking, and safe for a job's threads."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections import deque
+
+from outlive import errors
+from outlive.messages import Call, Completing, Done, Frames, Progress, Reply, Run, Stopping, ToChild, frame
+
+
+class SupervisorGone(Exception):
+    """EOF: there is nobody left to work for."""
+
+
+class Channel:
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._frames: Frames[ToChild] = Frames(ToChild)
+        self._runs: deque[Run] = deque()
+        self._replies: dict[int, Reply] = {}
+        self._stopping = False
+        self._number = 0
+        self._lock = threading.RLock()
+        self.completed = False
+
+    def next_run(self) -> Run:
+        """The next job to run; waits for it."""
+        while not self._runs:
+            self._read()
+        return self._runs.popleft()
+
+    def told_to_stop(self) -> bool:
+        with self._lock:
+            while select.select([self._socket], [], [], 0)[0]:
+                self._read()
+        return self._stopping
+
+    def send(self, message: Done | Call | Progress | Completing) -> None:
+        with self._lock:
+            self._socket.sendall(frame(message))
+
+    def call(self, verb: str, body: bytes) -> bytes:
+        """Ask, and wait for the answer; an error comes out as it was raised there."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self.send(Call(number, verb, body))
+            while number not in self._replies:
+                self._read()
+            reply = self._replies.pop(number)
+        if reply.error is not None:
+            kind = getattr(errors, reply.error, errors.OutliveError)
+            raise kind(reply.body.decode())
+        return reply.body
+
+    def _read(self) -> None:
+        data = self._socket.recv(262144)
+        if not data:
+            raise SupervisorGone
+        for message in self._frames.feed(data):
+            match message:
+                case Run():
+                    self._runs.append(message)
+                case Reply():
+                    self._replies[message.number] = message
+                case Stopping():
+                    self._stopping = True

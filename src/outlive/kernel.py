@@ -1,0 +1,84 @@
+"""What only the kernel can do for a process tree: subreapers, limits, strays."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children, and not init's."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def be_chosen_first_when_memory_ends() -> None:
+    """The kernel's OOM killer prefers this process to its supervisor."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def leave_no_core_dump() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def forget_peak() -> None:
+    """The peak of this process' memory is what it has now."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def children_of(pid: int) -> list[int]:
+    """The direct children of a process, of all its threads."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += [int(word) for word in file.read().split()]
+    except OSError:
+        pass
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All that live below a process, nearest first; it changes while one looks."""
+    found: list[int] = []
+    level = children_of(pid)
+    while level:
+        found += level
+        level = [grandchild for child in level for grandchild in children_of(child) if grandchild not in found]
+    return found
+
+
+def kill_tree(mark: str) -> None:
+    """Kill all below this process whose environment has the mark, until none is left."""
+    while marked := [pid for pid in descendants_of(os.getpid()) if _has(pid, mark.encode())]:
+        for pid in marked:
+            kill(pid)
+        with contextlib.suppress(ChildProcessError):
+            for pid in marked:
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _has(pid: int, mark: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def kill_group(group: int, number: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,3 @@
+"""The version, where everybody can import it."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,406 @@
+"""The crew: a worker's children and who does what. It forks ahead, hands out work, and turns every end into data.
+
+It knows processes and no database; what it learns goes to the `Report` that it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import deque
+from typing import Protocol
+from uuid import UUID
+
+from outlive import kernel
+from outlive.config import Config
+from outlive.errors import AppNotFound
+from outlive.messages import (
+    MARK,
+    Call,
+    Completing,
+    Done,
+    Exited,
+    Forked,
+    NotForked,
+    Progress,
+    Stopping,
+    TaskFacts,
+)
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+from outlive.worker.children import Assignment, Child, died
+from outlive.worker.nursery import Nursery
+
+AHEAD_S = 0.03
+"""How much work a warm child is given ahead."""
+MAX_AHEAD = 400
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Report(Protocol):
+    """Who is told what happened to attempts."""
+
+    def ended(self, job: Claimed, end: Ended) -> None: ...
+    def called(self, child: Child, call: Call) -> None: ...
+    def progressed(self, progress: Progress) -> None: ...
+    def free(self) -> None: ...
+
+
+class Crew:
+    def __init__(self, target: str, worker: UUID, config: Config, slots: int, report: Report) -> None:
+        self.target, self.worker, self.config, self.slots, self.report = target, worker, config, slots, report
+        self.children: dict[int, Child] = {}
+        self.by_pid: dict[int, Child] = {}
+        self.ready: deque[Child] = deque()
+        self.unplaced: deque[Assignment] = deque()
+        self.checkpoints: dict[str, bytes] = {}
+        self.tasks: dict[str, TaskFacts] = {}
+        self.pace_s: dict[str, float] = {}
+        self.draining = False
+        self.fork_refused_at: float | None = None
+        self._number = 0
+        self._forking = 0
+        self._oom_kills = _oom_kills()
+
+    # The zygote
+
+    def start(self) -> None:
+        """Before any connection."""
+        kernel.become_subreaper()
+        self.nursery = Nursery(self.target, self.worker)
+        self.nursery.start()
+
+    async def prepare(self) -> None:
+        ready = await self.nursery.ready()
+        self.tasks = {facts.limits.name: facts for facts in ready.tasks}
+        if ready.threads:
+            _log.warning(
+                "the app has started threads at import (%s): a forked job does not have them", ", ".join(ready.threads)
+            )
+        self.nursery.listen(self._hear)
+        self.fork_ahead()
+
+    def reload(self) -> None:
+        """Import the app anew in a new zygote; idle children of the old go, busy ones finish."""
+        self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        new = Nursery(self.target, self.worker)
+        new.start()
+        try:
+            ready = await new.ready()
+        except AppNotFound as error:
+            _log.error("the app can't be imported anew; the old one stays: %s", error)
+            new.end()
+            return
+        old, self.nursery = self.nursery, new
+        self.tasks = {facts.limits.name: facts for facts in ready.tasks}
+        new.listen(self._hear)
+        for child in [child for child in self.children.values() if not child.given]:
+            child.retiring = True
+            child.socket.shutdown(socket.SHUT_RDWR)
+        self.ready.clear()
+        for child in self.busy:
+            child.retiring = True
+        self._old = [*getattr(self, "_old", []), old]
+        self.fork_ahead()
+
+    def _hear(self, message: Forked | NotForked | Exited | None) -> None:
+        match message:
+            case Forked(slot, pid):
+                self._forking -= 1
+                self.fork_refused_at = None
+                child = self.children[slot]
+                child.pid = pid
+                self.by_pid[pid] = child
+                self.ready.append(child)
+                self._place()
+                self.report.free()
+            case NotForked(slot, reason):
+                self._forking -= 1
+                self.fork_refused_at = time.monotonic()
+                _log.error("no new child: %s; not claiming until one can be made", reason)
+                self._discard(self.children.pop(slot))
+            case Exited():
+                self._exited(message)
+            case None:
+                self._zygote_died()
+
+    def fork_ahead(self) -> None:
+        """Have as many ready children as slots may need next."""
+        if self.draining or (self.fork_refused_at and time.monotonic() - self.fork_refused_at < 1.0):
+            return
+        for _ in range(self.slots - len(self.ready) - self._forking):
+            self._number += 1
+            ours, theirs = socket.socketpair()
+            read, write = os.pipe2(os.O_CLOEXEC)
+            stack = os.memfd_create("outlive-stack")
+            ours.setblocking(False)
+            os.set_blocking(read, False)
+            child = Child(self._number, ours, read, stack)
+            self.children[child.slot] = child
+            self._forking += 1
+            self.nursery.fork(child.slot, [theirs.fileno(), write, stack])
+            theirs.close()
+            os.close(write)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(ours, self._read, child)
+            loop.add_reader(read, self._read_output, child)
+
+    # Work
+
+    @property
+    def busy(self) -> list[Child]:
+        return [child for child in self.children.values() if child.given]
+
+    def capacity(self) -> int:
+        """How many more jobs could begin at once."""
+        if self.draining or self.fork_refused_at:
+            return 0
+        return max(0, self.slots - len(self.busy) - len(self.unplaced))
+
+    def room(self) -> dict[str, int]:
+        """How many jobs of which warm tasks could be given ahead to children that are at it."""
+        room: dict[str, int] = {}
+        if self.draining:
+            return room
+        for child in self.children.values():
+            if child.given and not child.retiring and child.task:
+                facts = self.tasks[child.task]
+                if facts.limits.source:
+                    continue
+                ahead = min(MAX_AHEAD, int(AHEAD_S / max(self.pace_s.get(child.task, AHEAD_S), 1e-6)))
+                left = min(ahead - len(child.given), facts.recycle_after - child.served)
+                if left > 0:
+                    room[child.task] = room.get(child.task, 0) + left
+        return room
+
+    def take(self, jobs: list[Claimed]) -> None:
+        """Give claimed jobs to children; what has no child yet waits for one that is being made."""
+        ahead: dict[int, tuple[Child, list[Assignment]]] = {}
+        for job in jobs:
+            facts = self.tasks.get(job.task)
+            if facts is None:
+                self.report.ended(
+                    job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0)
+                )
+                continue
+            assignment = _assignment(job, facts)
+            child = self._bound(job.task, facts, ahead)
+            if child is None:
+                self.unplaced.append(assignment)
+            else:
+                ahead.setdefault(child.slot, (child, []))[1].append(assignment)
+        for child, assignments in ahead.values():
+            child.give(assignments, self.config.max_result_bytes, self.checkpoints)
+        self._place()
+
+    def _bound(self, task: str, facts: TaskFacts, ahead: dict[int, tuple[Child, list[Assignment]]]) -> Child | None:
+        """The warm child of this task with the least to do and room for more."""
+        if facts.recycle_after == 1:
+            return None
+        best: Child | None = None
+        least = MAX_AHEAD
+        for child in self.children.values():
+            if child.task == task and not child.retiring and child.pid:
+                extra = len(ahead[child.slot][1]) if child.slot in ahead else 0
+                if child.served + extra < facts.recycle_after and len(child.given) + extra < least:
+                    best, least = child, len(child.given) + extra
+        if best is not None and least > 0 and len(self.busy) + len(self.unplaced) < self.slots and self.ready:
+            return None  # A free slot is better than a place in a line.
+        return best
+
+    def _place(self) -> None:
+        while self.unplaced and self.ready:
+            child = self.ready.popleft()
+            assignment = self.unplaced.popleft()
+            child.give([assignment], self.config.max_result_bytes, self.checkpoints)
+            assignment.base_bytes = 0
+        self._retire_surplus()
+        self.fork_ahead()
+
+    def _retire_surplus(self) -> None:
+        """A warm child that has nothing to do gives its slot to others."""
+        bound = [child for child in self.children.values() if child.task and child.pid and not child.retiring]
+        for child in bound:
+            if len(bound) <= self.slots:
+                return
+            if not child.given:
+                child.retiring = True
+                child.socket.shutdown(socket.SHUT_RDWR)
+                bound.remove(child)
+
+    # What children say
+
+    def _read(self, child: Child) -> None:
+        try:
+            data = child.socket.recv(262144)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(child.socket)
+            return
+        try:
+            messages = child.frames.feed(data)
+        except Exception as error:
+            _log.error("child %d says what nobody understands (%s): it is killed", child.pid, error)
+            child.signal(9)
+            return
+        for message in messages:
+            match message:
+                case Done():
+                    self._done(child, message)
+                case Call():
+                    self.report.called(child, message)
+                case Progress():
+                    if child.given:
+                        child.given[0].moved = time.monotonic()
+                    self.report.progressed(message)
+                case Completing():
+                    if child.given:
+                        child.given[0].completing = True
+        if child.unsent:
+            child.flush()
+
+    def _read_output(self, child: Child) -> None:
+        self._read_quietly(child)
+        child.read_output()
+
+    def _read_quietly(self, child: Child) -> None:
+        """Hear what it said before reading what it printed since."""
+        if child.socket.fileno() >= 0:
+            self._read(child)
+
+    def _done(self, child: Child, done: Done) -> None:
+        if not child.given or child.given[0].job.token != done.token:
+            _log.error("child %d answers for a job that it does not have: it is killed", child.pid)
+            child.signal(9)
+            return
+        assignment = child.given.popleft()
+        now = time.monotonic()
+        took_s = now - assignment.started
+        pace_s = self.pace_s.get(assignment.job.task, took_s)
+        self.pace_s[assignment.job.task] = pace_s + (took_s - pace_s) * 0.1
+        if child.given:
+            child.given[0].started = child.given[0].moved = now
+        child.read_output()
+        outcome, error = Outcome(done.outcome), done.error
+        if assignment.verdict is not None:
+            outcome, error = assignment.verdict
+        end = Ended(
+            token=done.token,
+            outcome=outcome,
+            error=error,
+            exit_code=1 if outcome is Outcome.FAILED else None,
+            peak_memory_bytes=max(done.peak_memory_bytes or 0, assignment.peak_bytes) or None,
+            cpu_s=done.cpu_s,
+            output=child.take_output(MARK if done.marked else None) if child.tail else None,
+            stack=done.stack,
+            result=done.result if outcome is Outcome.SUCCEEDED else None,
+            final=done.final,
+            after_s=done.after_s,
+        )
+        self.report.ended(assignment.job, end)
+
+    def _exited(self, exit: Exited) -> None:
+        child = self.by_pid.pop(exit.pid, None)
+        if child is None:
+            return
+        self._read_quietly(child)
+        child.read_output()
+        child.exited = True
+        self.children.pop(child.slot, None)
+        if child in self.ready:
+            self.ready.remove(child)
+        if child.given:
+            culprit, *others = child.given
+            self._blame_memory(culprit, exit.status)
+            end = died(
+                culprit,
+                exit.status,
+                peak_bytes=exit.peak_memory_bytes,
+                cpu_s=exit.cpu_s,
+                output=child.take_output(None),
+                stack=child.take_stack(),
+            )
+            child.given.clear()
+            self.report.ended(culprit.job, end)
+            for other in others:
+                self.report.ended(other.job, Ended(other.job.token, Outcome.RELEASED, error="it had not begun"))
+        self._discard(child)
+        self._place()
+        self.report.free()
+
+    def _blame_memory(self, culprit: Assignment, status: int) -> None:
+        """A SIGKILL that nobody here sent, while the kernel counted an OOM kill, was the kernel's."""
+        kills = _oom_kills()
+        if culprit.verdict is None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9 and kills > self._oom_kills:
+            culprit.verdict = (Outcome.OUT_OF_MEMORY, "the kernel killed the process: out of memory")
+        self._oom_kills = kills
+
+    def _zygote_died(self) -> None:
+        """Its children are gone or going; their attempts are lost, at nobody's fault. A new one is made at once."""
+        _log.error("the zygote died: its jobs are given up, and a new one is started")
+        lost = [assignment for child in self.children.values() for assignment in child.given]
+        for child in list(self.children.values()):
+            child.signal(9)
+            self._discard(child)
+        self.children.clear()
+        self.by_pid.clear()
+        self.ready.clear()
+        self._forking = 0
+        self.nursery.end()
+        kernel.kill_tree(f"_OUTLIVE_TREE={self.worker}")
+        for assignment in lost:
+            self.report.ended(
+                assignment.job, Ended(assignment.job.token, Outcome.LOST, error="Worker died unexpectedly")
+            )
+        if not self.draining:
+            self.nursery = Nursery(self.target, self.worker)
+            self.nursery.start()
+            self._restart = asyncio.get_running_loop().create_task(self.prepare())
+
+    def _discard(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(child.socket)
+        loop.remove_reader(child.output)
+        child.close()
+
+    # The end
+
+    def tell_to_stop(self) -> None:
+        self.draining = True
+        for child in self.busy:
+            child.send(Stopping())
+            child.flush()
+
+    def end(self) -> list[Assignment]:
+        """Kill all that is left, and say what had not ended."""
+        left = [assignment for child in self.children.values() for assignment in child.given] + list(self.unplaced)
+        self.draining = True
+        for child in list(self.children.values()):
+            child.signal(9)
+            self._discard(child)
+        self.children.clear()
+        self.nursery.end()
+        kernel.kill_tree(f"_OUTLIVE_TREE={self.worker}")
+        return left
+
+
+def _assignment(job: Claimed, facts: TaskFacts) -> Assignment:
+    return Assignment(job, facts, facts.timeout_s, facts.stall_s, facts.memory_bytes)
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0

@@ -1,0 +1,169 @@
+"""Everything that goes over the service connection: registration, leases, the sweep, cancels, and what jobs ask for.
+
+Nothing here may wait for the hot connection, nor the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import msgspec
+import psycopg
+
+from outlive import db, store
+from outlive.errors import OutliveError
+from outlive.messages import Call, Progress, Reply
+from outlive.model import Ended, JobRequest
+from outlive.states import Outcome
+from outlive.version import VERSION
+from outlive.worker.children import Child
+
+if TYPE_CHECKING:
+    from outlive.worker.supervisor import Supervisor
+
+T = TypeVar("T")
+CANCEL_LOOK_S = 0.5
+PROGRESS_S = 0.2
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Service:
+    def __init__(self, supervisor: Supervisor, url: str) -> None:
+        self.supervisor, self.url = supervisor, url
+        self.calls: asyncio.Queue[tuple[Child, Call]] = asyncio.Queue()
+        self.progress: list[Progress] = []
+        self._connection: db.AsyncConnection | None = None
+        self._listener: db.AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, statement: db.Statement[T]) -> T:
+        async with self._lock:
+            if self._connection is None or self._connection.closed or self._connection.broken:
+                self._connection = await db.aconnect(self.url)
+            return await db.arun(self._connection, statement)
+
+    async def register(self) -> None:
+        me = self.supervisor
+        await self.run(
+            store.register_worker(
+                me.id,
+                name=me.name,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                version=VERSION,
+                queues=me.config.queues,
+                slots=me.slots,
+            )
+        )
+        await self.run(store.register_tasks(facts.limits for facts in me.crew.tasks.values()))
+        for id in await self.run(store.quarantine_killers()):
+            _log.warning("job %s has crashed as often as it may: quarantined", id)
+
+    async def renew_once(self) -> None:
+        """Keep what children are really working on; what is no longer ours is killed."""
+        me = self.supervisor
+        await asyncio.sleep(me.config.renew_s)
+        turns = me.turns
+        tokens = {a.job.token: child for child in me.crew.busy for a in child.given if not child.exited}
+        waiting = [a.job.token for a in me.crew.unplaced]
+        started = time.monotonic()
+        renewed = await self.run(store.renew(me.id, [*tokens, *waiting], lease_s=me.config.lease_s))
+        for token in renewed:
+            if token in turns.leases:
+                turns.leases[token] = started + me.config.lease_s - me.config.renew_s
+        missing = [token for token in tokens if token not in renewed and token in turns.leases]
+        if missing:
+            ended = await self.run(store.ended(missing))
+            for token in missing:
+                if token in ended and not tokens[token].given[0].completing:
+                    _log.error("attempt %d was given up by others: its process is killed", token)
+                    turns.leases.pop(token, None)
+                    tokens[token].signal(9)
+
+    async def sweep_once(self) -> None:
+        """End attempts whose lease is over, whoever held them."""
+        for lost in await self.run(store.expire()):
+            _log.error("job %s: the lease of %s has ended; it is %s", lost.id, lost.locked_by, lost.state)
+        for id in await self.run(store.quarantine_killers()):
+            _log.warning("job %s has crashed as often as it may: quarantined", id)
+        await asyncio.sleep(self.supervisor.config.sweep_s)
+
+    async def cancel_once(self) -> None:
+        await asyncio.sleep(CANCEL_LOOK_S)
+        me = self.supervisor
+        if not me.crew.busy:
+            return
+        asked = await self.run(store.cancels(me.id))
+        for child in me.crew.busy:
+            if child.given[0].job.token in asked and child.given[0].verdict is None:
+                me.watch.end(child, Outcome.CANCELLED, "cancelled on request")
+
+    async def serve_once(self) -> None:
+        """One request of a job, and the progress that has come in since."""
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                child, call = await self.calls.get()
+        except TimeoutError:
+            pass
+        else:
+            await self._answer(child, call)
+        if self.progress:
+            latest, self.progress = self.progress, []
+            await self.run(store.write_progress(latest))
+
+    async def _answer(self, child: Child, call: Call) -> None:
+        try:
+            body = await self._do(call)
+            reply = Reply(call.number, body)
+        except (OutliveError, psycopg.Error, msgspec.MsgspecError) as error:
+            kind = type(error).__name__ if isinstance(error, OutliveError) else "DatabaseUnreachable"
+            reply = Reply(call.number, str(error).encode(), kind)
+        if not child.exited:
+            child.send(reply)
+            child.flush()
+
+    async def _do(self, call: Call) -> bytes:
+        """What a job may ask for; its arguments and our answer are msgpack."""
+        found: Any
+        with db.blamed():
+            match call.verb:
+                case "enqueue":
+                    requests = msgspec.msgpack.decode(call.body, type=list[JobRequest])
+                    limit_bytes = self.supervisor.config.max_args_bytes
+                    found = await self.run(store.enqueue(requests, max_args_bytes=limit_bytes))
+                case "statuses":
+                    found = await self.run(store.statuses(msgspec.msgpack.decode(call.body, type=list[UUID])))
+                case "outcome":
+                    found = await self.run(store.outcome(msgspec.msgpack.decode(call.body, type=UUID)))
+                case "cancel":
+                    found = await self.run(store.cancel(msgspec.msgpack.decode(call.body, type=list[UUID])))
+                case _:
+                    raise OutliveError(f"a job asked for {call.verb}, which there is not")
+        return msgspec.msgpack.encode(found)
+
+    async def listen_once(self) -> None:
+        """Hear when something is put into the queue. Says that it sleeps only while the worker is idle."""
+        if self._listener is None or self._listener.closed or self._listener.broken:
+            self._listener = await db.aconnect(self.url)
+            await self._listener.execute("listen outlive")
+        turns = self.supervisor.turns
+        await self.run(store.sleep(self.supervisor.id))
+        async for _ in self._listener.notifies(timeout=1.0, stop_after=1):
+            turns.notify()
+
+    async def say_goodbye(self, ends: list[Ended]) -> None:
+        me = self.supervisor
+        if ends:
+            await self.run(store.end_and_claim(me.id, ends))
+        await self.run(store.wake(me.id))
+        await self.run(store.stop_worker(me.id))
+        for connection in (self._connection, self._listener):
+            if connection is not None:
+                await connection.close()

@@ -1,0 +1,155 @@
+"""The main loop's heart: end what has ended, claim what may begin, in one statement, again and again.
+
+After an unknown outcome (the connection broke while a statement was under way) it first reads what the database
+has under this worker's name, adopts what it did not know of, and only then claims again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from uuid import UUID
+
+import psycopg
+
+from outlive import db, store
+from outlive.config import Config
+from outlive.model import Claimed, Ended, Lane
+from outlive.worker.crew import Crew
+from outlive.worker.lanes import Lanes
+
+LOOK_S = 1.0
+"""How often lanes are looked for while busy; the last of the pauses when idle."""
+IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
+MAX_CLAIM = 512
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Turns:
+    """Everything that goes over the hot connection."""
+
+    def __init__(self, worker: UUID, config: Config, url: str) -> None:
+        self.worker, self.config, self.url = worker, config, url
+        self.lanes = Lanes()
+        self.ended: list[Ended] = []
+        self.leases: dict[int, float] = {}
+        """The tokens that are ours, and until when (monotonic) we may trust that they are."""
+        self.wake = asyncio.Event()
+        self.notified = True
+        self.closing = False
+        self._looked_at = 0.0
+        self._idle_looks = 0
+        self._unsure = False
+        self._connection: db.AsyncConnection | None = None
+
+    def end(self, end: Ended) -> None:
+        self.ended.append(end)
+        self.wake.set()
+
+    def notify(self) -> None:
+        """Somebody has put something into the queue."""
+        self.notified = True
+        self.wake.set()
+
+    async def run_once(self, crew: Crew) -> None:
+        """One turn, or a wait until there may be something to do."""
+        self.wake.clear()
+        connection = await self._connected(crew)
+        await self._look(connection, crew)
+        offered, limit = self._offer(crew)
+        if not self.ended and not offered:
+            await self._rest(crew)
+            return
+        started = time.monotonic()
+        ending, self.ended = self.ended, []
+        statement = store.end_and_claim(self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s)
+        try:
+            turn = await db.arun(connection, statement)
+        except psycopg.Error:
+            self.ended = ending + self.ended
+            self._unsure = True
+            raise
+        for end in ending:
+            self.leases.pop(end.token, None)
+        for token in turn.stale:
+            _log.warning("attempt %d was not ours any more: nothing of it was written", token)
+        self._adopt(turn.claimed, started)
+        self.lanes.claimed(offered, turn.claimed)
+        crew.take(sorted(turn.claimed, key=lambda job: (job.priority, job.ready_at)))
+        if turn.claimed:
+            self._idle_looks = 0
+
+    def _adopt(self, jobs: list[Claimed], since: float) -> None:
+        trusted_until = since + self.config.lease_s - self.config.renew_s
+        for job in jobs:
+            self.leases[job.token] = trusted_until
+
+    def _offer(self, crew: Crew) -> tuple[list[Lane], int]:
+        """Lanes for free slots; if there are none, lanes of warm tasks that can be given ahead."""
+        if self.closing or not self.lanes:
+            return [], 0
+        if free := crew.capacity():
+            return self.lanes.offer(free, lambda task: task in crew.tasks), free
+        room = crew.room()
+        limit = min(MAX_CLAIM, sum(room.values()))
+        if limit < 1:
+            return [], 0
+        return self.lanes.offer(limit, lambda task: room.get(task, 0) > 0), limit
+
+    async def _look(self, connection: db.AsyncConnection, crew: Crew) -> None:
+        """Find the lanes that have something: when told so, when idle, and once a second while busy."""
+        due = self.notified or time.monotonic() - self._looked_at > LOOK_S or not self.lanes
+        if self.closing or not due or not (crew.capacity() or crew.room()):
+            return
+        self.notified = False
+        self._looked_at = time.monotonic()
+        queues = self.config.queues
+        states = await db.arun(connection, store.lanes(list(crew.tasks), queues))
+        self.lanes.found(states)
+
+    async def _rest(self, crew: Crew) -> None:
+        pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
+        if crew.capacity():
+            self._idle_looks += 1
+        else:
+            pause_s = LOOK_S
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def idle(self) -> bool:
+        return self._idle_looks >= len(IDLE_PAUSES_S) - 1
+
+    async def _connected(self, crew: Crew) -> db.AsyncConnection:
+        if self._connection is None or self._connection.broken or self._connection.closed:
+            self._connection = await db.aconnect(self.url, hot=True)
+        if self._unsure:
+            await self._reconcile(self._connection, crew)
+        return self._connection
+
+    async def _reconcile(self, connection: db.AsyncConnection, crew: Crew) -> None:
+        """What the database has under our name is the truth about the statement that we did not hear the end of."""
+        started = time.monotonic()
+        have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
+        reported = {end.token for end in self.ended}
+        self.ended = [end for end in self.ended if end.token in have]
+        for token in reported - have.keys():
+            self.leases.pop(token, None)
+        unknown = [job for token, job in have.items() if token not in self.leases and token not in reported]
+        self._adopt(unknown, started)
+        crew.take(unknown)
+        self._unsure = False
+        _log.info(
+            "the connection is back: %d reports were in already, %d claims adopted",
+            len(reported - have.keys()),
+            len(unknown),
+        )
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,75 @@
+"""Watching children: time, progress, memory, leases. What goes over a limit is told to end, then made to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+from outlive.states import Outcome
+from outlive.worker import memory
+from outlive.worker.children import KILL_AFTER_S, Assignment, Child
+from outlive.worker.crew import Crew
+from outlive.worker.turns import Turns
+
+WATCH_S = 0.05
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Watch:
+    def __init__(self, crew: Crew, turns: Turns) -> None:
+        self.crew, self.turns = crew, turns
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(WATCH_S)
+        now = time.monotonic()
+        for child in self.crew.busy:
+            current = child.given[0]
+            if now > self.turns.leases.get(current.job.token, now):
+                self._fence(child)
+            elif current.verdict is not None:
+                self._insist(child, current, now)
+            else:
+                self._judge(child, current, now)
+
+    def _judge(self, child: Child, current: Assignment, now: float) -> None:
+        if current.timeout_s is not None and now - current.started > current.timeout_s:
+            _log.warning("Job %s timed out", current.job.id)
+            self.end(child, Outcome.TIMED_OUT, "Hard timeout exceeded")
+        elif current.stall_s is not None and now - current.moved > current.stall_s:
+            self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
+        elif current.memory_bytes is not None:
+            self._weigh(child, current, current.memory_bytes)
+
+    def _weigh(self, child: Child, current: Assignment, limit_bytes: int) -> None:
+        used = memory.anonymous_bytes(child.pid)
+        if not current.base_bytes:
+            current.base_bytes = max(1, min(used, 64 * 1024 * 1024))
+        used -= current.base_bytes
+        current.peak_bytes = max(current.peak_bytes, used)
+        if used > limit_bytes and memory.proportional_bytes(child.pid) - current.base_bytes > limit_bytes:
+            current.verdict = (
+                Outcome.OUT_OF_MEMORY,
+                f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}",
+            )
+            child.signal(signal.SIGKILL)
+
+    def end(self, child: Child, outcome: Outcome, error: str) -> None:
+        """SIGTERM now, SIGKILL after a while."""
+        child.given[0].verdict = (outcome, error)
+        child.given[0].term_sent = time.monotonic()
+        child.signal(signal.SIGTERM)
+
+    def _insist(self, child: Child, current: Assignment, now: float) -> None:
+        if current.term_sent is not None and now - current.term_sent > KILL_AFTER_S:
+            child.signal(signal.SIGKILL)
+
+    def _fence(self, child: Child) -> None:
+        """Its lease can't be trusted any more: somebody else may run it soon."""
+        for assignment in child.given:
+            self.turns.leases.pop(assignment.job.token, None)
+        _log.error("job %s: its lease could not be renewed in time; its process is killed", child.given[0].job.id)
+        child.given[0].verdict = (Outcome.LOST, "Worker died unexpectedly")
+        child.signal(signal.SIGKILL)
