@@ -24,6 +24,8 @@ from types import FrameType
 from typing import Any, Protocol
 from uuid import UUID
 
+import msgspec
+
 from outlive import inside, kernel, units, wire
 from outlive.child import context
 from outlive.child.apps import import_app
@@ -54,20 +56,39 @@ def main(target: str, sock: int, output: int, stack: int) -> int:
     kernel.leave_no_core_dump()
     kernel.be_chosen_first_when_memory_ends()
     _plug(output)
+    _reseed()
+    return serve(target, sock, stack)
+
+
+def serve(target: str, sock: int, stack: int, first: Run | None = None) -> int:
+    """Take jobs until one is the last, or nobody is left to work for."""
     faulthandler.enable(stack, all_threads=True)
     signal.signal(signal.SIGTERM, _stop)
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
-    _reseed()
     channel = Channel(socket.socket(fileno=sock))
     inside.gateway = channel
-    app = import_app(target)
+    tasks = import_app(target).tasks
     with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
         while True:
-            run = channel.next_run()
-            channel.send(_attempt(app.tasks.get(run.task), run, channel))
+            run = first or channel.next_run()
+            task: Runnable | None = tasks.get(run.task)
+            if task is not None and not task.policy.preload and first is None:
+                _exec(target, sock, stack, run)
+            channel.send(_attempt(task, run, channel))
             if run.last:
                 break
+            first = None
     return 0
+
+
+def _exec(target: str, sock: int, stack: int, run: Run) -> None:
+    """Go on in an interpreter that has imported nothing, for code that hates a fork. Socket, output and pid stay."""
+    note = os.memfd_create("outlive-run")
+    os.write(note, msgspec.msgpack.encode(run))
+    for descriptor in (sock, stack, note):
+        os.set_inheritable(descriptor, True)
+    words = [sys.executable, "-m", "outlive.child.serving", target, *map(str, (sock, stack, note))]
+    os.execv(sys.executable, words)
 
 
 def _plug(output: int) -> None:
@@ -169,3 +190,14 @@ def _mark_output() -> bool:
     if unread:
         os.write(1, MARK)
     return bool(unread)
+
+
+def go_on(target: str, sock: int, stack: int, note: int) -> int:
+    """The other side of `_exec`."""
+    run = msgspec.msgpack.decode(os.pread(note, os.fstat(note).st_size, 0), type=Run)
+    os.close(note)
+    return serve(target, sock, stack, run)
+
+
+if __name__ == "__main__":
+    os._exit(go_on(sys.argv[1], *map(int, sys.argv[2:])))

@@ -36,6 +36,8 @@ class Zygote:
     def prepare(self) -> None:
         """Import the app, and make what it left in memory cheap to share."""
         kernel.become_subreaper()
+        for name in ("PYTHONMALLOC", "GLIBC_TUNABLES"):  # They were for this process; a job's own need not have them.
+            os.environ.pop(name, None)
         app = import_app(self.target)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from outlive import kernel
 from outlive.messages import Frames, FromChild, Message, Run, TaskFacts, frame
@@ -59,7 +60,7 @@ class Child:
     def idle(self) -> bool:
         return self.pid != 0 and not self.given and not self.retiring
 
-    def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[str, bytes]) -> None:
+    def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[UUID, bytes]) -> None:
         """Hand over work, in order. The first begins now if nothing is before it."""
         now = time.monotonic()
         for assignment in assignments:
@@ -71,8 +72,8 @@ class Child:
             self.served += 1
             last = self.served >= assignment.facts.recycle_after
             self.retiring = self.retiring or last
-            id = str(job.id)
-            self.send(Run(job.token, id, job.task, job.attempt, job.args, last, max_result_bytes, checkpoints.get(id)))
+            checkpoint = checkpoints.pop(job.id, None)
+            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, last, max_result_bytes, checkpoint))
         self.flush()
 
     def send(self, message: Message) -> None:
@@ -89,16 +90,17 @@ class Child:
             self.unsent.clear()  # It is dead; its exit says the rest.
         return True
 
-    def read_output(self) -> None:
-        """Take what it has printed, and keep the end. Bounded per call: a flood waits in the pipe."""
-        with contextlib.suppress(BlockingIOError, OSError):
+    def read_output(self) -> bool:
+        """Take what it has printed, and keep the end. Bounded per call: a flood waits in the pipe. False at its end."""
+        with contextlib.suppress(BlockingIOError):
             for _ in range(4):
                 data = os.read(self.output, 65536)
                 if not data:
-                    return
+                    return False
                 self.tail += data
                 if len(self.tail) > 2 * OUTPUT_TAIL_BYTES:
                     del self.tail[:-OUTPUT_TAIL_BYTES]
+        return True
 
     def take_output(self, mark: bytes | None) -> str | None:
         """The output of the job that has just ended: up to the mark if the child made one, else all of it."""

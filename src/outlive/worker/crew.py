@@ -14,6 +14,8 @@ from collections import deque
 from typing import Protocol
 from uuid import UUID
 
+import msgspec
+
 from outlive import kernel
 from outlive.config import Config
 from outlive.errors import AppNotFound
@@ -44,7 +46,7 @@ _log = logging.getLogger("outlive.worker")
 class Report(Protocol):
     """Who is told what happened to attempts."""
 
-    def ended(self, job: Claimed, end: Ended) -> None: ...
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
     def called(self, child: Child, call: Call) -> None: ...
     def progressed(self, progress: Progress) -> None: ...
     def free(self) -> None: ...
@@ -57,7 +59,7 @@ class Crew:
         self.by_pid: dict[int, Child] = {}
         self.ready: deque[Child] = deque()
         self.unplaced: deque[Assignment] = deque()
-        self.checkpoints: dict[str, bytes] = {}
+        self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}
         self.pace_s: dict[str, float] = {}
         self.draining = False
@@ -148,7 +150,7 @@ class Crew:
             theirs.close()
             os.close(write)
             loop = asyncio.get_running_loop()
-            loop.add_reader(ours, self._read, child)
+            loop.add_reader(ours.fileno(), self._read, child)
             loop.add_reader(read, self._read_output, child)
 
     # Work
@@ -219,7 +221,6 @@ class Crew:
             child = self.ready.popleft()
             assignment = self.unplaced.popleft()
             child.give([assignment], self.config.max_result_bytes, self.checkpoints)
-            assignment.base_bytes = 0
         self._retire_surplus()
         self.fork_ahead()
 
@@ -244,7 +245,7 @@ class Crew:
         except ConnectionResetError:
             data = b""
         if not data:
-            asyncio.get_running_loop().remove_reader(child.socket)
+            asyncio.get_running_loop().remove_reader(child.socket.fileno())
             return
         try:
             messages = child.frames.feed(data)
@@ -270,7 +271,8 @@ class Crew:
 
     def _read_output(self, child: Child) -> None:
         self._read_quietly(child)
-        child.read_output()
+        if not child.read_output():
+            asyncio.get_running_loop().remove_reader(child.output)
 
     def _read_quietly(self, child: Child) -> None:
         """Hear what it said before reading what it printed since."""
@@ -306,7 +308,7 @@ class Crew:
             final=done.final,
             after_s=done.after_s,
         )
-        self.report.ended(assignment.job, end)
+        self.report.ended(assignment.job, end, completing=assignment.completing)
 
     def _exited(self, exit: Exited) -> None:
         child = self.by_pid.pop(exit.pid, None)
@@ -330,7 +332,7 @@ class Crew:
                 stack=child.take_stack(),
             )
             child.given.clear()
-            self.report.ended(culprit.job, end)
+            self.report.ended(culprit.job, end, completing=culprit.completing)
             for other in others:
                 self.report.ended(other.job, Ended(other.job.token, Outcome.RELEASED, error="it had not begun"))
         self._discard(child)
@@ -368,7 +370,7 @@ class Crew:
 
     def _discard(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
-        loop.remove_reader(child.socket)
+        loop.remove_reader(child.socket.fileno())
         loop.remove_reader(child.output)
         child.close()
 
@@ -393,8 +395,23 @@ class Crew:
         return left
 
 
+class _Overrides(msgspec.Struct):
+    """The limits that a job has of its own; unset ones are its task's."""
+
+    timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    stall_s: float | msgspec.UnsetType = msgspec.UNSET
+    memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
 def _assignment(job: Claimed, facts: TaskFacts) -> Assignment:
-    return Assignment(job, facts, facts.timeout_s, facts.stall_s, facts.memory_bytes)
+    own = _Overrides() if job.options is None else msgspec.json.decode(job.options, type=_Overrides)
+    return Assignment(
+        job,
+        facts,
+        timeout_s=facts.timeout_s if own.timeout_s is msgspec.UNSET else own.timeout_s,
+        stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
+        memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
+    )
 
 
 def _oom_kills() -> int:

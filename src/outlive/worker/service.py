@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CANCEL_LOOK_S = 0.5
 PROGRESS_S = 0.2
+SETTLE_S = 0.02
+LISTEN_S = 0.25
 
 _log = logging.getLogger("outlive.worker")
 
@@ -37,11 +39,16 @@ _log = logging.getLogger("outlive.worker")
 class Service:
     def __init__(self, supervisor: Supervisor, url: str) -> None:
         self.supervisor, self.url = supervisor, url
-        self.calls: asyncio.Queue[tuple[Child, Call]] = asyncio.Queue()
+        self.calls: asyncio.Queue[tuple[Child, Call] | None] = asyncio.Queue()
         self.progress: list[Progress] = []
+        self.last_words: list[Ended] = []
+        """Ends of attempts whose progress is not written yet: a checkpoint comes before the next attempt."""
+        self.unsettled: list[Ended] = []
+        """Attempts that have ended, or said they would, in a transaction of their own."""
         self._connection: db.AsyncConnection | None = None
         self._listener: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
+        self._asleep = False
 
     async def run(self, statement: db.Statement[T]) -> T:
         async with self._lock:
@@ -109,14 +116,25 @@ class Service:
         """One request of a job, and the progress that has come in since."""
         try:
             async with asyncio.timeout(PROGRESS_S):
-                child, call = await self.calls.get()
+                asked = await self.calls.get()
         except TimeoutError:
-            pass
-        else:
-            await self._answer(child, call)
+            asked = None
+        if asked is not None:
+            await self._answer(*asked)
         if self.progress:
-            latest, self.progress = self.progress, []
-            await self.run(store.write_progress(latest))
+            await self.run(store.write_progress(self.progress))
+            self.progress.clear()
+        for end in self.last_words:
+            self.supervisor.turns.end(end)
+        self.last_words.clear()
+
+    def end_after_progress(self, end: Ended) -> bool:
+        """Keep an attempt's end until what it said before is written; False if there is nothing to wait for."""
+        if all(progress.token != end.token for progress in self.progress):
+            return False
+        self.last_words.append(end)
+        self.calls.put_nowait(None)
+        return True
 
     async def _answer(self, child: Child, call: Call) -> None:
         try:
@@ -148,14 +166,39 @@ class Service:
                     raise OutliveError(f"a job asked for {call.verb}, which there is not")
         return msgspec.msgpack.encode(found)
 
+    async def settle_once(self) -> None:
+        """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
+
+        Never by the hot statement while that transaction may be open: it would wait for it.
+        """
+        await asyncio.sleep(SETTLE_S)
+        if not self.unsettled:
+            return
+        ends, self.unsettled = self.unsettled, []
+        me = self.supervisor
+        done = await self.run(store.ended([end.token for end in ends]))
+        free = await self.run(store.renew(me.id, [end.token for end in ends], lease_s=me.config.lease_s))
+        for end in ends:
+            if end.token in done:
+                me.turns.leases.pop(end.token, None)
+            elif end.token not in free:
+                self.unsettled.append(end)
+            elif end.outcome is Outcome.SUCCEEDED:
+                error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
+                me.turns.end(Ended(end.token, Outcome.FAILED, error=error, output=end.output))
+            else:
+                me.turns.end(end)
+
     async def listen_once(self) -> None:
         """Hear when something is put into the queue. Says that it sleeps only while the worker is idle."""
         if self._listener is None or self._listener.closed or self._listener.broken:
             self._listener = await db.aconnect(self.url)
             await self._listener.execute("listen outlive")
         turns = self.supervisor.turns
-        await self.run(store.sleep(self.supervisor.id))
-        async for _ in self._listener.notifies(timeout=1.0, stop_after=1):
+        if turns.idle != self._asleep:
+            self._asleep = turns.idle
+            await self.run((store.sleep if turns.idle else store.wake)(self.supervisor.id))
+        async for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1):
             turns.notify()
 
     async def say_goodbye(self, ends: list[Ended]) -> None:

@@ -73,6 +73,7 @@ class Supervisor:
                 ("sweep", self.service.sweep_once),
                 ("cancel", self.service.cancel_once),
                 ("serve", self.service.serve_once),
+                ("settle", self.service.settle_once),
                 ("listen", self.service.listen_once),
             )
         ]
@@ -140,7 +141,7 @@ class Supervisor:
 
     # What the crew reports
 
-    def ended(self, job: Claimed, end: Ended) -> None:
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
         match end.outcome:
             case Outcome.SUCCEEDED:
                 _log.info("Job %s completed successfully", job.id)
@@ -150,7 +151,10 @@ class Supervisor:
                 _log.warning("Job %s failed with code %d: %s", job.id, code, end.error)
             case _:
                 _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
-        self.turns.end(end)
+        if completing:
+            self.service.unsettled.append(end)
+        elif not self.service.end_after_progress(end):
+            self.turns.end(end)
 
     def called(self, child: Child, call: Call) -> None:
         self.service.calls.put_nowait((child, call))

@@ -77,9 +77,16 @@ class Turns:
             _log.warning("attempt %d was not ours any more: nothing of it was written", token)
         self._adopt(turn.claimed, started)
         self.lanes.claimed(offered, turn.claimed)
+        await self._fetch_checkpoints(connection, turn.claimed, crew)
         crew.take(sorted(turn.claimed, key=lambda job: (job.priority, job.ready_at)))
         if turn.claimed:
             self._idle_looks = 0
+
+    async def _fetch_checkpoints(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> None:
+        """What an earlier attempt left; first attempts have nothing, and cost nothing."""
+        if again := [job.id for job in jobs if job.attempt > 1]:
+            found = await db.arun(connection, store.checkpoints(again))
+            crew.checkpoints |= found
 
     def _adopt(self, jobs: list[Claimed], since: float) -> None:
         trusted_until = since + self.config.lease_s - self.config.renew_s
