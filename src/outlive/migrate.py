@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import psycopg
 
-from outlive import db, sql
+from outlive import db, embedded, sql
 from outlive.errors import SchemaMismatch
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
@@ -71,6 +71,17 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
         if roles or (before < VERSION and _have_roles(connection)):
             connection.execute(sql.read("schema/grants.sql").encode())
     return before, VERSION
+
+
+def ready(url: str | None) -> str:
+    """The address of a database with the right schema; the embedded server, if none is named, gets it by itself."""
+    address = url or embedded.fall_back()
+    with db.connect(address) as connection:
+        if url is None:
+            migrate(connection)
+        else:
+            check(connection)
+    return address
 
 
 def _have_roles(connection: psycopg.Connection[db.Row]) -> bool:
