@@ -162,6 +162,16 @@ def end_everything_at(path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     eventually(lambda: not processes_at(path), within_s=20, what=f"everything at {path} ended")
+    for pid in _inhabitants_of(path):
+        kill(pid)
+
+
+def _inhabitants_of(path: Path) -> Iterator[int]:
+    """Backends that a failed test left: only their working directory tells whose they are."""
+    for pid, _ in _command_lines():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/cwd").startswith(f"{path}/"):
+                yield pid
 
 
 def ordinary_person(base: Path) -> Person:
