@@ -310,6 +310,12 @@ begin
     raise exception using errcode = 'OL003', message =
       format('arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference', biggest, max_args_bytes);
   end if;
+  -- Workers compare these moments in Python, whose calendar ends; and they look no further back than 2000.
+  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
+     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
+    raise exception using errcode = 'OL003', message =
+      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
+  end if;
   if keys is not null then
     -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
     for job in
@@ -319,12 +325,10 @@ begin
       loop
         exit when exists (select from outlive.jobs j where j.id = job.id);
         insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
-        exit when found;
+        exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
         select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
         continue when not found;
-        if holder = job.id then
-          exit;
-        elsif job.on_conflict = 'raise' then
+        if job.on_conflict = 'raise' then
           raise exception using errcode = 'OL001', message =
             format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
         elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
