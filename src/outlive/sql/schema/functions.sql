@@ -65,7 +65,8 @@ begin atomic
     case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
          else outlive.now() + interval '1 second' * coalesce(after_s,
            g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2)) end,
-    g.f::smallint, g.c::smallint, g.l::smallint
+    -- A counter without a limit stays at the end of its range: a job that can't be counted must not stop the reaper.
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
   from judged g;
 end;
 
