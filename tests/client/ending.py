@@ -3,7 +3,7 @@
 from uuid import UUID, uuid4
 
 from outlive import db, store
-from outlive.model import Claimed, Ended, Lane
+from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.states import Outcome
 
 WORKER = uuid4()
@@ -22,6 +22,6 @@ def end(connection: db.Connection, id: UUID, outcome: Outcome, **evidence: objec
     assert db.run(connection, store.end_and_claim(WORKER, [ended])).stale == []
 
 
-def _lanes(connection: db.Connection) -> db.Statement[list[store.LaneState]]:
+def _lanes(connection: db.Connection) -> db.Statement[list[LaneState]]:
     tasks = [row[0] for row in connection.execute("select distinct task from outlive.jobs")]
     return store.lanes(tasks)

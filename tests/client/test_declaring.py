@@ -15,6 +15,7 @@ from tests.client.example import aadd, add, fetch, take
 
 SCRIPT = """
 import multiprocessing
+import sys
 import outlive
 
 app = outlive.App()
@@ -28,8 +29,9 @@ def name():
 
 if __name__ == "__main__":
     print(add.name)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.apply(name))
+    if "spawn" in sys.argv:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(name))
 """
 
 
@@ -69,19 +71,17 @@ def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(
     assert said == ["3"]
 
 
-@pytest.mark.parametrize("words", [("jobs.py",), ("./jobs.py",), ("-m", "jobs")])
+@pytest.mark.parametrize("words", [("jobs.py",), ("-m", "jobs")])
 def test_a_script_that_is_run_names_its_tasks_as_a_worker_does_that_imports_it(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "jobs.py").write_text(SCRIPT)
-    assert run_python(*words, cwd=tmp_path) == ["jobs.add", "jobs.add"]
+    assert run_python(*words, "spawn", cwd=tmp_path) == ["jobs.add", "jobs.add"]
 
 
 def test_a_package_that_is_run_names_its_tasks_by_its_main_module(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "__main__.py").write_text(SCRIPT.split("    with")[0])
-    (tmp_path / "shop" / "work.py").write_text(SCRIPT)
-    assert run_python("-m", "shop.work", cwd=tmp_path) == ["shop.work.add"] * 2
+    (tmp_path / "shop" / "__main__.py").write_text(SCRIPT)
     assert run_python("-m", "shop", cwd=tmp_path) == ["shop.__main__.add"]
 
 
