@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -54,6 +54,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_listen: str | None = None
     dashboard_listen: str = "127.0.0.1:8080"
     dashboard_token: str | None = None
+
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        """What people may see of it: configurations end up in logs and on screens, passwords must not."""
+        for key in KEYS:
+            value = getattr(self, key)
+            yield key, "(secret)" if key in SECRET and value is not None else value
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
 
 KEYS = Config.__struct_fields__
@@ -155,13 +164,10 @@ def _size(_: str, value: object) -> int:
 
 
 def _count(_: str, value: object) -> int:
-    try:
-        number = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ConfigError(f"{value!r} is not a whole number from 1 on")
-    return int(number)
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= units.MOST:
+        raise ConfigError(f"{value!r} is not a whole number from 1 to {units.MOST}")
+    return number
 
 
 def _names(_: str, value: object) -> tuple[str, ...]:
@@ -181,7 +187,7 @@ def _flag(_: str, value: object) -> bool:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{value!r} is not text")
+        raise ConfigError("it is not text: write it in quotes")
     if key == "log_format" and value not in ("text", "json"):
         raise ConfigError(f"{value!r} is not a log format: there are text and json")
     return value

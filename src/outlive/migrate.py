@@ -7,13 +7,10 @@ time; the others then find nothing to do.
 
 from __future__ import annotations
 
-import psycopg
-
-from outlive import db, sql
+from outlive import db, embedded, sql
 from outlive.errors import SchemaMismatch
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
-ROLES = ("outlive_owner", "outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job")
 _LOCK = 0x6F75746C697665  # "outlive"
 
 
@@ -68,11 +65,23 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
             connection.execute(text.encode())
         if roles:
             connection.execute(sql.read("schema/roles.sql").encode())
-        if roles or (before < VERSION and _have_roles(connection)):
+        if roles or (before < VERSION and _has_roles(connection)):
             connection.execute(sql.read("schema/grants.sql").encode())
     return before, VERSION
 
 
-def _have_roles(connection: psycopg.Connection[db.Row]) -> bool:
-    row = connection.execute("select count(*) from pg_roles where rolname = any(%s)", [list(ROLES)]).fetchone()
-    return row == (len(ROLES),)
+def ready(url: str | None) -> str:
+    """The address of a database with the right schema; the embedded server, if none is named, gets it by itself."""
+    address = url or embedded.fall_back()
+    with db.connect(address) as connection:
+        if url is None:
+            migrate(connection)
+        else:
+            check(connection)
+    return address
+
+
+def _has_roles(connection: db.Connection) -> bool:
+    """Whether this database was given to the roles; that they exist may be another database's doing."""
+    query = "select from pg_namespace where nspname = 'outlive' and nspowner = to_regrole('outlive_owner')"
+    return connection.execute(query).fetchone() is not None

@@ -6,9 +6,10 @@ so that any reaper can decide by SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -70,9 +71,51 @@ def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
     return steps
 
 
-def count(name: str, value: int, *, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 30000:
-        raise ConfigError(f"{name} is {value!r}: it must be a whole number from {least} to 30000")
+def known(where: str, options: Iterable[str], names: Collection[str]) -> None:
+    """Refuse an option that is none: a misspelt one would silently mean nothing."""
+    for option in options:
+        if option not in names:
+            near = difflib.get_close_matches(option, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise ConfigError(f"{where} has no option {option}; {hint}")
+
+
+def parse_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits that a task may have, and one job in its stead, checked and under the names of `Policy`."""
+    said: dict[str, Any] = {}
+    for name in ("max_attempts", "max_crashes", "max_losses"):
+        if name in options:
+            unlimited = name == "max_losses" and options[name] is None
+            said[name] = None if unlimited else count(name, options[name])
+    if "timeout" in options:
+        said["timeout_s"] = None if options["timeout"] is None else units.seconds(options["timeout"])
+    if "stall" in options:
+        said["stall_s"] = units.seconds(options["stall"])
+    if "memory" in options:
+        said["memory_bytes"] = units.size_bytes(options["memory"])
+    if "on_worker_death" in options:
+        said["on_worker_death"] = word("on_worker_death", options["on_worker_death"], "retry", "fail")
+    return said
+
+
+def word(name: str, value: object, *words: str) -> str:
+    if value not in words:
+        raise ConfigError(f"{name} is {value!r}: it can be {', '.join(words[:-1])} or {words[-1]}")
+    return str(value)
+
+
+def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """One exception class or a tuple of them, as `except` takes them."""
+    classes = value if isinstance(value, tuple) else (value,)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise ConfigError(f"{name} has {each!r}: it takes an exception class, or a tuple of them")
+    return classes
+
+
+def count(name: str, value: int, *, least: int = 1, most: int = units.MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
     return value
 
 

@@ -323,6 +323,26 @@ def list_jobs(
     return _statement("list_jobs", _table, state=state and str(state), task=task, queue=queue, limit=limit)
 
 
+def choose(
+    states: Iterable[State],
+    *,
+    task: str | None = None,
+    queue: str | None = None,
+    older_s: float | None = None,
+    limit: int,
+) -> Statement[list[UUID]]:
+    """Which jobs an operator means, for a verb that takes ids."""
+    return _statement(
+        "choose",
+        lambda _, rows: [row[0] for row in rows],
+        states=column(db.TEXTS, map(str, states)),
+        task=task,
+        queue=queue,
+        older_s=older_s,
+        limit=limit,
+    )
+
+
 def killers(*, limit: int = 100) -> Statement[Table]:
     return _statement("killers", _table, limit=limit)
 

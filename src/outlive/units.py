@@ -5,6 +5,9 @@ from datetime import timedelta
 
 from outlive.errors import ConfigError
 
+MOST = 30000
+"""The highest count that people may set: the database counts in small integers."""
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {"": 1, "B": 1}
 for _n, _letter in enumerate("KMGT", start=1):
@@ -43,6 +46,7 @@ def size_bytes(value: int | str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or match[2].upper() not in _BYTES or float(match[1]) <= 0:
+    size = int(float(match[1]) * _BYTES.get(match[2].upper(), 0)) if match else 0
+    if size < 1:
         raise ConfigError(f"{value!r} is not a size: write bytes, or a text like '512MB' or '2GiB'")
-    return int(float(match[1]) * _BYTES[match[2].upper()])
+    return size

@@ -56,7 +56,7 @@ def _explain(value: object, name: str) -> str | None:
 def _faults(value: object, path: str, depth: int) -> Iterator[str]:
     """Every reason why the value does not survive JSON, each with the path to the culprit."""
     if depth > 200:
-        yield f"{path} is nested too deeply"
+        yield f"{path[:60]}… is nested too deeply"
         return
     match value:
         case None | bool() | int():

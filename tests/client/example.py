@@ -10,10 +10,25 @@ shop = app.source("shop", rate_limit_per_minute=60)
 def app_at(database_url: str) -> outlive.App:
     """Let the app use this database."""
     app.connections.close()
-    app.__dict__["config"] = config.load(flags={"database_url": database_url})
+    app.__dict__["config"] = config.load(environ={}, flags={"database_url": database_url})
     return app
 
 
 @app.task
 def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+@app.task
+async def aadd(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@app.task(queue="slow", source=shop)
+def fetch(url: str) -> dict[str, object]:
+    return {"url": url}
+
+
+@app.task
+def take(*args: object, **kwargs: object) -> list[object]:
+    return [args, kwargs]

@@ -1,10 +1,224 @@
-"""Enqueuing: durable, idempotent, in bulk, in the caller's transaction, and never half."""
+"""Enqueuing: durable, idempotent, in bulk and never half, with options that arrive."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
 
 import outlive
-from tests.client.example import add, app_at
+from outlive import db, store
+from outlive.client.task import BoundJob, Using
+from outlive.states import Outcome
+from tests.client.ending import claim, end
+from tests.client.example import aadd, add, fetch, take
+
+Query = Callable[..., list[tuple[Any, ...]]]
 
 
-def test_an_enqueued_job_is_pending(database_url: str) -> None:
-    app_at(database_url)
-    job = add.enqueue(1, 2)
+def test_an_enqueued_job_is_pending_and_has_what_was_asked(app: outlive.App, query: Query) -> None:
+    job = add.enqueue(1, b=2)
     assert job.status() is outlive.State.PENDING
+    ((id, task, queue, source, args, priority, options),) = query(
+        "select id, task, queue, source, args, priority, options from outlive.jobs"
+    )
+    assert (id, task, queue, source, priority, options) == (job.id, add.name, "default", "", 5, None)
+    assert args == {"a": 1, "b": 2}
+
+
+def test_the_async_twin_does_the_same(app: outlive.App, query: Query) -> None:
+    async def use() -> tuple[outlive.Job[int], outlive.State]:
+        job = await aadd.aenqueue(1, b=2)
+        status = await job.astatus()
+        await app.connections.aclose()
+        return job, status
+
+    job, status = asyncio.run(use())
+    assert status is outlive.State.PENDING
+    assert query("select id, task from outlive.jobs") == [(job.id, aadd.name)]
+
+
+def test_a_job_of_a_task_with_a_queue_and_a_source_has_them(app: outlive.App, query: Query) -> None:
+    fetch.enqueue("u")
+    fetch.using(queue="fast", source="example.org").enqueue("u")
+    assert sorted(query("select queue, source from outlive.waiting")) == [("fast", "example.org"), ("slow", "shop")]
+
+
+def test_enqueuing_again_with_the_same_id_changes_nothing(app: outlive.App, count: Callable[[], int]) -> None:
+    once = add.using(id=uuid4())
+    assert once.enqueue(1).id == once.enqueue(1).id
+    assert [job.id for job in app.enqueue_many([once.job(1), once.job(1)])] == [once.enqueue(1).id] * 2
+    assert count() == 1
+
+
+def test_enqueuing_again_does_not_revive_a_job_that_has_ended(app: outlive.App, connection: db.Connection) -> None:
+    once = add.using(id=uuid4())
+    end(connection, once.enqueue(1).id, Outcome.SUCCEEDED)
+    assert once.enqueue(1).status() is outlive.State.SUCCEEDED
+
+
+def test_each_job_has_an_id_of_its_own(app: outlive.App, count: Callable[[], int]) -> None:
+    bound = add.job(1)
+    app.enqueue_many([bound, bound, add.job(1)])
+    assert count() == 2, "the same bound job is the same job"
+
+
+def test_a_hundred_thousand_jobs_at_once_are_all_there_in_their_order(app: outlive.App, query: Query) -> None:
+    jobs = app.enqueue_many(add.job(n) for n in range(100_000))
+    found = query(
+        "select j.id, (j.args->>'a')::int from outlive.waiting w join outlive.jobs j using (id) order by w.ready_at"
+    )
+    assert [row[1] for row in found] == list(range(100_000))
+    assert [row[0] for row in found] == [job.id for job in jobs]
+
+
+def test_a_bad_job_in_the_middle_of_many_leaves_nothing(app: outlive.App, count: Callable[[], int]) -> None:
+    def jobs() -> Iterator[BoundJob[Any]]:
+        for n in range(5000):
+            yield take.job({n} if n == 4500 else n)
+
+    with pytest.raises(outlive.BadArguments):
+        app.enqueue_many(jobs())
+    assert count() == 0
+
+
+def test_what_the_database_refuses_late_undoes_the_batches_before(app: outlive.App, count: Callable[[], int]) -> None:
+    add.using(dedupe_key="taken").enqueue(0)
+    jobs = [add.job(n) for n in range(5000)]
+    jobs[4500] = add.using(dedupe_key="taken", on_conflict="raise").job(0)
+    with pytest.raises(outlive.DuplicateJob):
+        app.enqueue_many(jobs)
+    with pytest.raises(outlive.DuplicateJob):
+        asyncio.run(app.aenqueue_many(jobs))
+    assert count() == 1
+
+
+def test_large_jobs_go_in_batches_of_bounded_size(app: outlive.App, count: Callable[[], int]) -> None:
+    app.enqueue_many(take.job("x" * 900_000) for _ in range(20))
+    assert count() == 20
+
+
+def test_many_may_be_none_at_all(app: outlive.App, count: Callable[[], int]) -> None:
+    assert app.enqueue_many([]) == []
+    assert asyncio.run(app.aenqueue_many([])) == []
+    assert count() == 0
+
+
+def test_many_at_once_from_an_event_loop(app: outlive.App, count: Callable[[], int]) -> None:
+    jobs = asyncio.run(app.aenqueue_many(add.job(n) for n in range(3000)))
+    assert len({job.id for job in jobs}) == count() == 3000
+
+
+def test_a_delayed_job_is_ready_after_its_delay(app: outlive.App, query: Query) -> None:
+    add.using(delay="5m").enqueue(1)
+    (((wait),),) = query("select ready_at - created_at from outlive.jobs")
+    assert wait == timedelta(minutes=5)
+    add.using(delay=timedelta(days=1)).enqueue(2)
+    assert query("select count(*) from outlive.waiting where ready_at <= outlive.now()") == [(0,)]
+
+
+def test_a_job_for_a_moment_is_ready_at_that_moment(app: outlive.App, query: Query) -> None:
+    moment = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    add.using(run_at=moment).enqueue(1)
+    add.using(run_at=moment.astimezone(tz=None)).enqueue(1)
+    assert query("select ready_at from outlive.waiting") == [(moment,), (moment,)]
+
+
+def test_a_moment_that_no_calendar_of_the_database_has_is_refused(app: outlive.App, count: Callable[[], int]) -> None:
+    with pytest.raises(outlive.BadArguments, match="a delay no longer than 300 years"):
+        add.using(delay=9e11).enqueue(1)
+    assert count() == 0
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_priorities_go_from_0_to_9(app: outlive.App, query: Query, priority: int) -> None:
+    add.using(priority=priority).enqueue(1)
+    assert query("select priority from outlive.waiting") == [(priority,)]
+
+
+def test_overrides_of_one_job_travel_as_options_in_the_names_that_the_database_knows(
+    app: outlive.App, query: Query
+) -> None:
+    limits: Using = {"max_attempts": 2, "max_crashes": 1, "max_losses": None, "timeout": "10m", "stall": 30}
+    add.using(**limits).using(memory="1MB", on_worker_death="fail").enqueue(1)
+    ((options,),) = query("select options from outlive.jobs")
+    assert options == {
+        "max_attempts": 2,
+        "max_crashes": 1,
+        "max_losses": None,
+        "timeout_s": 600.0,
+        "stall_s": 30.0,
+        "memory_bytes": 1_000_000,
+        "on_worker_death": "fail",
+    }
+
+
+def test_a_taken_dedupe_key_gives_the_job_that_has_it(app: outlive.App, count: Callable[[], int]) -> None:
+    only = add.using(dedupe_key="k")
+    first = only.enqueue(1)
+    assert only.enqueue(2) == first
+    assert app.enqueue_many([only.job(3), add.job(4)])[0] == first
+    assert fetch.using(dedupe_key="k").enqueue("another task's key").id != first.id
+    assert count() == 3
+
+
+def test_a_taken_dedupe_key_raises_when_asked_to_and_names_the_job(app: outlive.App, count: Callable[[], int]) -> None:
+    first = add.using(dedupe_key="k").enqueue(1)
+    with pytest.raises(outlive.DuplicateJob, match="'k'") as raised:
+        add.using(dedupe_key="k", on_conflict="raise").enqueue(2)
+    assert raised.value.existing == first.id
+    assert count() == 1
+
+
+def test_repeating_an_enqueue_that_raises_on_conflict_does_not_conflict_with_itself(app: outlive.App) -> None:
+    once = add.using(id=uuid4(), dedupe_key="k", on_conflict="raise")
+    assert once.enqueue(1) == once.enqueue(1)
+
+
+def test_a_job_that_replaces_another_cancels_it(app: outlive.App) -> None:
+    first = add.using(dedupe_key="k").enqueue(1)
+    second = add.using(dedupe_key="k", on_conflict="replace").enqueue(2)
+    assert (first.status(), second.status()) == (outlive.State.CANCELLED, outlive.State.PENDING)
+
+
+def test_a_running_job_is_not_replaced(app: outlive.App, connection: db.Connection) -> None:
+    first = add.using(dedupe_key="k").enqueue(1)
+    claim(connection, first.id)
+    assert add.using(dedupe_key="k", on_conflict="replace").enqueue(2) == first
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "raise", "replace"])
+def test_a_dedupe_key_is_free_again_when_its_job_has_ended(
+    app: outlive.App, connection: db.Connection, on_conflict: Any
+) -> None:
+    first = add.using(dedupe_key="k").enqueue(1)
+    end(connection, first.id, Outcome.SUCCEEDED)
+    second = add.using(dedupe_key="k", on_conflict=on_conflict).enqueue(1)
+    assert second != first
+    assert (first.status(), second.status()) == (outlive.State.SUCCEEDED, outlive.State.PENDING)
+
+
+def test_enqueuing_wakes_a_sleeping_worker_and_nobody_else(app: outlive.App, connection: db.Connection) -> None:
+    with psycopg.connect(connection.info.dsn, autocommit=True) as listener:
+        listener.execute("listen outlive")
+        add.enqueue(1)
+        assert list(listener.notifies(timeout=0.1)) == []
+        db.run(connection, store.sleep(uuid4()))
+        add.enqueue(2)
+        (note,) = listener.notifies(timeout=10, stop_after=1)
+        assert note.payload == ""
+
+
+def test_a_database_without_the_schema_is_refused_with_what_to_do(empty_database_url: str) -> None:
+    app = outlive.App(empty_database_url)
+    task = app.task(add.function)
+    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate`"):
+        task.enqueue(1)
+    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate`"):
+        asyncio.run(task.aenqueue(1))
+    with psycopg.connect(empty_database_url) as connection, pytest.raises(outlive.SchemaMismatch):
+        task.using(connection=connection).enqueue(1)
+    app.connections.close()

@@ -62,7 +62,7 @@ class User:
             stdout=subprocess.PIPE,
             text=True,
             cwd="/",
-            env=dict(os.environ) | {"PYTHONPATH": str(source)} | dict(env or {}),
+            env=dict(os.environ) | {"PYTHONPATH": _python_path(source)} | dict(env or {}),
             user=person.uid if person else None,
             group=person.gid if person else None,
             extra_groups=[] if person else ROOTS_GROUPS,
@@ -92,6 +92,11 @@ class User:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+
+def _python_path(source: Path) -> str:
+    """Ours first; what the tests themselves were given comes after it, since outlive needs its dependencies."""
+    return os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
 
 
 def query(url: str, text: str) -> str:
@@ -162,6 +167,16 @@ def end_everything_at(path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     eventually(lambda: not processes_at(path), within_s=20, what=f"everything at {path} ended")
+    for pid in _inhabitants_of(path):
+        kill(pid)
+
+
+def _inhabitants_of(path: Path) -> Iterator[int]:
+    """Backends that a failed test left: only their working directory tells whose they are."""
+    for pid, _ in _command_lines():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/cwd").startswith(f"{path}/"):
+                yield pid
 
 
 def ordinary_person(base: Path) -> Person:

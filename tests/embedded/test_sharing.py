@@ -26,7 +26,13 @@ def test_eight_processes_starting_at_once_share_one_server(directory: Path, new_
 
 def test_eight_threads_starting_at_once_share_one_server(directory: Path) -> None:
     urls: list[str] = []
-    threads = [threading.Thread(target=lambda: urls.append(embedded.ensure(directory))) for _ in range(8)]
+    together = threading.Barrier(8)
+
+    def use() -> None:
+        together.wait()
+        urls.append(embedded.ensure(directory))
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, BaseConnection, Connection
 
 from outlive import config as configuration
-from outlive import db, policy, store, units
+from outlive import db, policy, store
 from outlive.client.connections import Connections
 from outlive.client.job import Job
-from outlive.client.source import Source
+from outlive.client.source import Source, source_name
 from outlive.client.task import BoundJob, Task
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
@@ -39,7 +40,7 @@ class TaskOptions(TypedDict, total=False):
     memory: int | str
     recycle_after: int
     preload: bool
-    source: Source
+    source: Source | str
     backoff: policy.Backoff
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     fail_on: type[BaseException] | tuple[type[BaseException], ...]
@@ -111,12 +112,11 @@ class App:
 
     def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
         """Enqueue what tasks have made ready, in the caller's transaction if a connection is given."""
+        _expect(Connection, connection, "for an async one there are aenqueue and aenqueue_many")
         statements = list(self._statements(requests, notify=connection is not None))
 
         def work(on: Connection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
-            if len(statements) == 1:
-                return db.run(on, statements[0], foreign=foreign)
-            with on.transaction():
+            with on.transaction() if _needs_transaction(on, statements) else nullcontext():
                 return _merged([db.run(on, statement, foreign=foreign) for statement in statements])
 
         if connection is None:
@@ -127,12 +127,11 @@ class App:
     async def aenqueue_requests(
         self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
     ) -> list[Job[Any]]:
+        _expect(AsyncConnection, connection, "for a sync one there are enqueue and enqueue_many")
         statements = list(self._statements(requests, notify=connection is not None))
 
         async def work(on: AsyncConnection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
-            if len(statements) == 1:
-                return await db.arun(on, statements[0], foreign=foreign)
-            async with on.transaction():
+            async with on.transaction() if _needs_transaction(on, statements) else nullcontext():
                 return _merged([await db.arun(on, statement, foreign=foreign) for statement in statements])
 
         if connection is None:
@@ -155,6 +154,20 @@ class App:
         return [Job(existing.get(request.id, request.id), self.connections) for request in requests]
 
 
+def _expect(kind: type, connection: object, otherwise: str) -> None:
+    if connection is not None and not isinstance(connection, kind):
+        raise ConfigError(
+            f"jobs are enqueued here through a psycopg.{kind.__name__}, not through a {type(connection).__name__}; "
+            f"{otherwise}"
+        )
+
+
+def _needs_transaction(on: BaseConnection[Any], statements: Sequence[object]) -> bool:
+    """Only where each statement would commit by itself: in a transaction that psycopg began for its caller,
+    a block of ours could be the outermost one, and its end would commit."""
+    return on.autocommit and len(statements) > 1
+
+
 def _merged(parts: list[dict[UUID, UUID]]) -> dict[UUID, UUID]:
     return {asked: existing for part in parts for asked, existing in part.items()}
 
@@ -173,35 +186,19 @@ def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
 
 def parse_options(options: Mapping[str, Any]) -> policy.Policy:
     """A task's options as people write them, parsed and checked once."""
-    unknown = options.keys() - TaskOptions.__annotations__.keys()
-    if unknown:
-        known = ", ".join(sorted(TaskOptions.__annotations__))
-        raise ConfigError(f"a task has no option {', '.join(sorted(unknown))}; it has {known}")
-    said: dict[str, Any] = {}
-    for name in ("max_attempts", "max_crashes", "recycle_after"):
-        if name in options:
-            said[name] = policy.count(name, options[name])
-    if "max_losses" in options:
-        losses = options["max_losses"]
-        said["max_losses"] = None if losses is None else policy.count("max_losses", losses)
-    if "timeout" in options:
-        timeout = options["timeout"]
-        said["timeout_s"] = None if timeout is None else units.seconds(timeout)
-    if "stall" in options:
-        said["stall_s"] = units.seconds(options["stall"])
-    if "memory" in options:
-        said["memory_bytes"] = units.size_bytes(options["memory"])
+    policy.known("@app.task", options, TaskOptions.__annotations__)
+    said = policy.parse_limits(options)
+    if "recycle_after" in options:
+        said["recycle_after"] = policy.count("recycle_after", options["recycle_after"])
     if "queue" in options:
         said["queue"] = policy.identifier("queue", options["queue"])
     if "source" in options:
-        said["source"] = options["source"].name
+        said["source"] = source_name(options["source"])
     if "backoff" in options:
         said["backoff_s"] = policy.parse_backoff(options["backoff"])
     for name in ("retry_on", "fail_on"):
-        classes = options.get(name, ())
-        said[name] = classes if isinstance(classes, tuple) else (classes,)
-    for name, words in (("on_worker_death", ("retry", "fail")), ("quarantine_by", ("job", "fingerprint"))):
-        if options.get(name, words[0]) not in words:
-            raise ConfigError(f"{name} is {options[name]!r}: it can be {' or '.join(words)}")
-        said[name] = options.get(name, words[0])
+        if name in options:
+            said[name] = policy.exceptions(name, options[name])
+    if "quarantine_by" in options:
+        said["quarantine_by"] = policy.word("quarantine_by", options["quarantine_by"], "job", "fingerprint")
     return policy.Policy(preload=options.get("preload", True), **said)

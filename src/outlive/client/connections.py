@@ -17,14 +17,17 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db, embedded, migrate
 from outlive.config import Config
+from outlive.errors import ConfigError
 
 T = TypeVar("T")
 MAX_IDLE = 8
-# What is safe to repeat is repeated over this time: a server that restarts is back well before.
-PAUSES_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+# How long work is repeated after its first failure: a server that restarts is back well before.
+PATIENCE_S = 5.0
 
 _log = logging.getLogger("outlive")
 
@@ -38,10 +41,10 @@ class Connections:
         self._forget()
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
         self._idle: list[db.Connection] = []
         self._async_idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[db.AsyncConnection]] = WeakKeyDictionary()
         self._checked = False
+        self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
 
     def run(self, statement: db.Statement[T]) -> T:
         return self.within(lambda connection: db.run(connection, statement))
@@ -49,16 +52,18 @@ class Connections:
     def within(self, work: Callable[[db.Connection], T]) -> T:
         """Do work that may be repeated; on a connection that breaks it is, on a new one."""
         with db.blamed():
-            for pause_s in PAUSES_S:
+            pauses = _pauses()
+            while True:
                 try:
                     with self._one() as connection:
                         return work(connection)
                 except psycopg.Error as error:
-                    if pause_s == PAUSES_S[-1] or not db.transient(error):
+                    pause_s = next(pauses, None)
+                    if pause_s is None or not db.transient(error):
                         raise
                     _log.debug("repeating after %s", error)
+                    self.close()  # What broke one has probably broken them all.
                     time.sleep(pause_s)
-        raise AssertionError("unreachable")
 
     async def arun(self, statement: db.Statement[T]) -> T:
         return await self.awithin(lambda connection: db.arun(connection, statement))
@@ -66,16 +71,18 @@ class Connections:
     async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `within`."""
         with db.blamed():
-            for pause_s in PAUSES_S:
+            pauses = _pauses()
+            while True:
                 try:
                     async with self._aone() as connection:
                         return await work(connection)
                 except psycopg.Error as error:
-                    if pause_s == PAUSES_S[-1] or not db.transient(error):
+                    pause_s = next(pauses, None)
+                    if pause_s is None or not db.transient(error):
                         raise
                     _log.debug("repeating after %s", error)
+                    await self.aclose()
                     await asyncio.sleep(pause_s)
-        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Close the idle connections of this process; the next use makes new ones."""
@@ -86,8 +93,9 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
-        for connection in self._async_idle.pop(asyncio.get_running_loop(), []):
-            await connection.close()
+        idle = self._async_idle.get(asyncio.get_running_loop(), [])
+        while idle:
+            await idle.pop().close()
 
     @contextlib.contextmanager
     def _one(self) -> Iterator[db.Connection]:
@@ -99,7 +107,7 @@ class Connections:
             yield connection
         finally:
             with self._lock:
-                keep = not connection.broken and not connection.closed and len(self._idle) < MAX_IDLE
+                keep = _is_idle(connection) and len(self._idle) < MAX_IDLE
                 if keep:
                     self._idle.append(connection)
             if not keep:
@@ -116,7 +124,7 @@ class Connections:
         try:
             yield connection
         finally:
-            if not connection.broken and not connection.closed and len(idle) < MAX_IDLE:
+            if _is_idle(connection) and len(idle) < MAX_IDLE:
                 idle.append(connection)
             else:
                 await connection.close()
@@ -128,13 +136,34 @@ class Connections:
 
     def _ready_url(self) -> str:
         """The database's address, once its schema is known to be right. The embedded server gets it by itself."""
-        url = self._config().database_url
-        address = url or embedded.fall_back()
-        if not self._checked:
-            with db.connect(address) as connection:
-                if url is None:
-                    migrate.migrate(connection)
-                else:
-                    migrate.check(connection)
-            self._checked = True
+        url = _address(self._config().database_url)
+        if self._checked:
+            return url or embedded.fall_back()
+        address = migrate.ready(url)
+        self._checked = True
         return address
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait before each repetition: first not at all, then ever longer, until patience ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    pause_s = 0.0
+    while (left_s := deadline - time.monotonic()) > 0:
+        yield min(pause_s, left_s)
+        pause_s = min(pause_s * 2 + 0.05, 1.0)
+
+
+def _address(url: str | None) -> str | None:
+    try:
+        conninfo_to_dict(url or "")
+    except psycopg.ProgrammingError:  # Its words quote the address, and with it the password.
+        raise ConfigError(
+            "database_url is not an address of Postgres: write it like postgresql://user:password@host:5432/name, "
+            "with %20 and the like for special characters"
+        ) from None
+    return url
+
+
+def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:
+    """Fit to be used again: open, and in no transaction."""
+    return not connection.closed and connection.info.transaction_status is pq.TransactionStatus.IDLE

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from outlive.policy import identifier
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -9,3 +11,8 @@ class Source:
 
     name: str
     rate_limit_per_minute: float | None = None
+
+
+def source_name(source: Source | str) -> str:
+    """The name of a source that is given as such, or by its name."""
+    return identifier("source", source.name if isinstance(source, Source) else source)

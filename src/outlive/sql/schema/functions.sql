@@ -65,7 +65,8 @@ begin atomic
     case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
          else outlive.now() + interval '1 second' * coalesce(after_s,
            g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2)) end,
-    g.f::smallint, g.c::smallint, g.l::smallint
+    -- A counter without a limit stays at the end of its range: a job that can't be counted must not stop the reaper.
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
   from judged g;
 end;
 
@@ -310,6 +311,12 @@ begin
     raise exception using errcode = 'OL003', message =
       format('arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference', biggest, max_args_bytes);
   end if;
+  -- Workers compare these moments in Python, whose calendar ends; and they look no further back than 2000.
+  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
+     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
+    raise exception using errcode = 'OL003', message =
+      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
+  end if;
   if keys is not null then
     -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
     for job in
@@ -319,12 +326,10 @@ begin
       loop
         exit when exists (select from outlive.jobs j where j.id = job.id);
         insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
-        exit when found;
+        exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
         select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
         continue when not found;
-        if holder = job.id then
-          exit;
-        elsif job.on_conflict = 'raise' then
+        if job.on_conflict = 'raise' then
           raise exception using errcode = 'OL001', message =
             format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
         elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then

@@ -1,4 +1,4 @@
--- Who may do what: nobody more than its work needs. Made anew by every migration once the roles exist.
+-- Who may do what: nobody more than its work needs. Made anew by every migration of a database that has roles.
 --
 --     outlive_owner     owns everything: migrate
 --     outlive_worker    claims, ends, reaps, prunes; reads all; changes no schema
@@ -26,6 +26,8 @@ revoke all on schema outlive from public;
 revoke all on all tables in schema outlive from public;
 revoke all on all functions in schema outlive from public;
 grant usage on schema outlive to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
+-- Whoever connects first looks whether the schema is the right one.
+grant select on outlive.schema_version to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
 
 grant select, insert, update, delete on all tables in schema outlive to outlive_worker;
 revoke insert, update, delete on outlive.schema_version from outlive_worker;

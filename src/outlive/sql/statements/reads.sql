@@ -68,6 +68,32 @@ select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt
 from outlive.job_states s where s.id = any(array(select id from chosen))
 order by s.id desc limit :limit::int;
 
+-- name: choose
+-- The ids of all jobs of some states, by task, queue and how long ago they got there; each null for all. A state is
+-- looked up where its jobs are.
+with found as (
+  select w.id, w.task, w.queue, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state,
+    w.ready_at as since
+  from outlive.waiting w
+  union all
+  select r.id, r.task, r.queue, 'running', r.started_at from outlive.running r
+  union all
+  select h.id, h.task, h.queue, case when h.why = 'suspect' then 'pending' else h.why end, h.since from outlive.held h
+  union all
+  select a.job_id, j.task, j.queue, a.state, a.ended_at
+  from outlive.attempts a join outlive.jobs j on j.id = a.job_id
+  where a.state = any(:states::text[]) and a.state in ('succeeded', 'failed', 'cancelled')
+    and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
+    and not exists (select from outlive.waiting w where w.id = a.job_id)
+    and not exists (select from outlive.running r where r.id = a.job_id)
+    and not exists (select from outlive.held h where h.id = a.job_id))
+select f.id from found f
+where f.state = any(:states::text[]) and (:task::text is null or f.task = :task::text)
+  and (:queue::text is null or f.queue = :queue::text)
+  and (:older_s::double precision is null
+       or f.since < outlive.now() - :older_s::double precision * interval '1 second')
+order by f.id limit :limit::int;
+
 -- name: killers
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
 

@@ -1,0 +1,22 @@
+"""How much is measured, and for how long."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """`seconds` is the length of one sample; a figure is the median of `samples`."""
+
+    seconds: float = 2.0
+    samples: int = 3
+    crowd: int = 1_000_000
+    few: int = 1_000
+    stock: int = 100_000
+    bulk: int = 100_000
+    lanes: int = 1_000
+    hold_s: float = 60.0
+    looks: int = 1_000
+
+
+FULL = Sizes()
+QUICK = Sizes(seconds=0.4, crowd=50_000, stock=25_000, bulk=10_000, hold_s=6.0, looks=200)

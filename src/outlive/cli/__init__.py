@@ -1,0 +1,14 @@
+"""The command line: every command is a few lines over the store. Nothing here decides what a job becomes."""
+
+import sys
+
+from outlive.cli import changing, doctor, enqueuing, extras, reading, schema
+from outlive.cli.common import app
+
+__all__ = ["app", "changing", "doctor", "enqueuing", "extras", "main", "reading", "schema"]
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A letter that a terminal lacks is no error.
+    app(prog_name="outlive")

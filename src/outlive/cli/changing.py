@@ -1,0 +1,250 @@
+"""Commands that change jobs: retry, cancel, release, prune, and pause and resume of queues.
+
+Jobs are named by their ids, or chosen by a filter; then `--all` says that it is meant. Which states a verb takes
+is read from the page of legal transitions.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from outlive import db, store, units
+from outlive.cli import screen
+from outlive.cli.common import Desk, Json, app, command
+from outlive.cli.reading import QueueFilter, StateFilter, TaskFilter, queues_app
+from outlive.errors import ConfigError
+from outlive.model import Change
+from outlive.states import TRANSITIONS, State
+
+BATCH = 500
+MOST = 1_000_000
+NAMED = 20
+"""So many jobs that were not changed are named; the rest are counted."""
+
+KEEP_WORKERS_S = 7 * 86400.0
+
+Ids = Annotated[list[UUID] | None, typer.Argument(metavar="ID", help="The jobs.")]
+All = Annotated[bool, typer.Option("--all", help="Every job of the filter: needed when no id is given.")]
+OlderThan = Annotated[str | None, typer.Option("--older-than", help="Only jobs so long in that state, e.g. 30d.")]
+
+
+@command(app)
+def retry(
+    desk: Desk,
+    ids: Ids = None,
+    state: StateFilter = None,
+    task: TaskFilter = None,
+    queue: QueueFilter = None,
+    all: All = False,
+    json: Json = False,
+) -> None:
+    """Let failed, cancelled or retryable jobs run again, now and with all counters at zero; --all: the failed ones."""
+    chosen = _chosen(desk, "retry", ids, [state] if state else [State.FAILED], (state, task, queue), all)
+    _change(desk, "retried", store.retry, chosen, json)
+
+
+@command(app)
+def cancel(
+    desk: Desk,
+    ids: Ids = None,
+    state: StateFilter = None,
+    task: TaskFilter = None,
+    queue: QueueFilter = None,
+    all: All = False,
+    json: Json = False,
+) -> None:
+    """Cancel jobs that wait, and have the workers of running ones stop them."""
+    states = [state] if state else _taken_by("cancel")
+    _change(desk, "cancelled", store.cancel, _chosen(desk, "cancel", ids, states, (state, task, queue), all), json)
+
+
+@command(app)
+def release(
+    desk: Desk,
+    ids: Ids = None,
+    state: StateFilter = None,
+    task: TaskFilter = None,
+    queue: QueueFilter = None,
+    all: All = False,
+    json: Json = False,
+) -> None:
+    """Free quarantined or blocked jobs, with crashes and losses at zero; --all: the quarantined ones."""
+    chosen = _chosen(desk, "release", ids, [state] if state else [State.QUARANTINED], (state, task, queue), all)
+    _change(desk, "released", store.release, chosen, json)
+
+
+def _taken_by(verb: str) -> list[State]:
+    taken = {before for transition in TRANSITIONS if transition.event == verb for before in transition.before}
+    return [state for state in State if state in taken]
+
+
+def _chosen(
+    desk: Desk,
+    verb: str,
+    ids: list[UUID] | None,
+    states: Sequence[State],
+    filters: tuple[State | None, str | None, str | None],
+    all: bool,
+) -> list[UUID]:
+    """The ids given, or those that the filter finds; never a mixture, and never all by accident."""
+    _, task, queue = filters
+    if ids and (all or any(filters)):
+        raise ConfigError(f"{verb} takes ids or a filter, not both")
+    if ids:
+        return list(dict.fromkeys(ids))
+    if not all:
+        raise ConfigError(f"{verb} needs ids, or --all for every job of the filter (--state, --task, --queue)")
+    if wrong := set(states) - set(_taken_by(verb)):
+        raise ConfigError(f"{verb} does nothing to a {wrong.pop()} job: it takes {', '.join(_taken_by(verb))}")
+    return desk.run(store.choose(states, task=task, queue=queue, limit=MOST))
+
+
+def _change(
+    desk: Desk, done: str, verb: Callable[[Iterable[UUID]], db.Statement[list[Change]]], ids: list[UUID], json: bool
+) -> None:
+    """Apply a verb in batches and tell what it did; exit code 1 if it changed nothing of what was asked."""
+    changes: dict[UUID, Change] = {}
+    with _progress() as progress:
+        for batch in progress.track(_batches(ids), description=done):
+            changes |= {change.id: change for change in desk.run(verb(batch))}
+    told = [changes.get(id, Change(id, "unknown", False, "there is no such job")) for id in ids]
+    changed = sum(change.changed for change in told)
+    if json:
+        screen.print_json([msgspec.structs.asdict(change) for change in told])
+    else:
+        _tell(done, told, changed)
+    if ids and not changed:
+        raise typer.Exit(1)
+
+
+def _tell(done: str, told: list[Change], changed: int) -> None:
+    stopping = sum(change.changed and change.state == State.RUNNING for change in told)
+    if len(told) == 0:
+        screen.say(Text("no job is like that: nothing was changed", style="dim"))
+    elif stopping:
+        screen.say(f"{changed - stopping:,} {done}, {stopping:,} asked to stop")
+    elif changed:
+        screen.say(f"{changed:,} {done}")
+    _tell_unchanged([(change.id, change.state, change.note or "") for change in told if not change.changed])
+
+
+def _tell_unchanged(unchanged: Sequence[tuple[UUID, str, str]]) -> None:
+    for id, state, note in unchanged[:NAMED]:
+        screen.say(
+            Text("not changed: ", style="yellow").append(screen.plain(f"{id} is {state}: {note}"), style="default")
+        )
+    if len(unchanged) > NAMED:
+        screen.say(Text(f"not changed: {len(unchanged) - NAMED:,} more", style="yellow"))
+
+
+def _batches(ids: list[UUID]) -> list[list[UUID]]:
+    return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
+
+
+def _progress(total_known: bool = True) -> Progress:
+    """A bar on stderr, for people only, and gone when it is done."""
+    columns = [MofNCompleteColumn(), TimeRemainingColumn()] if total_known else [MofNCompleteColumn()]
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+@command(app)
+def prune(
+    desk: Desk,
+    ids: Ids = None,
+    state: StateFilter = None,
+    task: TaskFilter = None,
+    queue: QueueFilter = None,
+    older_than: OlderThan = None,
+    json: Json = False,
+) -> None:
+    """Forget jobs for ever: those past their retention, the ids given, or all of --state (and --older-than …)."""
+    if ids and (state or task or queue or older_than):
+        raise ConfigError("prune takes ids or a filter, not both")
+    if ids:
+        _prune_ids(desk, list(dict.fromkeys(ids)), json)
+        return
+    if state is None and (task or queue or older_than):
+        raise ConfigError("prune with a filter needs --state: what is forgotten does not come back")
+    if state is not None:
+        if state not in _taken_by("prune"):
+            raise ConfigError(f"prune does nothing to a {state} job: it takes {', '.join(_taken_by('prune'))}")
+        older_s = None if older_than is None else units.seconds(older_than)
+        pruned = _prune(desk, desk.run(store.choose([state], task=task, queue=queue, older_s=older_s, limit=MOST)))
+    else:
+        pruned = _prune_old(desk)
+    screen.print_json({"pruned": pruned}) if json else screen.say(f"{pruned:,} pruned")
+
+
+def _prune(desk: Desk, ids: list[UUID]) -> int:
+    with _progress() as progress:
+        return sum(desk.run(store.prune_jobs(batch)) for batch in progress.track(_batches(ids), description="pruned"))
+
+
+def _prune_ids(desk: Desk, ids: list[UUID], json: bool) -> None:
+    known = {id for batch in _batches(ids) for id in desk.run(store.statuses(batch))}
+    pruned = _prune(desk, ids)
+    left = {id: state for batch in _batches(ids) for id, state in desk.run(store.statuses(batch)).items()}
+    unchanged = [(id, "unknown", "there is no such job") for id in ids if id not in known]
+    unchanged += [(id, str(state), "only ended and quarantined jobs are pruned") for id, state in left.items()]
+    if json:
+        screen.print_json({"pruned": pruned})
+    else:
+        screen.say(f"{pruned:,} pruned")
+        _tell_unchanged(unchanged)
+    if not pruned:
+        raise typer.Exit(1)
+
+
+def _prune_old(desk: Desk) -> int:
+    """What has been kept long enough by the configuration, in batches, the oldest first."""
+    keep_finished_s, keep_failed_s = desk.config.keep_finished_s, desk.config.keep_failed_s
+    pruned = 0
+    with _progress(total_known=False) as progress:
+        bar = progress.add_task("pruned", total=None)
+        for state, keep_s in (
+            (State.SUCCEEDED, keep_finished_s),
+            (State.CANCELLED, keep_finished_s),
+            (State.FAILED, keep_failed_s),
+        ):
+            more = True
+            while more:
+                gone, more = desk.run(store.prune_finished(state, keep_s=keep_s))
+                more = more and gone > 0  # Those that others have locked just now are left for the next time.
+                pruned += gone
+                progress.update(bar, completed=pruned)
+    desk.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
+    return pruned
+
+
+@command(queues_app)
+def pause(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
+    """Claim none of its jobs any more; what runs goes on."""
+    known = {row["name"] for row in desk.run(store.queues())}
+    desk.run(store.pause_queue(name))
+    shown = screen.plain(name)
+    hint = "" if name in known else " (no job was in it: is the name right?)"
+    screen.say(Text(f"queue {shown} is paused{hint}; `outlive queues resume {shown}` lets it go on"))
+
+
+@command(queues_app)
+def resume(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
+    """Claim its jobs again."""
+    if not desk.run(store.resume_queue(name)):
+        paused = [row["name"] for row in desk.run(store.queues()) if row["paused"]]
+        screen.complain(f"queue {name} was not paused; paused are: {', '.join(paused) or 'none'}")
+        raise typer.Exit(1)
+    screen.say(Text(f"queue {screen.plain(name)} goes on"))

@@ -1,0 +1,162 @@
+"""What all commands share: their common options, their way to the database, and how they end when it goes wrong.
+
+A command is a function that takes a `Desk` first and then its own options; `command` adds the common ones.
+"""
+
+import functools
+import inspect
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import psycopg
+import typer
+
+from outlive import config, db, embedded, errors, logs, migrate
+from outlive.cli import screen
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., None])
+
+app = typer.Typer(
+    help="Jobs outlive their workers: a PostgreSQL job system for work that kills processes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")]
+
+_DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url", help="Default: OUTLIVE_DATABASE_URL, or the embedded server.", rich_help_panel="Common"
+    ),
+]
+_ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file instead of ./outlive.toml.", rich_help_panel="Common")
+]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.", rich_help_panel="Common")]
+_COMMON = [
+    inspect.Parameter("database_url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_DatabaseUrl),
+    inspect.Parameter("config_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ConfigFile),
+    inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Debug),
+]
+_EXIT_CODES: dict[type[Exception], int] = {
+    errors.ConfigError: 2,
+    errors.BadArguments: 2,
+    errors.TaskNotFound: 2,
+    errors.AppNotFound: 3,
+    errors.DatabaseUnreachable: 4,
+    errors.EmbeddedError: 4,
+    errors.SchemaMismatch: 5,
+}
+
+
+class Desk:
+    """One command's way to the database: its configuration, and a connection once it needs one."""
+
+    def __init__(self, database_url: str | None, config_file: Path | None) -> None:
+        self.config = config.load(config_file, flags={"database_url": database_url})
+        self.chosen = database_url is not None or config_file is not None
+        logs.configure(cast("logs.Format", self.config.log_format), level=logging.WARNING)
+
+    @functools.cached_property
+    def connection(self) -> db.Connection:
+        """To a database with the right schema."""
+        with blamed():
+            return db.connect(migrate.ready(self.config.database_url))
+
+    @functools.cached_property
+    def bare_connection(self) -> db.Connection:
+        """To the database as it is, for those who look at its schema or bring it up to date."""
+        with blamed():
+            return db.connect(self.config.database_url or embedded.fall_back())
+
+    def run(self, statement: db.Statement[T]) -> T:
+        connection = self.connection
+        with blamed():
+            return db.run(connection, statement)
+
+    def close(self) -> None:
+        for name in ("connection", "bare_connection"):
+            if name in self.__dict__:
+                self.__dict__.pop(name).close()
+
+
+@contextmanager
+def blamed() -> Iterator[None]:
+    """As `db.blamed`, and what is left of the driver's errors becomes one of ours too."""
+    try:
+        with db.blamed():
+            yield
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is None:  # The driver's words would repeat the URL, with the password in it.
+            raise errors.ConfigError(
+                "database_url can't be understood: write it like postgresql://user:password@host:5432/name"
+            ) from None
+        raise errors.OutliveError(f"the database refused: {error.diag.message_primary}") from error
+    except psycopg.Error as error:
+        raise errors.OutliveError(f"the database refused: {error}") from error
+
+
+def command(
+    to: typer.Typer, name: str | None = None, *, how: Literal["command", "callback"] = "command"
+) -> Callable[[F], F]:
+    """Register a command (or what a group does without one) under its function's name."""
+
+    def register(function: F) -> F:
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())[1:]
+
+        @functools.wraps(function)
+        def run(database_url: str | None, config_file: Path | None, debug: bool, **options: Any) -> None:
+            with reported(debug=debug):
+                desk = Desk(database_url, config_file)
+                try:
+                    function(desk, **options)
+                finally:
+                    desk.close()
+
+        run.__signature__ = signature.replace(parameters=[*own, *_COMMON])  # type: ignore[attr-defined]
+        if how == "command":
+            to.command(name)(run)
+        else:
+            to.callback(invoke_without_command=True)(run)
+        return function
+
+    return register
+
+
+@contextmanager
+def reported(*, debug: bool) -> Iterator[None]:
+    """Every error becomes one line on stderr and an exit code; a traceback is shown only to who asks for it."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # `| head` has seen enough. What is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    except errors.OutliveError as error:
+        _complain(str(error), debug=debug)
+        codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
+        raise typer.Exit(next(codes, 1)) from None
+    except Exception as error:
+        _complain(f"this is a bug in outlive: {type(error).__name__}: {error}; --debug shows where", debug=debug)
+        raise typer.Exit(1) from None
+
+
+def _complain(message: str, *, debug: bool) -> None:
+    if debug:
+        print(screen.plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
+    screen.complain(message)

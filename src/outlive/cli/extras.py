@@ -1,0 +1,26 @@
+"""Commands that hand over to a module of their own, imported only then: demo, bench."""
+
+import importlib
+from typing import Annotated
+
+import typer
+
+from outlive.cli.common import Json, app, reported
+
+
+@app.command()
+def demo(
+    json: Json = False, debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False
+) -> None:
+    """See jobs survive, on a Postgres of its own that leaves nothing behind."""
+    from outlive.demo import main
+
+    with reported(debug=debug):
+        raise typer.Exit(main(json=json))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Measure what the store can do on this machine (outlive bench --help)."""
+    with reported(debug=False):
+        raise typer.Exit(importlib.import_module("outlive.bench").main(context.args))

@@ -1,0 +1,103 @@
+"""One job's whole life, for people: what it is, where it is, and every attempt with its evidence."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from outlive.cli import screen
+from outlive.model import Attempt
+
+MAX_ARGS_CHARS = 2000
+TAIL_LINES = 12
+
+
+def life(job: dict[str, Any], attempts: list[Attempt]) -> RenderableType:
+    parts: list[RenderableType] = [*_facts(job), Text()]
+    parts += [part for attempt in attempts for part in _attempt(attempt)]
+    if job["state"] == "running":
+        parts.append(_under_way(job))
+    if not attempts and job["state"] != "running":
+        parts.append(Text("not tried yet", style="dim"))
+    return Group(*parts)
+
+
+def _facts(job: dict[str, Any]) -> list[RenderableType]:
+    head = Text(screen.plain(job["task"]), style="bold").append(f"  {job['id']}  ", style="not bold")
+    head.append_text(screen.state(job["state"]))
+    counters = [f"{job[name]} {name}" for name in ("failures", "crashes", "losses") if job[name]]
+    facts = {
+        "queue": job["queue"]
+        + (f", source {job['source']}" if job["source"] else "")
+        + f", priority {job['priority']}",
+        "arguments": _short(job["args"]),
+        "options": _short(job["options"]),
+        "dedupe key": job["dedupe_key"],
+        "created": screen.moment(job["created_at"]),
+        "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
+        "counted": ", ".join(counters),
+        "held": job["held_details"] and f"since {screen.moment(job['held_since'])}: {job['held_details']}",
+        "progress": _progress(job),
+        "checkpoint": _short(job["checkpoint"]),
+        "ended": screen.moment(job["completed_at"]),
+    }
+    return [head, *(_fact(name, str(value)) for name, value in facts.items() if value)]
+
+
+def _fact(name: str, value: str) -> Text:
+    return Text(f"  {name:<11}", style="dim").append(screen.plain(screen.one_line(value)), style="not dim")
+
+
+def _short(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    text = data.decode(errors="replace")
+    return text if len(text) <= MAX_ARGS_CHARS else f"{text[:MAX_ARGS_CHARS]}… ({len(text):,} characters)"
+
+
+def _progress(job: dict[str, Any]) -> str | None:
+    if job["progress_at"] is None:
+        return None
+    count = "" if job["current"] is None else f"{job['current']:g}"
+    count += "" if job["total"] is None else f" of {job['total']:g}"
+    return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}".strip()
+
+
+def _attempt(attempt: Attempt) -> list[RenderableType]:
+    """A line that says how it ended, and below it what speaks for that."""
+    line = Text(f"attempt {attempt.attempt}  ").append_text(screen.state(attempt.outcome))
+    line.append(f"  {screen.moment(attempt.started_at or attempt.ended_at)}", style="dim")
+    if attempt.started_at is not None:
+        took_s = (attempt.ended_at - attempt.started_at).total_seconds()
+        line.append(f" + {screen.duration(max(0.0, took_s))}", style="dim")
+    if attempt.worker is not None:
+        line.append(f"  on {screen.plain(attempt.worker)}", style="dim")
+    facts = [
+        attempt.signal,
+        None if attempt.exit_code is None else f"exit code {attempt.exit_code}",
+        attempt.peak_memory_bytes and f"peak {screen.size(attempt.peak_memory_bytes)}",
+        attempt.cpu_s and f"cpu {screen.duration(attempt.cpu_s)}",
+    ]
+    parts: list[RenderableType] = [line]
+    if any(facts):
+        parts.append(_indented(", ".join(str(fact) for fact in facts if fact), "yellow"))
+    if attempt.error:
+        parts.append(_indented(attempt.error, "red"))
+    for name, text in (("stack", attempt.stack), ("output", attempt.output)):
+        if text:
+            parts += [_indented(name, "dim"), _indented(screen.tail(text, TAIL_LINES), left=4)]
+    if attempt.result is not None:
+        parts.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
+    return parts
+
+
+def _under_way(job: dict[str, Any]) -> Text:
+    line = Text(f"attempt {job['attempt']}  ").append_text(screen.state("running"))
+    line.append(f"  since {screen.moment(job['locked_at'])} on {screen.plain(job['locked_by'])}", style="dim")
+    line.append(f", last heartbeat {screen.moment(job['heartbeat_at'])}", style="dim")
+    return line.append("  asked to stop", style="yellow") if job["cancel_requested"] else line
+
+
+def _indented(text: str, style: str = "", *, left: int = 2) -> Padding:
+    return Padding(Text(screen.plain(text), style=style), (0, 0, 0, left))

@@ -1,0 +1,196 @@
+"""How things get onto the screen: text made harmless, tables, JSON, and listings that look again every second.
+
+What jobs and clients wrote is never trusted: it becomes `Text`, so rich sees no markup in it, and control
+characters are taken out, so that a terminal sees no commands in it.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from rich import box
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from outlive import logs
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+Cell = Callable[[Row], Text]
+PIPE_WIDTH = 160
+"""How wide tables are where nobody can say: `| grep` wants a job on one line."""
+
+_COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_STATE_STYLES = {
+    "pending": "cyan",
+    "retryable": "yellow",
+    "running": "bold blue",
+    "blocked": "dim yellow",
+    "quarantined": "bold magenta",
+    "succeeded": "green",
+    "failed": "bold red",
+    "cancelled": "dim",
+    "crashed": "bold magenta",
+    "out_of_memory": "bold magenta",
+    "timed_out": "red",
+    "lost": "yellow",
+    "released": "dim",
+}
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704  # It is called where the BrokenPipeError is caught; the command ends quietly.
+
+
+def console() -> Console:
+    """The screen as it is now."""
+    plain_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return _Console(width=plain_width, highlight=False)
+
+
+def say(*words: RenderableType) -> None:
+    console().print(*words, soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """One line on stderr, without passwords."""
+    line = Text("outlive: ", style="bold red").append(plain(logs.redacted(one_line(message))), style="not bold")
+    Console(stderr=True, highlight=False).print(line, soft_wrap=True)
+
+
+def plain(text: object) -> str:
+    """Harmless text: no control characters, no escape sequences; lines stay lines."""
+    bare = _COMMANDS.sub("", str(text)).replace("\r\n", "\n").expandtabs(4)
+    return "".join(char if char.isprintable() or char == "\n" else "�" for char in bare)
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def tail(text: str, lines: int) -> str:
+    return "\n".join(plain(text).rstrip().splitlines()[-lines:])
+
+
+def print_json(value: object, *, indent: int = 2) -> None:
+    """JSON with raw JSON in it as it is; characters that a terminal might obey are written as escapes."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(errors="replace")
+    print(re.sub(r"[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text), flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; on a narrow screen those that shrink are cut or folded, and the others are kept whole."""
+
+    title: str
+    cell: Cell
+    justify: Literal["left", "right"] = "left"
+    shrink: Literal["cut", "fold"] | None = None
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], *, lines: bool = False) -> Table:
+    made = Table(box=box.ROUNDED if lines else None, header_style="bold", pad_edge=lines, show_lines=lines)
+    for column in columns:
+        made.add_column(column.title, justify=column.justify, no_wrap=column.shrink is None, overflow="fold")
+    for row in rows:
+        made.add_row(*(_fitted(column, row) for column in columns))
+    return made
+
+
+def _fitted(column: Column, row: Row) -> Text:
+    text = column.cell(row)
+    if column.shrink == "cut":
+        text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def listing(
+    look: Callable[[], T],
+    show: Callable[[T], RenderableType],
+    *,
+    json: bool,
+    watch: bool,
+    shape: Callable[[T], object] = lambda found: found,
+) -> None:
+    """Print what `look` finds, once or every second until Ctrl-C; `shape` is what JSON makes of it."""
+
+    def tell(indent: int = 2) -> None:
+        if json:
+            print_json(shape(look()), indent=indent)
+        else:
+            console().print(show(look()))
+
+    if not watch:
+        return tell()
+    with contextlib.suppress(KeyboardInterrupt):
+        while json or not sys.stdout.isatty():
+            tell(indent=-1)
+            time.sleep(1)
+        with Live(show(look()), console=console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(1)
+                live.update(show(look()), refresh=True)
+
+
+# Cells
+
+
+def of(key: str, style: str = "") -> Cell:
+    return lambda row: Text("" if row[key] is None else plain(one_line(row[key])), style=style)
+
+
+def state_of(key: str) -> Cell:
+    return lambda row: state(row[key])
+
+
+def state(word: object) -> Text:
+    return Text(plain(word or ""), style=_STATE_STYLES.get(str(word), ""))
+
+
+def time_of(key: str) -> Cell:
+    return lambda row: Text(brief(row[key]), style="dim")
+
+
+def moment(value: datetime | None) -> str:
+    """A time for people, in their zone."""
+    return "" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def brief(value: datetime | None) -> str:
+    """The same without the year, for tables."""
+    return moment(value)[5:]
+
+
+def count_of(key: str, style: str = "bold") -> Cell:
+    return lambda row: Text(f"{row[key]:,}", style=style if row[key] else "dim")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "m"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def size(number: int) -> str:
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

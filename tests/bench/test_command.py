@@ -1,0 +1,92 @@
+"""The bench measures, at sizes too small for its figures to mean anything."""
+
+import json
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from outlive import bench, db
+from outlive.bench import command, sizes
+from outlive.bench.figures import Bound, Figure
+from outlive.bench.plot import draw
+from outlive.bench.stock import Stock
+
+TINY = sizes.Sizes(seconds=0.02, samples=1, crowd=2_000, few=500, stock=1_500, bulk=50, lanes=70, hold_s=0.1, looks=20)
+KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", "ratio", "bound", "passed", "series"}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "QUICK", TINY)
+    monkeypatch.setattr("outlive.bench.claiming.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
+
+
+@pytest.mark.usefixtures("tiny")
+def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_path: Path) -> None:
+    there, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+
+    code = bench.main(["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture)])
+
+    assert code == 0
+    told = json.loads(there.read_text())
+    assert {figure["line"] for figure in told["figures"]} == {line.name for line in command.LINES}
+    assert all(figure.keys() == KEYS and figure["median"] > 0 for figure in told["figures"])
+    assert told["versions"].keys() == {"outlive", "postgres", "psycopg", "python"}
+    assert told["settings"]["synchronous_commit"] == "on"
+    assert told["sizes"]["crowd"] == TINY.crowd
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_json_on_standard_output_is_all_that_is_there(server_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--quick", "--only", "enqueue", "--database-url", server_url, "--json", "-"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert [figure["name"] for figure in told["figures"]] == ["bare INSERT, one by one", "enqueue, one by one"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_nothing_is_left_on_the_server(server_url: str) -> None:
+    bench.main(["--quick", "--only", "status", "--database-url", server_url])
+
+    with db.connect(server_url) as connection:
+        left = connection.execute("select datname from pg_database where datname like 'outlive_bench%'").fetchall()
+    assert left == []
+
+
+def test_a_database_that_holds_jobs_is_refused(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with db.connect(database_url) as connection:
+        Stock(count=1).put(connection)
+
+    assert bench.main(["--quick", "--only", "status", "--database-url", database_url]) == 1
+
+    name = str(conninfo_to_dict(database_url)["dbname"])
+    assert f"the database {name} holds jobs" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_an_unknown_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        bench.main(["--only", "nothing"])
+
+    assert stopped.value.code == 2
+    assert "enqueue-many" in capsys.readouterr().err
+
+
+def test_a_figure_is_held_against_its_bound() -> None:
+    def passed(samples: list[float], bound: Bound, reference: list[float] | None = None) -> bool | None:
+        return Figure(line="", name="", unit="", samples=samples, bound=bound, reference=reference or []).passed
+
+    assert passed([1, 30, 40], Bound("at least", 30)) is True
+    assert passed([1, 29, 40], Bound("at least", 30)) is False
+    assert passed([3, 1, 9], Bound("at most", 2)) is False
+    assert passed([70, 75, 80], Bound("of reference", 0.75), [90, 100, 200]) is True
+    assert passed([70, 74, 80], Bound("of reference", 0.75), [90, 100, 200]) is False
+
+
+def test_a_picture_can_be_drawn_of_nothing(tmp_path: Path) -> None:
+    versions = dict.fromkeys(("outlive", "postgres", "psycopg", "python"), "1")
+
+    draw([], {"versions": versions, "cpu_count": 2, "settings": {}}, tmp_path / "empty.png")
+
+    assert (tmp_path / "empty.png").exists()

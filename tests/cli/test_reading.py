@@ -1,0 +1,163 @@
+"""jobs, show, killers, stuck, stats and queues: as tables, as JSON, and for what is not there."""
+
+from datetime import datetime
+
+from outlive.states import Outcome
+from tests.cli.world import Cli, World, unknown
+
+SHOW_KEYS = (
+    "id task queue source state args priority created_at ready_at failures crashes losses progress attempts result"
+)
+ATTEMPT_KEYS = "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker started_at ended_at"
+HOSTILE = "[red]boo[/red] \x1b[2J\x1b]0;title\x07\x9b31m\r\ntwo\u202e"
+
+
+def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, world: World) -> None:
+    first, second, other = world.failed(), world.job(), world.job("shop.parse", queue="slow")
+    assert [row["id"] for row in cli("jobs", "--json").json] == [str(other), str(second), str(first)]
+    assert [row["id"] for row in cli("jobs", "--json", "--limit", 1).json] == [str(other)]
+    assert [row["id"] for row in cli("jobs", "--json", "--state", "failed").json] == [str(first)]
+    assert [row["id"] for row in cli("jobs", "--json", "--task", "shop.parse").json] == [str(other)]
+    assert [row["id"] for row in cli("jobs", "--json", "--queue", "slow").json] == [str(other)]
+    table = cli("jobs").out
+    assert (
+        "ValueError: no" in table
+        and "shop.parse in slow" in table
+        and table.index(str(other)) < table.index(str(first))
+    )
+    assert cli("jobs", "--state", "blocked").out == "no job is like that\n"
+
+
+def test_times_in_json_have_a_zone(cli: Cli, world: World) -> None:
+    world.failed()
+    [row] = cli("jobs", "--json").json
+    assert datetime.fromisoformat(row["created_at"]).tzinfo is not None
+    assert datetime.fromisoformat(row["completed_at"]).tzinfo is not None
+
+
+def test_an_unknown_state_is_wrong_use(cli: Cli) -> None:
+    ran = cli("jobs", "--state", "sleeping")
+    assert ran.code == 2 and "quarantined" in ran.err
+
+
+def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, world: World) -> None:
+    world.register_worker()
+    job = world.retryable(args=b'{"url": "https://x"}')
+    shown = cli("show", job, "--json").json
+    assert list(shown) == SHOW_KEYS.split()
+    assert [list(attempt) for attempt in shown["attempts"]] == [ATTEMPT_KEYS.split()]
+    assert shown["state"] == "retryable" and shown["args"] == {"url": "https://x"} and shown["failures"] == 1
+    assert shown["attempts"][0]["worker"] == "crawler-1" and shown["attempts"][0]["outcome"] == "failed"
+    assert shown["progress"] is None and shown["result"] is None
+
+
+def test_show_gives_the_result_and_the_progress(cli: Cli, world: World) -> None:
+    job = world.job()
+    world.connection.execute(
+        "insert into outlive.progress values (%s, 1, 3, 10, 'page 3', '{\"page\": 3}', now())", [job]
+    )
+    world.end(job, result=b'{"n": 12345678901234567890}')
+    shown = cli("show", job, "--json").json
+    assert shown["result"] == {"n": 12345678901234567890}
+    assert (shown["progress"]["current"], shown["progress"]["message"]) == (3, "page 3")
+    text = cli("show", job).out
+    assert "3 of 10 page 3" in text and "12345678901234567890" in text
+
+
+def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, world: World) -> None:
+    world.register_worker()
+    text = cli("show", world.quarantined()).out
+    assert [f"attempt {n}" in text for n in (1, 2, 3, 4)] == [True, True, True, False]
+    for evidence in ("SIGSEGV", "peak 512 MB", "cpu 1.5 s", "in read_xref", "opening poison.pdf", "crashed 3 times"):
+        assert evidence in text
+    assert "on crawler-1" in text
+
+
+def test_show_says_who_is_running_it(cli: Cli, world: World) -> None:
+    world.register_worker()
+    job = world.job()
+    assert "not tried yet" in cli("show", job).out
+    world.claimed(job)
+    assert "running" in (text := cli("show", job).out) and "on crawler-1" in text
+
+
+def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
+    ran = cli("show", job := unknown())
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"outlive: there is no job {job}: it was pruned, or it is of another database\n"
+    assert cli("show", "abc").code == 2
+
+
+def test_killers_come_with_their_evidence(cli: Cli, world: World) -> None:
+    assert cli("killers").out == "no job is in quarantine\n"
+    job = world.quarantined(task="shop.parse")
+    table = cli("killers").out
+    for evidence in (str(job), "shop.parse", "SIGSEGV", "peak 512 MB", "in read_xref"):
+        assert evidence in table
+    [row] = cli("killers", "--json").json
+    assert (row["id"], row["signal"], row["crashes"]) == (str(job), "SIGSEGV", 3)
+    assert row["peak_memory_bytes"] == 512_000_000 and "read_xref" in row["stack"]
+
+
+def test_a_job_whose_lease_has_ended_is_stuck(cli: Cli, world: World) -> None:
+    world.register_worker()
+    world.claimed(world.job())
+    assert cli("stuck").out == "no job is stuck\n"
+    job = world.job("shop.parse")
+    world.claimed(job, lease_s=0)
+    [row] = cli("stuck", "--json").json
+    assert (row["id"], row["locked_by"], row["state"]) == (str(job), "crawler-1", "running")
+    assert str(job) in cli("stuck").out
+
+
+def test_stats_count_by_state_queue_and_task(cli: Cli, world: World) -> None:
+    assert cli("stats").out == "there are no jobs\n"
+    world.succeeded()
+    world.jobs(2)
+    world.job("shop.parse", queue="slow")
+    stats = cli("stats", "--json").json
+    assert stats["jobs"] == 4
+    assert (
+        stats["by_state"]["pending"] == 3 and stats["by_state"]["succeeded"] == 1 and stats["by_state"]["failed"] == 0
+    )
+    assert stats["by_queue"] == {"default": 3, "slow": 1}
+    assert stats["by_task"] == {"shop.fetch": 3, "shop.parse": 1}
+    assert {"state": "pending", "queue": "slow", "task": "shop.parse", "jobs": 1} in stats["counts"]
+    assert "4 jobs" in cli("stats").out
+
+
+def test_queues_can_be_listed_paused_and_resumed(cli: Cli, world: World) -> None:
+    world.job(queue="slow")
+    assert "is the name right?" not in cli("queues", "pause", "slow").out
+    [row] = cli("queues", "--json").json
+    assert (row["name"], row["paused"], row["waiting"]) == ("slow", True, 1)
+    assert "paused" in cli("queues").out
+    assert cli("queues", "resume", "slow").out == "queue slow goes on\n"
+    assert cli("queues", "--json").json[0]["paused"] is False
+    again = cli("queues", "resume", "slow")
+    assert again.code == 1 and again.err == "outlive: queue slow was not paused; paused are: none\n"
+
+
+def test_pausing_a_queue_that_nobody_used_is_done_with_a_hint(cli: Cli) -> None:
+    ran = cli("queues", "pause", "slwo")
+    assert ran.code == 0 and "is the name right?" in ran.out
+
+
+def test_options_before_a_queues_command_are_not_silently_ignored(cli: Cli) -> None:
+    ran = cli("queues", "--database-url", "postgresql:///other", "pause", "slow")
+    assert ran.code == 2 and ran.err == "outlive: put the options behind pause, not before it\n"
+
+
+def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, world: World) -> None:
+    job = world.job(args=b'{"a": "[bold]x[/bold]\\u001b[2J"}', queue="[blink]q")
+    for _ in range(5):
+        world.end(job, Outcome.CRASHED, error=HOSTILE, output=HOSTILE, stack=HOSTILE, signal="[u]SIG", after_s=0)
+        if world.state(job) == "quarantined":
+            break
+    for words in (("jobs",), ("show", job), ("killers",), ("queues",), ("stats",)):
+        ran = cli(*words)
+        assert ran.code == 0
+        assert not [char for char in ran.out if char != "\n" and not char.isprintable()], words
+    assert "[red]boo[/red]" in cli("show", job).out and "[blink]q" in cli("queues").out
+    assert cli("show", job, "--json").json["attempts"][0]["error"] == HOSTILE
+    assert "\x9b" not in cli("show", job, "--json").out

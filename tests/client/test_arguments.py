@@ -1,0 +1,174 @@
+"""Arguments: they arrive as they were given, or nothing is written and the error names the place."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outlive
+from outlive import db, wire
+from outlive.client.task import unpack
+from tests.client.ending import claim
+from tests.client.example import add, take
+
+app = outlive.App()
+
+
+@app.task
+def plain(a: object, b: object = 2) -> None: ...
+
+
+@app.task
+def by_position(a: object, b: object = 2, /) -> None: ...
+
+
+@app.task
+def starred(a: object, b: object = 2, *more: object) -> None: ...
+
+
+@app.task
+def mixed(a: object, /, b: object, *more: object, c: object = 3, **others: object) -> None: ...
+
+
+@app.task
+def optional(a: object = 1, /, b: object = 2, *, c: object = 3) -> None: ...
+
+
+@app.task
+def open_ended(*more: object, **others: object) -> None: ...
+
+
+TASKS: list[outlive.Task[..., Any, Any]] = [plain, by_position, starred, mixed, optional, open_ended]
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+values = (
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2) | st.lists(st.integers(0, 1), max_size=1)
+)
+names = st.sampled_from(["a", "b", "c", "d", "self", "more", "others", "args"])
+
+
+@given(st.sampled_from(TASKS), st.lists(values, max_size=5), st.dictionaries(names, values, max_size=4))
+def test_what_is_packed_is_unpacked_as_the_same_call(
+    task: outlive.Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    signature = inspect.signature(task.function)
+    try:
+        asked = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        with pytest.raises(outlive.BadArguments, match=f"can't be called like that: {error}"):
+            task.job(*args, **kwargs)
+        return
+    got_args, got_kwargs = unpack(wire.decode(task.job(*args, **kwargs).request.args))
+    assert signature.bind(*got_args, **got_kwargs) == asked
+
+
+def test_the_same_call_looks_the_same_however_it_is_written() -> None:
+    written = {plain.job(1, 2), plain.job(1, b=2), plain.job(b=2, a=1)}
+    assert {bound.request.args for bound in written} == {b'{"a":1,"b":2}'}
+
+
+def test_defaults_that_are_not_given_stay_with_the_function() -> None:
+    assert plain.job(1).request.args == b'{"a":1}'
+    assert optional.job().request.args == b"{}"
+    assert by_position.job(1).request.args == b"[1]"
+
+
+def test_a_keyword_that_would_look_like_positional_arguments_is_refused() -> None:
+    with pytest.raises(outlive.BadArguments, match=r"no argument can be named \*"):
+        open_ended.job(**{"*": [1]})
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 2}), ((1,), {"a": 2})])
+def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs: Any) -> None:
+    with pytest.raises(outlive.BadArguments, match="add can't be called like that: "):
+        add.enqueue(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ((1, 2), r"arguments\[0\] is a tuple"),
+        ({"deep": [1, {"er": (1,)}]}, r"arguments\[0\]\['deep'\]\[1\]\['er'\] is a tuple"),
+        ({1, 2}, r"arguments\[0\] is of type set"),
+        (b"bytes", r"arguments\[0\] is of type bytes"),
+        ({1: "a"}, r"arguments\[0\] has the key 1: JSON's keys are text"),
+        ({None: "a"}, r"arguments\[0\] has the key None"),
+        (datetime(2030, 1, 1, tzinfo=UTC), r"arguments\[0\] is of type datetime"),
+        (UUID(int=1), r"arguments\[0\] is of type UUID"),
+        (Decimal("1.5"), r"arguments\[0\] is of type Decimal"),
+        (object(), r"arguments\[0\] is of type object"),
+        ([float("nan")], r"arguments\[0\]\[0\] is nan, which JSON does not have"),
+        (float("inf"), r"arguments\[0\] is inf"),
+        (-float("inf"), r"arguments\[0\] is -inf"),
+        ("a\0b", r"arguments\[0\] contains a NUL"),
+        ({"a\0b": 1}, r"a key of arguments\[0\] contains a NUL"),
+        ("\ud800", r"arguments\[0\] contains a lone surrogate"),
+        ({"\udfff": 1}, r"a key of arguments\[0\] contains a lone surrogate"),
+        (nested(100_000), "is nested too deeply"),
+        ("x" * 1_048_576, r"have 1,048,580 bytes, over the limit of 1,048,576 \(max_args_bytes\)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_json_does_not_carry_is_refused_by_its_place_and_nothing_is_written(
+    app: outlive.App, count: Callable[[], int], value: object, said: str
+) -> None:
+    with pytest.raises(outlive.BadArguments, match=said) as raised:
+        take.enqueue(value)
+    assert len(str(raised.value)) < 500
+    with pytest.raises(outlive.BadArguments, match=said):
+        asyncio.run(take.aenqueue(value))
+    assert count() == 0
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: list[object] = []
+    value.append(value)
+    with pytest.raises(outlive.BadArguments, match="is nested too deeply"):
+        take.enqueue(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**70,
+        -(2**70),
+        5e-324,
+        -0.0,
+        1e308,
+        "",
+        "\\u0000",
+        "é\u2028\U0001f40d\x01",
+        {},
+        [],
+        {"": None},
+        nested(150),
+        "x" * 1_048_572,
+    ],
+    ids=lambda value: str(value)[:20].encode("unicode_escape").decode(),
+)
+def test_what_json_carries_arrives_as_it_was(app: outlive.App, connection: db.Connection, value: object) -> None:
+    job = take.enqueue(value)
+    args, kwargs = unpack(wire.decode(claim(connection, job.id).args))
+    assert (args, kwargs) == ([value], {})
+    assert type(args[0]) is type(value)
+
+
+def test_arguments_of_many_kinds_arrive_as_they_were(app: outlive.App, connection: db.Connection) -> None:
+    job = mixed.app.tasks[mixed.name].using(queue="q").job(1, 2, 3, c=4, d=5)
+    (handle,) = app.enqueue_many([job])
+    claimed = claim(connection, handle.id)
+    assert unpack(wire.decode(claimed.args)) == ([1, 2, 3], {"c": 4, "d": 5})

@@ -1,0 +1,201 @@
+"""Declaring tasks: nothing is connected or read, names are those that a worker imports, nonsense is refused."""
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlive
+from outlive.client.task import Using
+from tests.client.example import aadd, add, fetch, take
+
+SCRIPT = """
+import multiprocessing
+import sys
+import outlive
+
+app = outlive.App()
+
+@app.task
+def add(a, b):
+    return a + b
+
+def name():
+    return add.name
+
+if __name__ == "__main__":
+    print(add.name)
+    if "spawn" in sys.argv:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(name))
+"""
+
+
+def run_python(*words: str, cwd: Path, **environ: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_plain_call_runs_the_function_here() -> None:
+    assert add(1, b=2) == 3
+
+
+def test_a_plain_call_of_an_async_task_gives_its_coroutine() -> None:
+    assert asyncio.run(aadd(1, b=2)) == 3
+
+
+def test_a_task_is_named_by_its_module_and_function_and_looks_like_it() -> None:
+    assert add.name == "tests.client.example.add"
+    assert (add.__name__, add.__module__, add.__wrapped__) == ("add", "tests.client.example", add.function)  # type: ignore[attr-defined]
+
+
+def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(tmp_path: Path) -> None:
+    (tmp_path / "outlive.toml").write_text("this is not TOML")
+    (tmp_path / "declare.py").write_text(
+        "import tests.client.example as e; e.add.using(queue='q').job(1); print(e.add(1, 2))"
+    )
+    said = run_python(
+        "declare.py",
+        cwd=tmp_path,
+        PYTHONPATH=str(Path(__file__).parents[2]),
+        OUTLIVE_DATABASE_URL="postgresql://nobody:nothing@127.0.0.1:1/none",
+        OUTLIVE_NONSENSE="1",
+    )
+    assert said == ["3"]
+
+
+@pytest.mark.parametrize("words", [("jobs.py",), ("-m", "jobs")])
+def test_a_script_that_is_run_names_its_tasks_as_a_worker_does_that_imports_it(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "jobs.py").write_text(SCRIPT)
+    assert run_python(*words, "spawn", cwd=tmp_path) == ["jobs.add", "jobs.add"]
+
+
+def test_a_package_that_is_run_names_its_tasks_by_its_main_module(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__main__.py").write_text(SCRIPT)
+    assert run_python("-m", "shop", cwd=tmp_path) == ["shop.__main__.add"]
+
+
+def test_attributes_of_the_function_do_not_disturb_the_task() -> None:
+    def function() -> None: ...
+
+    function.__dict__.update(name="other", app="other")
+    app = outlive.App()
+    task = app.task(function)
+    assert task.name.endswith("function")
+    assert task.app is app
+
+
+def test_two_functions_of_the_same_name_are_refused_and_the_same_one_is_not() -> None:
+    def function() -> None: ...
+
+    def other() -> None: ...
+
+    other.__qualname__ = function.__qualname__
+    app = outlive.App()
+    app.task(function)
+    app.task(max_attempts=3)(function)
+    with pytest.raises(outlive.ConfigError, match="two tasks are named"):
+        app.task(other)
+
+
+def test_a_source_declared_twice_and_differently_is_refused() -> None:
+    app = outlive.App()
+    assert app.source("shop", rate_limit_per_minute=1) == app.source("shop", rate_limit_per_minute=1)
+    with pytest.raises(outlive.ConfigError, match="declared twice"):
+        app.source("shop", rate_limit_per_minute=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_attempt": 3}, "no option max_attempt; did you mean max_attempts"),
+        ({"xyz": 3}, "no option xyz; there are queue, max_attempts"),
+        ({"max_attempts": 0}, "max_attempts is 0"),
+        ({"max_crashes": True}, "max_crashes is True"),
+        ({"max_losses": 30001}, "max_losses is 30001"),
+        ({"recycle_after": 1.5}, "recycle_after is 1.5"),
+        ({"timeout": "soon"}, "'soon' is not a duration"),
+        ({"stall": -1}, "-1 is not a duration"),
+        ({"memory": "much"}, "'much' is not a size"),
+        ({"queue": ""}, "'' can't be the name of a queue"),
+        ({"source": "a\nb"}, "can't be the name of a source"),
+        ({"backoff": []}, "from 1 to 1000 steps"),
+        ({"retry_on": [ValueError]}, "retry_on has"),
+        ({"fail_on": "ValueError"}, "fail_on has 'ValueError'"),
+        ({"on_worker_death": "panic"}, "on_worker_death is 'panic': it can be retry or fail"),
+        ({"quarantine_by": "name"}, "quarantine_by is 'name': it can be job or fingerprint"),
+    ],
+)
+def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(outlive.ConfigError, match=sentence):
+        outlive.App().task(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"qeue": "slow"}, "using has no option qeue; did you mean queue"),
+        ({"id": "no-uuid"}, "id is 'no-uuid'"),
+        ({"priority": 10}, "priority is 10: it must be a whole number from 0 to 9"),
+        ({"priority": -1}, "priority is -1"),
+        ({"priority": "5"}, "priority is '5'"),
+        ({"delay": "later"}, "'later' is not a duration"),
+        ({"run_at": "tomorrow"}, "run_at is 'tomorrow'"),
+        ({"on_conflict": "ignore"}, "on_conflict is 'ignore': it can be skip, raise or replace"),
+        ({"on_worker_death": "panic"}, "on_worker_death is 'panic'"),
+        ({"queue": " x"}, "can't be the name of a queue"),
+        ({"source": ""}, "can't be the name of a source"),
+        ({"dedupe_key": ""}, "dedupe_key is ''"),
+        ({"dedupe_key": "x" * 1001}, "1 to 1000 characters"),
+        ({"dedupe_key": "a\0b"}, "dedupe_key contains a NUL"),
+        ({"dedupe_key": "\ud800"}, "dedupe_key contains a lone surrogate"),
+        ({"max_attempts": 0}, "max_attempts is 0"),
+    ],
+)
+def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(options: Using, sentence: str) -> None:
+    with pytest.raises(outlive.ConfigError, match=sentence):
+        add.using(**options)
+
+
+def test_a_moment_without_time_zone_is_refused() -> None:
+    with pytest.raises(outlive.ConfigError, match="time zone"):
+        add.using(run_at=datetime(2030, 1, 1))
+
+
+def test_delay_and_run_at_together_are_refused() -> None:
+    with pytest.raises(outlive.ConfigError, match="delay and run_at are both given"):
+        add.using(delay=1).using(run_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("thing", [print, len, int, object()])
+def test_only_a_function_can_be_a_task(thing: Any) -> None:
+    with pytest.raises(outlive.ConfigError, match="is not a function"):
+        outlive.App().task(thing)
+
+
+def test_using_leaves_the_task_as_it_was_and_adds_up() -> None:
+    slow = add.using(queue="slow").using(priority=1)
+    assert (slow.job(1).request.queue, slow.job(1).request.priority) == ("slow", 1)
+    assert (add.job(1).request.queue, add.job(1).request.priority) == (None, None)
+    assert slow.name == add.name
+
+
+def test_a_task_has_its_own_queue_and_source_until_a_job_says_otherwise() -> None:
+    assert (fetch.job("u").request.queue, fetch.job("u").request.source) == ("slow", "shop")
+    other = fetch.using(queue="fast", source="example.org").job("u").request
+    assert (other.queue, other.source) == ("fast", "example.org")
+
+
+def test_a_parameter_may_have_any_name_even_self() -> None:
+    assert take.job(self=1, name=2).request.args == b'{"name":2,"self":1}'
+    assert take(self=1) == [(), {"self": 1}]

@@ -1,0 +1,162 @@
+"""Following a job: its status, its result or the evidence that there is none, and cancelling it."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import outlive
+from outlive import db, store
+from outlive.model import Ended
+from outlive.states import Outcome, State
+from tests.client.ending import claim, end
+from tests.client.example import add, fetch
+
+
+def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def use() -> list[Any]:
+        try:
+            return [await each for each in work]
+        finally:
+            await app.connections.aclose()
+            for each in work:
+                each.close()
+
+    return asyncio.run(use())
+
+
+def test_a_job_is_pending_then_running_then_succeeded(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+    assert job.status() is State.PENDING
+    claimed = claim(connection, job.id)
+    assert job.status() is State.RUNNING
+    db.run(connection, store.end_and_claim(_worker(connection), [Ended(claimed.token, result=b"3")]))
+    assert job.status() is State.SUCCEEDED
+    assert in_a_loop(app, job.astatus(), job.aresult()) == [State.SUCCEEDED, 3]
+
+
+def _worker(connection: db.Connection) -> Any:
+    row = connection.execute("select worker from outlive.running").fetchone()
+    assert row is not None
+    return row[0]
+
+
+@pytest.mark.parametrize(
+    ("stored", "value"), [(b'{"url":"u","n":[1,null]}', {"url": "u", "n": [1, None]}), (None, None)]
+)
+def test_the_result_is_what_the_job_gave(app: outlive.App, connection: db.Connection, stored: Any, value: Any) -> None:
+    job = fetch.enqueue("u")
+    end(connection, job.id, Outcome.SUCCEEDED, result=stored)
+    assert job.result(timeout=0) == value
+    assert app.get_job(job.id).result() == value
+
+
+def test_the_result_is_waited_for(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+    timer = threading.Timer(0.1, lambda: end(connection, job.id, Outcome.SUCCEEDED, result=b"1"))
+    timer.start()
+    assert job.result(timeout=30) == 1
+    timer.join()
+
+
+def test_the_result_is_waited_for_without_blocking_the_event_loop(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+
+    async def use() -> int:
+        waiting = asyncio.create_task(job.aresult(timeout=30))
+        await asyncio.to_thread(end, connection, job.id, Outcome.SUCCEEDED, result=b"1")
+        return await waiting
+
+    assert in_a_loop(app, use()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "evidence", "said"),
+    [
+        (State.FAILED, Outcome.FAILED, {"error": "ValueError: no", "final": True, "stack": "line 1"}, "ValueError: no"),
+        (State.CANCELLED, Outcome.CANCELLED, {}, "is cancelled: cancelled"),
+        (State.QUARANTINED, Outcome.CRASHED, {"signal": "SIGSEGV", "error": "Killed by SIGSEGV"}, "Killed by SIGSEGV"),
+    ],
+)
+def test_a_job_without_a_result_raises_with_its_last_attempt(
+    app: outlive.App,
+    connection: db.Connection,
+    state: State,
+    outcome: Outcome,
+    evidence: dict[str, Any],
+    said: str,
+) -> None:
+    job = add.using(max_crashes=1).enqueue(1)
+    end(connection, job.id, outcome, **evidence)
+    with pytest.raises(outlive.JobFailed, match=said) as raised:
+        job.result(timeout=0)
+    with pytest.raises(outlive.JobFailed, match=f"outlive show {job.id}") as araised:
+        in_a_loop(app, job.aresult(timeout=0))
+    for error in (raised.value, araised.value):
+        assert (error.job_id, error.state) == (job.id, state)
+        assert error.attempt is not None
+        assert (error.attempt.attempt, error.attempt.outcome) == (1, outcome)
+        assert (error.attempt.signal, error.attempt.stack) == (evidence.get("signal"), evidence.get("stack"))
+
+
+def test_a_job_that_will_be_tried_again_has_not_ended(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+    end(connection, job.id, Outcome.FAILED, error="once")
+    assert job.status() is State.RETRYABLE
+    with pytest.raises(TimeoutError):
+        job.result(timeout=0)
+
+
+def test_waiting_ends_in_time(app: outlive.App) -> None:
+    job = add.enqueue(1)
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=f"job {job.id} has not ended within 0.3 s"):
+        job.result(timeout=0.3)
+    assert 0.3 <= time.monotonic() - start < 3
+    with pytest.raises(TimeoutError):
+        in_a_loop(app, job.aresult(timeout=0.05))
+
+
+def test_a_cancelled_job_is_cancelled_once(app: outlive.App) -> None:
+    first, second = add.enqueue(1), add.enqueue(2)
+    assert first.cancel() is True
+    assert first.cancel() is False
+    assert in_a_loop(app, second.acancel(), second.acancel(), second.astatus()) == [True, False, State.CANCELLED]
+    with pytest.raises(outlive.JobFailed, match="is cancelled"):
+        first.result(timeout=0)
+
+
+def test_cancelling_a_running_job_asks_its_worker_to_stop_it(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+    claimed = claim(connection, job.id)
+    assert job.cancel() is True
+    assert job.status() is State.RUNNING
+    assert db.run(connection, store.renew(_worker(connection), [claimed.token])) == {claimed.token: True}
+
+
+def test_a_job_that_was_pruned_is_not_found(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+    end(connection, job.id, Outcome.SUCCEEDED, result=b"1")
+    assert db.run(connection, store.prune_jobs([job.id])) == 1
+    asked: list[Callable[[], object]] = [job.status, job.result, job.cancel]
+    for ask in asked:
+        with pytest.raises(outlive.JobNotFound, match=f"there is no job {job.id}"):
+            ask()
+    for aask in (job.astatus, job.aresult, job.acancel):
+        with pytest.raises(outlive.JobNotFound):
+            in_a_loop(app, aask())
+
+
+def test_a_job_that_never_was_is_not_found(app: outlive.App) -> None:
+    with pytest.raises(outlive.JobNotFound):
+        app.get_job(uuid4()).status()
+
+
+def test_handles_on_the_same_job_are_equal_and_can_be_keys(app: outlive.App) -> None:
+    job = add.enqueue(1)
+    assert {job: 1}[app.get_job(job.id)] == 1
+    assert repr(job) == f"Job(id={job.id!r})"

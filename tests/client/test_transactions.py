@@ -1,0 +1,209 @@
+"""Enqueuing in the caller's own transaction: with it or not at all, and its connection is left as it was."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import rows
+from psycopg.adapt import PyFormat
+
+import outlive
+from tests.client.example import add
+
+MANY = 2500
+"""More than one statement carries."""
+
+
+@pytest.fixture
+def mine(app: outlive.App, database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("create table mine (n int)")
+        connection.commit()
+        yield connection
+        connection.rollback()
+
+
+def in_a_loop(database_url: str, use: Callable[[psycopg.AsyncConnection[Any]], Any], **options: Any) -> None:
+    async def main() -> None:
+        async with await psycopg.AsyncConnection.connect(database_url, **options) as connection:
+            await use(connection)
+            await connection.rollback()
+
+    asyncio.run(main())
+
+
+def test_a_job_is_there_when_the_caller_commits(mine: psycopg.Connection[Any], count: Callable[[], int]) -> None:
+    mine.execute("insert into mine values (1)")
+    add.using(connection=mine).enqueue(1)
+    assert count() == 0
+    mine.commit()
+    assert count() == 1
+
+
+@pytest.mark.parametrize("jobs", [1, MANY])
+@pytest.mark.parametrize("began", [True, False])
+def test_jobs_are_gone_when_the_caller_rolls_back(
+    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int], jobs: int, began: bool
+) -> None:
+    if began:
+        mine.execute("insert into mine values (1)")
+    app.enqueue_many((add.job(n) for n in range(jobs)), connection=mine)
+    assert mine.execute("select count(*) from outlive.jobs").fetchone() == (jobs,)
+    assert count() == 0
+    mine.rollback()
+    assert count() == 0
+
+
+@pytest.mark.parametrize("jobs", [1, MANY])
+def test_jobs_are_gone_when_the_caller_s_block_is_left_by_an_exception(
+    app: outlive.App, database_url: str, count: Callable[[], int], jobs: int
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        with connection.transaction():
+            app.enqueue_many([add.job(1)], connection=connection)
+            with connection.transaction(force_rollback=True):
+                app.enqueue_many((add.job(n) for n in range(jobs)), connection=connection)
+        assert count() == 1
+
+
+def test_many_jobs_on_a_connection_that_commits_each_statement_are_still_all_or_none(
+    app: outlive.App, database_url: str, count: Callable[[], int]
+) -> None:
+    add.using(dedupe_key="taken").enqueue(0)
+    jobs = [add.job(n) for n in range(MANY)] + [add.using(dedupe_key="taken", on_conflict="raise").job(0)]
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        with pytest.raises(outlive.DuplicateJob):
+            app.enqueue_many(jobs, connection=connection)
+        assert count() == 1
+        app.enqueue_many(jobs[:-1], connection=connection)
+    assert count() == MANY + 1
+
+
+@pytest.mark.parametrize("jobs", [1, MANY])
+def test_an_async_transaction_takes_its_jobs_with_it(
+    app: outlive.App, database_url: str, count: Callable[[], int], jobs: int
+) -> None:
+    async def use(connection: psycopg.AsyncConnection[Any]) -> None:
+        await add.using(connection=connection).aenqueue(1)
+        await connection.commit()
+        await app.aenqueue_many((add.job(n) for n in range(jobs)), connection=connection)
+        await connection.rollback()
+        await app.aenqueue_many((add.job(n) for n in range(jobs)), connection=connection)
+        await connection.commit()
+
+    in_a_loop(database_url, use)
+    assert count() == 1 + jobs
+
+
+def test_many_jobs_of_an_async_connection_that_commits_each_statement_are_all_or_none(
+    app: outlive.App, database_url: str, count: Callable[[], int]
+) -> None:
+    add.using(dedupe_key="taken").enqueue(0)
+    jobs = [add.job(n) for n in range(MANY)] + [add.using(dedupe_key="taken", on_conflict="raise").job(0)]
+
+    async def use(connection: psycopg.AsyncConnection[Any]) -> None:
+        with pytest.raises(outlive.DuplicateJob):
+            await app.aenqueue_many(jobs, connection=connection)
+
+    in_a_loop(database_url, use, autocommit=True)
+    assert count() == 1
+
+
+@pytest.mark.parametrize("factory", [rows.dict_row, rows.namedtuple_row, rows.scalar_row, rows.kwargs_row(dict)])
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_the_caller_s_connection_is_left_as_it_was(
+    app: outlive.App, database_url: str, count: Callable[[], int], factory: Any, autocommit: bool
+) -> None:
+    with psycopg.connect(database_url, row_factory=factory, autocommit=autocommit) as connection:
+        text = "select '[1]'::json as a, '{}'::jsonb as b, gen_random_uuid() is null as c"
+        before = connection.execute(text).fetchall()
+        dumper = connection.adapters.get_dumper(str, PyFormat.AUTO)
+        connection.commit()
+        first = add.using(connection=connection, dedupe_key="k").enqueue(1)
+        assert add.using(connection=connection, dedupe_key="k").enqueue(2) == first
+        assert connection.execute(text).fetchall() == before
+        assert connection.adapters.get_dumper(str, PyFormat.AUTO) is dumper
+        assert connection.row_factory is factory
+        assert connection.autocommit is autocommit
+        assert connection.cursor_factory is psycopg.Cursor
+        connection.commit()
+    assert count() == 1
+
+
+def test_the_caller_may_use_the_database_s_settings_and_search_path_as_it_likes(
+    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int]
+) -> None:
+    mine.execute("set search_path = nowhere; set timezone = 'Asia/Tokyo'; set datestyle = 'German'")
+    add.using(connection=mine, delay=0).enqueue(1)
+    mine.commit()
+    assert count() == 1
+
+
+def test_a_job_in_a_transaction_always_notifies_when_it_commits(
+    app: outlive.App, mine: psycopg.Connection[Any], database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as listener:
+        listener.execute("listen outlive")
+        add.using(connection=mine).enqueue(1)
+        assert list(listener.notifies(timeout=0.05)) == []
+        mine.commit()
+        assert len(list(listener.notifies(timeout=10, stop_after=1))) == 1
+
+
+def test_a_transaction_that_has_failed_already_takes_no_job(app: outlive.App, mine: psycopg.Connection[Any]) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        mine.execute("select 1 / 0")
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        add.using(connection=mine).enqueue(1)
+
+
+def test_an_error_of_the_job_reaches_the_caller_in_our_words(
+    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int]
+) -> None:
+    with pytest.raises(outlive.BadArguments), mine.transaction():
+        add.using(connection=mine).enqueue({1})  # type: ignore[arg-type]
+    add.using(dedupe_key="k").enqueue(1)
+    with pytest.raises(outlive.DuplicateJob), mine.transaction():
+        add.using(connection=mine, dedupe_key="k", on_conflict="raise").enqueue(1)
+    assert count() == 1
+
+
+def test_the_wrong_kind_of_connection_is_refused_with_the_right_verb(
+    app: outlive.App, mine: psycopg.Connection[Any], database_url: str, count: Callable[[], int]
+) -> None:
+    wrong: Any = mine
+
+    async def use(connection: Any) -> None:
+        with pytest.raises(outlive.ConfigError, match="not through a Connection; for a sync one there are enqueue"):
+            await add.using(connection=wrong).aenqueue(1)
+        with pytest.raises(outlive.ConfigError, match="not through a Connection"):
+            await app.aenqueue_many([add.job(1)], connection=wrong)
+        with pytest.raises(outlive.ConfigError, match="not through a AsyncConnection; for an async one there are aenq"):
+            add.using(connection=connection).enqueue(1)
+        with pytest.raises(outlive.ConfigError, match="not through a AsyncConnection"):
+            app.enqueue_many([add.job(1)], connection=connection)
+
+    in_a_loop(database_url, use)
+    strange: Any = database_url
+    with pytest.raises(outlive.ConfigError, match=r"through a psycopg\.Connection, not through a str"):
+        add.using(connection=strange).enqueue(1)
+    mine.commit()
+    assert count() == 0
+
+
+def test_a_job_for_many_has_no_connection_of_its_own(mine: psycopg.Connection[Any]) -> None:
+    with pytest.raises(outlive.ConfigError, match="pass connection= to enqueue_many"):
+        add.using(connection=mine).job(1)
+
+
+def test_enqueuing_twice_with_one_id_in_and_out_of_a_transaction_makes_one_job(
+    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int]
+) -> None:
+    once = add.using(id=uuid4())
+    once.using(connection=mine).enqueue(1)
+    mine.commit()
+    once.enqueue(1)
+    assert count() == 1

@@ -1,0 +1,725 @@
+-- The tables of outlive, version 1.
+--
+-- Where a job is, is what it is. Every job has one row in `jobs`, written once and never updated, and while
+-- it is not finished exactly one row in one of three places:
+--
+--     waiting   it may be claimed        pending (or retryable, once it has failed or crashed)
+--     running   an attempt is under way  running
+--     held      it waits for something   blocked, quarantined; a suspect shows as pending
+--
+-- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to finish:
+-- ending an attempt is deleting that row by token and worker, and whoever deletes nothing has lost it.
+-- Every ended attempt appends one row to `attempts`; the last one of a finished job says how it finished.
+--
+-- Lock order, for everything that locks more than one row: `jobs` by id (operators' verbs and prune only),
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip what is locked.
+-- There are no foreign keys: their checks would lock `jobs` rows in the hot path.
+--
+-- Text that is compared is collated "C": the order is of no interest to people and costs a third of the time.
+
+create schema if not exists outlive;
+
+create table outlive.schema_version (
+  version int primary key,
+  applied_at timestamptz not null default now()
+);
+
+-- The only clock. Tests set outlive.now; Python never sends "now".
+create function outlive.now() returns timestamptz language sql stable parallel safe
+return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
+
+create table outlive.jobs (
+  id uuid primary key,
+  task text collate "C" not null check (task <> ''),
+  queue text collate "C" not null check (queue <> ''),
+  source text collate "C" not null default '',
+  args json not null check (json_typeof(args) in ('object', 'array')),
+  options jsonb check (jsonb_typeof(options) = 'object'),
+  priority smallint not null check (priority between 0 and 9),
+  ready_at timestamptz not null,
+  dedupe_key text collate "C",
+  fingerprint text collate "C" not null,
+  created_at timestamptz not null
+);
+
+create table outlive.waiting (
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  id uuid not null,
+  attempt int not null default 0,
+  failures smallint not null default 0,
+  crashes smallint not null default 0,
+  losses smallint not null default 0,
+  primary key (queue, source, task, priority, ready_at, id),
+  constraint waiting_id_key unique (id)
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index waiting_crashed on outlive.waiting (task) where crashes > 0;
+
+create table outlive.running (
+  token bigint primary key generated always as identity (cache 1),
+  id uuid not null,
+  attempt int not null,
+  worker uuid not null,
+  lease_until timestamptz not null,
+  heartbeat_at timestamptz not null,
+  started_at timestamptz not null,
+  cancel_requested boolean not null default false,
+  alone boolean not null default false,
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  constraint running_id_key unique (id)
+) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+
+create table outlive.held (
+  id uuid primary key,
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect')),
+  since timestamptz not null,
+  details text,
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  attempt int not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null
+);
+create index held_why on outlive.held (why, since);
+
+create table outlive.attempts (
+  job_id uuid not null,
+  attempt int not null,
+  token bigint not null,
+  worker uuid,
+  outcome text collate "C" not null check (outcome in ('succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed',
+                                                        'lost', 'released', 'cancelled')),
+  state text collate "C" not null check (state in ('succeeded', 'pending', 'retryable', 'failed', 'quarantined',
+                                                    'cancelled')),
+  error text,
+  exit_code int,
+  signal text,
+  peak_memory_bytes bigint,
+  cpu_s double precision,
+  output text,
+  stack text,
+  result json,
+  started_at timestamptz,
+  ended_at timestamptz not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  primary key (job_id, attempt),
+  constraint attempts_token_key unique (token)
+);
+create index attempts_by_state on outlive.attempts (state, ended_at);
+
+-- The keys of unfinished jobs, unique per task. A row goes when its job finishes.
+create table outlive.dedupe_keys (
+  task text collate "C" not null,
+  key text collate "C" not null,
+  id uuid not null,
+  primary key (task, key),
+  constraint dedupe_keys_id_key unique (id)
+);
+
+create table outlive.workers (
+  id uuid primary key,
+  name text not null,
+  hostname text not null,
+  pid int not null,
+  version text not null,
+  queues text[],
+  slots int not null,
+  state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
+  started_at timestamptz not null,
+  last_seen timestamptz not null
+);
+
+-- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.
+create unlogged table outlive.sleepers (
+  worker uuid primary key
+);
+
+-- What each task's worker last said of it, so that any reaper can decide by SQL.
+create table outlive.tasks (
+  name text collate "C" primary key,
+  queue text collate "C" not null,
+  source text collate "C" not null default '',
+  max_attempts int not null,
+  max_crashes int not null,
+  max_losses int,
+  on_worker_death text collate "C" not null check (on_worker_death in ('retry', 'fail')),
+  quarantine_by text collate "C" not null check (quarantine_by in ('job', 'fingerprint')),
+  backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
+  updated_at timestamptz not null
+);
+
+create table outlive.queues (
+  name text collate "C" primary key,
+  paused_at timestamptz
+);
+
+create table outlive.sources (
+  name text collate "C" primary key,
+  enabled boolean not null default true,
+  rate_limit_per_minute double precision,
+  burst int not null default 1,
+  max_concurrency int,
+  failure_streak int not null default 0,
+  last_success_at timestamptz,
+  last_failure_at timestamptz,
+  paused_until timestamptz
+);
+
+create table outlive.progress (
+  job_id uuid primary key,
+  attempt int not null,
+  current double precision,
+  total double precision,
+  message text,
+  checkpoint json,
+  updated_at timestamptz not null
+) with (fillfactor = 70);
+
+-- Views are made anew: what they show may have changed its columns.
+do $$
+declare
+  name text;
+begin
+  for name in select viewname from pg_views where schemaname = 'outlive' loop
+    execute format('drop view if exists outlive.%I cascade', name);
+  end loop;
+end $$;
+
+-- The functions of outlive: what an attempt's end means, and the verbs that need more than one look.
+--
+-- verdict() is the one place that decides what becomes of a job whose attempt has ended. The operators' verbs
+-- (cancel, retry, release, block, prune) first lock the job's row and then act in statements of their own,
+-- each with a fresh view of the tables: what another transaction did while they waited is seen, not overwritten.
+-- SQLSTATEs: OL001 the dedupe key is taken, OL002 the attempt is no longer this worker's, OL003 bad input.
+
+create or replace function outlive.policy_of(job uuid, task_name text)
+returns table (max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[])
+language sql stable
+begin atomic
+  -- A job's own options come first, then what its task's worker said, then the defaults of a task nobody has said
+  -- anything of. An explicit null of max_losses means without limit.
+  select coalesce((j.options ->> 'max_attempts')::int, t.max_attempts, 5),
+         coalesce((j.options ->> 'max_crashes')::int, t.max_crashes, 3),
+         case when j.options ? 'max_losses' then (j.options ->> 'max_losses')::int
+              when t.name is not null then t.max_losses else 3 end,
+         coalesce(j.options ->> 'on_worker_death', t.on_worker_death, 'retry'),
+         coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}')
+  from outlive.jobs j left join outlive.tasks t on t.name = task_name
+  where j.id = job;
+end;
+
+create or replace function outlive.verdict(
+  had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
+returns table (state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
+language sql stable
+begin atomic
+  -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set when it goes to `held`.
+  -- `killed` tells a memory kill (a crash) from a MemoryError (a failure); `final` means no retry, whatever is left;
+  -- `after_s` is said instead of the backoff; `jitter` is between 0 and 1.
+  with counted as (
+    select p.*, k.kind,
+      (had).failures + (k.kind = 'failure')::int as f,
+      (had).crashes + (k.kind = 'crash')::int as c,
+      case when k.kind = 'loss' then (had).losses + 1
+           when (had).alone and k.kind <> 'none' then 0 else (had).losses end as l
+    from outlive.policy_of((had).id, (had).task) p,
+      lateral (select case
+        when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
+        when outcome in ('crashed', 'out_of_memory') then 'crash'
+        when outcome = 'lost' then 'loss'
+        else 'none' end as kind) k),
+  judged as (
+    select n.*, case
+      when outcome in ('succeeded', 'cancelled') then outcome
+      when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
+      when n.kind = 'crash' and n.c >= n.max_crashes then 'quarantined'
+      when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
+      when n.kind = 'loss' and n.l >= n.max_losses then 'quarantined'
+      when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
+      else 'again' end as fate
+    from counted n)
+  select
+    case when g.fate = 'suspect' then 'pending'
+         when g.fate <> 'again' then g.fate
+         when g.f + g.c > 0 then 'retryable' else 'pending' end,
+    case when g.fate in ('quarantined', 'suspect') then g.fate end,
+    case when g.fate = 'quarantined' and g.kind = 'crash' then
+           format('crashed %s times (max_crashes = %s)', g.c, g.max_crashes)
+         when g.fate = 'quarantined' then
+           format('%s workers vanished while running it, the last one with nothing else to do (max_losses = %s)', g.l, g.max_losses)
+         when g.fate = 'suspect' then
+           format('%s workers vanished while running it: it runs alone next (max_losses = %s)', g.l, g.max_losses) end,
+    case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
+         else outlive.now() + interval '1 second' * coalesce(after_s,
+           g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2)) end,
+    g.f::smallint, g.c::smallint, g.l::smallint
+  from judged g;
+end;
+
+create or replace function outlive.settle(
+  had outlive.running, outcome text, error text default null, exit_code int default null, signal text default null,
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
+  stack text default null, result json default null, final boolean default false, after_s double precision default null)
+returns text language plpgsql as $$
+-- Write what an ended attempt leaves behind. The caller has just deleted its row from `running`, in the same statement:
+-- that was its right to do this. Returns what the job became. (The hot statement settles successes itself, in bulk.)
+declare
+  v record;
+begin
+  select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
+  insert into outlive.attempts values (
+    had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes, cpu_s,
+    output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses);
+  if v.why is not null then
+    insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task, had.priority,
+      v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
+  elsif v.state in ('pending', 'retryable') then
+    insert into outlive.waiting values (had.queue, had.source, had.task, had.priority, v.ready_at, had.id, had.attempt,
+      v.failures, v.crashes, v.losses);
+    if v.ready_at <= outlive.now() then
+      perform outlive.wake();
+    end if;
+  else
+    delete from outlive.dedupe_keys k where k.id = had.id;
+  end if;
+  return v.state;
+end $$;
+
+create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
+-- waiting -> quarantined, if the job has crashed as often as it may (its limit may have been lowered since).
+-- The caller has just deleted its row from `waiting`.
+begin
+  insert into outlive.held
+  select w.id, 'quarantined', outlive.now(), format('crashed %s times (max_crashes = %s)', w.crashes, p.max_crashes),
+    w.queue, w.source, w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
+  from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
+  return found;
+end $$;
+
+create or replace function outlive.fingerprint(task_name text, args json) returns text language sql immutable
+-- The same task with the same arguments, however their JSON was written.
+return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
+
+create or replace function outlive.uuid7() returns uuid language sql volatile
+-- A version 7 uuid: the milliseconds of the clock first, so that ids made later sort later.
+return encode(overlay(overlay(uuid_send(gen_random_uuid())
+    placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
+    placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1), 'hex')::uuid;
+
+create or replace function outlive.wake() returns void language plpgsql as $$
+-- Notify the sleeping workers, if there are any: a NOTIFY serialises commits, so nobody pays for it in vain.
+begin
+  if exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', '');
+  end if;
+end $$;
+
+create or replace function outlive.finish_unclaimed(
+  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
+returns void language plpgsql as $$
+-- Cancel a job that no worker has: an attempts row with a token of its own and no worker.
+begin
+  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
+          outlive.now(), job_failures, job_crashes, job_losses);
+  delete from outlive.dedupe_keys where id = job;
+end $$;
+
+create or replace function outlive.state_of(job uuid) returns text language sql stable
+begin atomic
+  select coalesce(
+    (select 'running' from outlive.running where id = job),
+    (select case when failures + crashes > 0 then 'retryable' else 'pending' end from outlive.waiting where id = job),
+    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
+    (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
+end;
+
+create or replace function outlive.cancel(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
+-- A running job whose row is locked (it is just being ended, or ends in its own transaction) is looked at again
+-- for a second and then reported as it is.
+declare
+  w record;
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    changed := false; note := null;
+    for look in 1..200 loop
+      delete from outlive.waiting t where t.id = cancel.id returning t.* into w;
+      if not found then
+        delete from outlive.held t where t.id = cancel.id returning t.* into w;
+      end if;
+      if found then
+        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+        changed := true;
+        exit;
+      end if;
+      update outlive.running r set cancel_requested = true where r.token =
+        (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
+      changed := found;
+      exit when changed or outlive.state_of(id) in ('succeeded', 'failed', 'cancelled');
+      perform pg_sleep(0.005);
+    end loop;
+    state := outlive.state_of(id);
+    if state = 'running' and not changed then
+      note := 'it is being finished just now; look again';
+    elsif not changed then
+      note := 'it has ended already';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.retry(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+declare
+  j record;
+  taken uuid;
+begin
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.id for update loop
+    id := j.id; changed := false; note := null;
+    state := outlive.state_of(id);
+    if state = 'retryable' then
+      -- Waits for a claim that has it; that claim has then moved it, and nothing is left to do.
+      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
+      changed := found;
+      state := outlive.state_of(id);
+    elsif state in ('failed', 'cancelled') then
+      if j.dedupe_key is not null then
+        insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
+        if not found then
+          select k.id into taken from outlive.dedupe_keys k where k.task = j.task and k.key = j.dedupe_key;
+          note := format('its dedupe key %L is taken by job %s', j.dedupe_key, taken);
+        end if;
+      end if;
+      if note is null then
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+        select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
+        from outlive.attempts a where a.job_id = j.id;
+        changed := true;
+        state := 'pending';
+      end if;
+    end if;
+    if changed then
+      perform outlive.wake();
+    elsif note is null then
+      note := case state
+        when 'quarantined' then 'it is in quarantine: release it instead'
+        when 'blocked' then 'it is blocked: release it instead'
+        when 'succeeded' then 'it has succeeded: enqueue it anew'
+        else 'it is under way already' end;
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.release(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
+    select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
+    changed := found;
+    state := outlive.state_of(id);
+    if changed then
+      perform outlive.wake();
+    else
+      note := 'it is not held';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.block(ids uuid[], reason text)
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable -> blocked, until somebody releases it. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
+    insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt,
+                              failures, crashes, losses)
+    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
+           s.failures, s.crashes, s.losses
+    from stopped s;
+    changed := found;
+    state := outlive.state_of(id);
+    if not changed then
+      note := 'it is not waiting';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
+-- Forget finished and quarantined jobs, with all their attempts; others are left alone. Returns how many went.
+-- Jobs that somebody has locked are skipped; having the locks, a second look finds what was revived meanwhile.
+declare
+  mine uuid[];
+  gone bigint;
+begin
+  mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
+  mine := array(select m.id from unnest(mine) m(id)
+                where not exists (select from outlive.waiting w where w.id = m.id)
+                  and not exists (select from outlive.running r where r.id = m.id)
+                  and not exists (select from outlive.held h where h.id = m.id and h.why <> 'quarantined'));
+  delete from outlive.held h where h.id = any(mine);
+  delete from outlive.dedupe_keys k where k.id = any(mine);
+  delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.attempts a where a.job_id = any(mine);
+  delete from outlive.jobs j where j.id = any(mine);
+  get diagnostics gone = row_count;
+  return gone;
+end $$;
+
+create or replace function outlive.enqueue(
+  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
+  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
+  max_args_bytes int, notify boolean)
+returns table (asked uuid, existing uuid)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (none) -> pending. Repeating it with the same ids changes nothing. Only those come back that were not made
+-- because an unfinished job of the same task has their dedupe key, with that job's id. Arrays that are null
+-- stand for nothing but nulls; of a job without a queue or source its task's are taken.
+declare
+  biggest int;
+  job record;
+  holder uuid;
+begin
+  select max(octet_length(a::text)) into biggest from unnest(args) a;
+  if biggest > max_args_bytes then
+    raise exception using errcode = 'OL003', message =
+      format('arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference', biggest, max_args_bytes);
+  end if;
+  -- Workers compare these moments in Python, whose calendar ends; and they look no further back than 2000.
+  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
+     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
+    raise exception using errcode = 'OL003', message =
+      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
+  end if;
+  if keys is not null then
+    -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
+    for job in
+      select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
+      where a.key is not null order by a.task, a.key, a.at
+    loop
+      loop
+        exit when exists (select from outlive.jobs j where j.id = job.id);
+        insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
+        exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
+        select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
+        continue when not found;
+        if job.on_conflict = 'raise' then
+          raise exception using errcode = 'OL001', message =
+            format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
+        elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
+          perform outlive.replace(holder);
+          continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
+        end if;
+        asked := job.id; existing := holder;
+        return next;
+        ids := array_replace(ids, job.id, null);
+        exit;
+      end loop;
+    end loop;
+  end if;
+  with fresh as (
+    insert into outlive.jobs (id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+    select a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
+           coalesce(a.priority, 5),
+           -- A microsecond apart, so that a batch keeps its order and a watermark leaves behind what was claimed of it.
+           coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
+                              - (cardinality(ids) - a.at) * interval '1 microsecond'),
+           a.key, outlive.fingerprint(a.task, a.args), outlive.now()
+    from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
+           a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
+         left join outlive.tasks t on t.name = a.task
+    where a.id is not null
+    order by a.id
+    on conflict (id) do nothing
+    returning jobs.*)
+  insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+  select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f;
+  if notify then
+    perform pg_notify('outlive', '');
+  else
+    perform outlive.wake();
+  end if;
+end $$;
+
+create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
+-- pending, retryable, blocked, quarantined -> cancelled, to make room for a job with the same dedupe key.
+-- A running one stays: nobody throws away work that is under way.
+declare
+  w record;
+begin
+  perform from outlive.jobs j where j.id = holder for update;
+  delete from outlive.waiting t where t.id = holder returning t.* into w;
+  if not found then
+    delete from outlive.held t where t.id = holder returning t.* into w;
+  end if;
+  if found then
+    perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
+  end if;
+end $$;
+
+create or replace function outlive.enqueue(
+  task text, args json default '{}', queue text default null, source text default null, priority int default 5,
+  delay interval default null, run_at timestamptz default null, dedupe_key text default null,
+  on_conflict text default 'skip', options jsonb default null, id uuid default null)
+returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- One job, from plain SQL. An object is keyword arguments, an array positional ones. Returns the job's id, or the
+-- id of the unfinished job that has the same dedupe key already.
+declare
+  mine uuid := coalesce(id, outlive.uuid7());
+  other uuid;
+begin
+  if on_conflict not in ('skip', 'raise', 'replace') then
+    raise exception using errcode = 'OL003', message = format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
+  end if;
+  select e.existing into other from outlive.enqueue(
+    array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
+    array[extract(epoch from delay)::double precision], array[run_at],
+    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options], 1048576, true) e;
+  return coalesce(other, mine);
+end $$;
+
+create or replace function outlive.complete(
+  token bigint, worker uuid, result json default null, records json default null, spawns json default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction: its effects and its completion commit together.
+declare
+  state text;
+begin
+  if records is not null or spawns is not null then
+    raise exception using errcode = 'OL003', message = 'records and spawns are not supported by this version of the schema';
+  end if;
+  with ended as (
+    delete from outlive.running r where r.token = complete.token and r.worker = complete.worker returning r as had)
+  select outlive.settle(e.had, 'succeeded', result => complete.result) into state from ended e;
+  if not found then
+    raise exception using errcode = 'OL002', message =
+      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+  end if;
+end $$;
+
+-- The flat pictures for people: dashboards, psql, the command line. Made anew by every migration.
+
+create view outlive.job_states as
+select j.id, j.task, j.queue, j.source,
+  case when r.id is not null then 'running'
+       when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
+       when h.id is not null then case when h.why = 'suspect' then 'pending' else h.why end
+       else a.state end as status,
+  j.priority,
+  coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
+  coalesce(r.failures, w.failures, h.failures, a.failures, 0::smallint) as failures,
+  coalesce(r.crashes, w.crashes, h.crashes, a.crashes, 0::smallint) as crashes,
+  coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
+  j.created_at,
+  coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
+  case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
+  coalesce(k.name, r.worker::text) as locked_by,
+  r.started_at as locked_at,
+  r.heartbeat_at,
+  outlive.now() - r.heartbeat_at as time_since_heartbeat,
+  r.lease_until,
+  coalesce(r.cancel_requested, false) as cancel_requested,
+  case when r.id is null and w.id is null and h.id is null then a.ended_at end as completed_at,
+  a.outcome as last_outcome,
+  a.error as error_message,
+  h.since as held_since,
+  h.details as held_details,
+  j.dedupe_key,
+  j.fingerprint
+from outlive.jobs j
+  left join outlive.waiting w on w.id = j.id
+  left join outlive.running r on r.id = j.id
+  left join outlive.held h on h.id = j.id
+  left join outlive.workers k on k.id = r.worker
+  left join lateral (
+    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses
+    from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
+
+create view outlive.recent_jobs as
+select s.*
+from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
+order by s.id desc;
+
+-- A running job whose lease has ended: no heartbeat came in time, and no reaper has seen it yet.
+create view outlive.stuck_jobs as
+select s.*
+from outlive.job_states s
+where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
+
+create view outlive.killers as
+select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses,
+  a.attempt, a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
+  coalesce(k.name, a.worker::text) as killed_on, a.ended_at as last_kill_at
+from outlive.held h
+  left join lateral (
+    select t.* from outlive.attempts t
+    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost') order by t.attempt desc limit 1) a on true
+  left join outlive.workers k on k.id = a.worker
+where h.why = 'quarantined';
+
+create view outlive.worker_states as
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat, k.slots,
+  (select count(*) from outlive.running r where r.worker = k.id) as running
+from outlive.workers k;
+
+create view outlive.queue_states as
+select c.name, q.paused_at is not null as paused, q.paused_at,
+  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined, min(c.oldest_ready_at) as oldest_ready_at
+from (
+  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready, 0 as running,
+    0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
+  from outlive.waiting group by queue
+  union all
+  select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
+  union all
+  select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
+    count(*) filter (where why = 'quarantined'), null
+  from outlive.held group by queue
+  union all
+  select name, 0, 0, 0, 0, 0, null from outlive.queues) c
+  left join outlive.queues q on q.name = c.name
+group by c.name, q.paused_at;
+
+create view outlive.source_health as
+select s.name, s.enabled, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.failure_streak, s.last_success_at,
+  s.last_failure_at, s.paused_until, coalesce(s.paused_until > outlive.now(), false) as paused
+from outlive.sources s;
+
+-- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
+insert into outlive.schema_version (version) values (1);

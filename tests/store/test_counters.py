@@ -1,0 +1,510 @@
+"""How an attempt's end counts: every row of the table of outcomes, every limit, and what a suspect goes through."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from outlive import db, store
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome, State
+from tests.store.acting import (
+    ANNA,
+    BERT,
+    ENDS,
+    NOW,
+    TASK,
+    TOMORROW,
+    Place,
+    Scene,
+    bring,
+    claim,
+    complete,
+    contents,
+    define,
+    end,
+    enqueue,
+    fire,
+    row_of,
+    set_clock,
+    state_of,
+)
+
+FAILURES = ("fail", "time_out", "exhaust")
+CRASHES = ("overrun", "crash")
+
+
+@pytest.fixture(autouse=True)
+def _noon(connection: db.Connection) -> None:
+    set_clock(connection, NOW)
+
+
+def counters(connection: db.Connection, job: UUID) -> tuple[int, int, int]:
+    row = row_of(connection, job)
+    return row["failures"], row["crashes"], row["losses"]
+
+
+def ready_in_s(connection: db.Connection, job: UUID) -> float:
+    ready_at: datetime = row_of(connection, job)["ready_at"]
+    return (ready_at - NOW).total_seconds()
+
+
+def held_as(connection: db.Connection, job: UUID) -> tuple[str, str] | None:
+    """Why it is held, and what is said of it."""
+    row = connection.execute("select why, details from outlive.held where id = %s", [job]).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def lose(connection: db.Connection, worker: UUID = ANNA) -> Claimed:
+    """A worker claims the job and vanishes with it."""
+    [claimed] = claim(connection, worker, lease_s=-1.0)
+    [lost] = db.run(connection, store.expire())
+    assert lost.token == claimed.token
+    return claimed
+
+
+def lose_alone(connection: db.Connection, worker: UUID = ANNA) -> Claimed:
+    [claimed] = db.run(connection, store.claim_suspect(worker, tasks=[TASK], lease_s=-1.0))
+    [lost] = db.run(connection, store.expire())
+    assert lost.token == claimed.token
+    return claimed
+
+
+COUNTED = [
+    ("succeed", State.SUCCEEDED, (0, 0, 0)),
+    ("fail", State.RETRYABLE, (1, 0, 0)),
+    ("time_out", State.RETRYABLE, (1, 0, 0)),
+    ("exhaust", State.RETRYABLE, (1, 0, 0)),
+    ("overrun", State.RETRYABLE, (0, 1, 0)),
+    ("crash", State.RETRYABLE, (0, 1, 0)),
+    ("expire", State.PENDING, (0, 0, 1)),
+    ("hand_back", State.PENDING, (0, 0, 0)),
+    ("stop", State.CANCELLED, (0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("event", "state", "counted"), COUNTED)
+def test_an_outcome_counts_as_the_table_says(
+    connection: db.Connection, event: str, state: State, counted: tuple[int, int, int]
+) -> None:
+    scene = bring(connection, Place.RUNNING)
+    set_clock(connection, TOMORROW)
+    fire(connection, event, scene)
+    assert state_of(connection, scene.job) is state
+    assert counters(connection, scene.job) == counted
+    [attempt] = db.run(connection, store.attempts(scene.job))
+    assert attempt.outcome == ENDS.get(event, {"outcome": Outcome.LOST})["outcome"]
+    assert attempt.ended_at == TOMORROW
+    assert attempt.started_at == NOW
+
+
+@pytest.mark.parametrize("event", FAILURES)
+def test_a_final_failure_is_not_retried_whatever_is_left(connection: db.Connection, event: str) -> None:
+    scene = bring(connection, Place.RUNNING)
+    end(connection, ANNA, scene.token, event, final=True)
+    assert state_of(connection, scene.job) is State.FAILED
+    assert counters(connection, scene.job) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("event", FAILURES)
+def test_failures_end_in_failed_when_attempts_are_used_up(connection: db.Connection, event: str) -> None:
+    job = enqueue(connection)
+    for n in range(1, 6):
+        [claimed] = claim(connection)
+        assert claimed.attempt == n
+        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        assert state_of(connection, job) is (State.FAILED if n == 5 else State.RETRYABLE)
+    assert counters(connection, job) == (5, 0, 0)
+
+
+@pytest.mark.parametrize("event", CRASHES)
+def test_crashes_end_in_quarantine_with_the_reason(connection: db.Connection, event: str) -> None:
+    job = enqueue(connection)
+    for n in range(1, 4):
+        [claimed] = claim(connection)
+        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        assert state_of(connection, job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
+    assert counters(connection, job) == (0, 3, 0)
+    assert held_as(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
+    assert claim(connection) == []
+    [killer] = db.run(connection, store.killers())
+    assert (killer["id"], killer["crashes"], killer["signal"]) == (job, 3, ENDS[event]["signal"])
+
+
+def test_failures_crashes_and_losses_are_counted_apart(connection: db.Connection) -> None:
+    job = enqueue(connection)
+    for event in ("fail", "crash", "fail", "crash", "fail", "fail"):
+        [claimed] = claim(connection)
+        end(connection, ANNA, claimed.token, event, after_s=0.0)
+    lose(connection)
+    assert counters(connection, job) == (4, 2, 1)
+    assert state_of(connection, job) is State.RETRYABLE
+
+
+# Limits: a job's options, then its task's row, then the defaults.
+
+LIMITS = [
+    ("fail", "max_attempts", {"max_attempts": 2}, {}, 2),
+    ("fail", "max_attempts", {"max_attempts": 2}, {"max_attempts": 3}, 3),
+    ("fail", "max_attempts", None, {"max_attempts": 1}, 1),
+    ("fail", "max_attempts", None, {}, 5),
+    ("crash", "max_crashes", {"max_crashes": 2}, {}, 2),
+    ("crash", "max_crashes", {"max_crashes": 2}, {"max_crashes": 4}, 4),
+    ("crash", "max_crashes", None, {"max_crashes": 1}, 1),
+    ("crash", "max_crashes", None, {}, 3),
+]
+
+
+@pytest.mark.parametrize(("event", "limit", "task", "job", "expected"), LIMITS)
+def test_a_limit_is_the_jobs_then_its_tasks_then_the_default(
+    connection: db.Connection,
+    event: str,
+    limit: str,
+    task: dict[str, int] | None,
+    job: dict[str, object],
+    expected: int,
+) -> None:
+    if task is not None:
+        define(connection, **task)
+    id = enqueue(connection, job)
+    for n in range(1, expected + 1):
+        assert state_of(connection, id) is (State.PENDING if n == 1 else State.RETRYABLE)
+        [claimed] = claim(connection)
+        end(connection, ANNA, claimed.token, event, after_s=0.0)
+    assert state_of(connection, id) is (State.FAILED if event == "fail" else State.QUARANTINED)
+
+
+LOSSES = [
+    ({"max_losses": 2}, {}, 2),
+    ({"max_losses": 2}, {"max_losses": 4}, 4),
+    (None, {"max_losses": 1}, 1),
+    (None, {}, 3),
+    ({"max_losses": None}, {"max_losses": 2}, 2),
+]
+
+
+@pytest.mark.parametrize(("task", "job", "expected"), LOSSES)
+def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
+    connection: db.Connection, task: dict[str, int | None] | None, job: dict[str, object], expected: int
+) -> None:
+    if task is not None:
+        define(connection, **task)
+    id = enqueue(connection, job)
+    for n in range(1, expected):
+        lose(connection)
+        held = held_as(connection, id)
+        assert (held and held[0]) == ("suspect" if n == expected - 1 else None)
+        assert state_of(connection, id) is State.PENDING
+    if expected > 1:
+        assert claim(connection) == []
+        lose_alone(connection)
+    else:
+        lose(connection)
+    assert state_of(connection, id) is State.QUARANTINED
+    held = held_as(connection, id)
+    assert held is not None
+    assert held[0] == "quarantined"
+    assert f"max_losses = {expected}" in held[1]
+    assert counters(connection, id) == (0, 0, expected)
+
+
+@pytest.mark.parametrize(("task", "job"), [({"max_losses": None}, {}), (None, {"max_losses": None})])
+def test_without_a_limit_of_losses_nobody_is_suspected(
+    connection: db.Connection, task: dict[str, int | None] | None, job: dict[str, object]
+) -> None:
+    define(connection, **(task or {}))
+    id = enqueue(connection, job)
+    for _ in range(10):
+        lose(connection)
+    assert state_of(connection, id) is State.PENDING
+    assert held_as(connection, id) is None
+    assert counters(connection, id) == (0, 0, 10)
+
+
+@pytest.mark.parametrize("by", ["task", "job"])
+def test_a_lost_job_fails_when_its_policy_says_so(connection: db.Connection, by: str) -> None:
+    if by == "task":
+        define(connection, on_worker_death="fail")
+    job = enqueue(connection, {"on_worker_death": "fail"} if by == "job" else None, dedupe_key="k")
+    lose(connection)
+    assert state_of(connection, job) is State.FAILED
+    [attempt] = db.run(connection, store.attempts(job))
+    assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
+    assert enqueue(connection, dedupe_key="k") != job
+
+
+def test_a_counter_at_the_end_of_its_range_stops_nobody(connection: db.Connection) -> None:
+    define(connection, max_losses=None)
+    job, other = enqueue(connection), enqueue(connection)
+    connection.execute("update outlive.waiting set losses = 32767 where id = %s", [job])
+    claim(connection, limit=2, lease_s=-1.0)
+    assert {lost.id for lost in db.run(connection, store.expire())} == {job, other}
+    assert counters(connection, job) == (0, 0, 32767)
+
+
+# When it may run again.
+
+
+def test_the_backoff_doubles_with_every_failure_and_crash_up_to_its_cap(connection: db.Connection) -> None:
+    define(connection, max_attempts=1000, max_crashes=1000, backoff_s=(60.0, 120.0, 240.0, 300.0))
+    job = enqueue(connection)
+    for event, longest_s in [("fail", 60), ("crash", 120), ("time_out", 240), ("overrun", 300), ("exhaust", 300)]:
+        [claimed] = claim(connection)
+        end(connection, ANNA, claimed.token, event)
+        assert longest_s / 2 <= ready_in_s(connection, job) <= longest_s
+        assert claim(connection) == []
+        db.run(connection, store.retry([job]))
+        connection.execute(
+            "update outlive.waiting set failures = %s, crashes = %s where id = %s",
+            [claimed.failures + (event in FAILURES), claimed.crashes + (event in CRASHES), job],
+        )
+
+
+def test_the_default_backoff_starts_at_a_minute_and_ends_at_a_day(connection: db.Connection) -> None:
+    job = enqueue(connection, {"max_attempts": 100})
+    for failures, longest_s in [(0, 60), (1, 120), (10, 61440), (11, 86400), (50, 86400)]:
+        connection.execute("update outlive.waiting set failures = %s, ready_at = %s", [failures, NOW])
+        [claimed] = claim(connection)
+        end(connection, ANNA, claimed.token, "fail")
+        assert longest_s / 2 <= ready_in_s(connection, job) <= longest_s
+
+
+def test_the_jitter_spreads_the_backoff_between_half_and_all_of_it(connection: db.Connection) -> None:
+    define(connection, backoff_s=(100.0,))
+    jobs = [enqueue(connection) for _ in range(200)]
+    ends = [Ended(claimed.token, **ENDS["fail"]) for claimed in claim(connection, limit=200)]
+    db.run(connection, store.end_and_claim(ANNA, ends))
+    waits_s = sorted(ready_in_s(connection, job) for job in jobs)
+    assert 50 <= waits_s[0] < 55
+    assert 95 < waits_s[-1] <= 100
+
+
+def test_a_job_becomes_claimable_when_its_backoff_is_over_and_not_before(connection: db.Connection) -> None:
+    scene = bring(connection, Place.RUNNING)
+    end(connection, ANNA, scene.token, "fail")
+    ready_at = row_of(connection, scene.job)["next_retry_at"]
+    set_clock(connection, ready_at - timedelta(microseconds=1))
+    assert claim(connection) == []
+    set_clock(connection, ready_at)
+    assert [claimed.id for claimed in claim(connection)] == [scene.job]
+
+
+@pytest.mark.parametrize("event", [*FAILURES, *CRASHES, "hand_back"])
+def test_a_delay_that_was_said_is_kept_exactly(connection: db.Connection, event: str) -> None:
+    scene = bring(connection, Place.RUNNING)
+    end(connection, ANNA, scene.token, event, after_s=12.5)
+    assert ready_in_s(connection, scene.job) == 12.5
+
+
+@pytest.mark.parametrize("event", ["hand_back", "expire"])
+def test_a_job_that_did_nothing_wrong_keeps_its_place_in_the_line(connection: db.Connection, event: str) -> None:
+    first = enqueue(connection, run_at=NOW - timedelta(hours=1))
+    enqueue(connection)
+    [claimed] = claim(connection)
+    assert claimed.id == first
+    set_clock(connection, TOMORROW)
+    fire(connection, event, Scene(first, ANNA, claimed.token))
+    assert row_of(connection, first)["ready_at"] == NOW - timedelta(hours=1)
+    assert [again.id for again in claim(connection, BERT)] == [first]
+
+
+# Suspects.
+
+
+def suspect(connection: db.Connection, **wanted: Any) -> UUID:
+    job = enqueue(connection, **wanted)
+    lose(connection)
+    lose(connection)
+    assert held_as(connection, job) == (
+        "suspect",
+        "2 workers vanished while running it: it runs alone next (max_losses = 3)",
+    )
+    return job
+
+
+@pytest.mark.parametrize("event", [*FAILURES, *CRASHES])
+def test_a_suspect_that_ends_by_itself_is_cleared(connection: db.Connection, event: str) -> None:
+    job = suspect(connection)
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    assert (claimed.id, claimed.losses, claimed.attempt) == (job, 2, 3)
+    end(connection, BERT, claimed.token, event, after_s=0.0)
+    assert counters(connection, job)[2] == 0
+    assert [again.id for again in claim(connection)] == [job]
+
+
+def test_a_suspect_handed_back_stays_one(connection: db.Connection) -> None:
+    job = suspect(connection)
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    end(connection, BERT, claimed.token, "hand_back")
+    assert held_as(connection, job) is not None
+    assert counters(connection, job) == (0, 0, 2)
+    assert claim(connection) == []
+
+
+def test_a_suspect_that_lives_for_ten_minutes_is_cleared(connection: db.Connection) -> None:
+    job = suspect(connection)
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK], lease_s=3600))
+    set_clock(connection, NOW + timedelta(minutes=10, microseconds=-1))
+    assert db.run(connection, store.clear_suspects()) == []
+    set_clock(connection, NOW + timedelta(minutes=10))
+    assert db.run(connection, store.clear_suspects()) == [claimed.token]
+    assert db.run(connection, store.clear_suspects()) == []
+    set_clock(connection, TOMORROW)
+    fire(connection, "expire", Scene(job))
+    assert held_as(connection, job) is None
+    assert counters(connection, job) == (0, 0, 1)
+
+
+def test_a_job_that_is_no_suspect_is_not_cleared(connection: db.Connection) -> None:
+    job = enqueue(connection)
+    lose(connection)
+    claim(connection)
+    set_clock(connection, TOMORROW)
+    assert db.run(connection, store.clear_suspects()) == []
+    assert counters(connection, job) == (0, 0, 1)
+
+
+def test_suspects_are_claimed_one_at_a_time_the_oldest_first(connection: db.Connection) -> None:
+    older = suspect(connection)
+    set_clock(connection, NOW + timedelta(seconds=1))
+    newer = suspect(connection)
+    claims = [db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) for _ in range(3)]
+    assert [[claimed.id for claimed in claimed] for claimed in claims] == [[older], [newer], []]
+
+
+def test_a_suspect_is_for_workers_that_have_its_task_and_queue(connection: db.Connection) -> None:
+    suspect(connection)
+    before = contents(connection)
+    assert db.run(connection, store.claim_suspect(ANNA, tasks=["other"])) == []
+    assert db.run(connection, store.claim_suspect(ANNA, tasks=[TASK], queues=["slow"])) == []
+    db.run(connection, store.pause_queue("default"))
+    assert db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) == []
+    assert contents(connection) == before
+    db.run(connection, store.resume_queue("default"))
+    assert len(db.run(connection, store.claim_suspect(ANNA, tasks=[TASK], queues=["default"]))) == 1
+
+
+# Quarantine by a limit that was lowered.
+
+
+def test_a_job_over_a_lowered_limit_is_quarantined_instead_of_started(connection: db.Connection) -> None:
+    killer, healthy = bring(connection, Place.RETRYABLE).job, enqueue(connection)
+    set_clock(connection, TOMORROW)
+    define(connection, max_crashes=1)
+    assert [claimed.id for claimed in claim(connection, limit=2)] == [healthy]
+    assert held_as(connection, killer) == ("quarantined", "crashed 1 times (max_crashes = 1)")
+    assert counters(connection, killer) == (0, 1, 0)
+
+
+def test_the_reaper_quarantines_what_is_over_a_lowered_limit(connection: db.Connection) -> None:
+    killer, failing = bring(connection, Place.RETRYABLE).job, bring(connection, Place.RUNNING)
+    fire(connection, "fail", failing)
+    assert db.run(connection, store.quarantine_killers()) == []
+    define(connection, max_crashes=1)
+    assert db.run(connection, store.quarantine_killers()) == [killer]
+    assert db.run(connection, store.quarantine_killers()) == []
+    assert state_of(connection, killer) is State.QUARANTINED
+    assert state_of(connection, failing.job) is State.RETRYABLE
+
+
+def test_release_forgets_crashes_and_losses_and_retry_forgets_all(connection: db.Connection) -> None:
+    job = enqueue(connection, {"max_crashes": 1})
+    for event in ("fail", "crash"):
+        [claimed] = claim(connection)
+        end(connection, ANNA, claimed.token, event, after_s=0.0)
+    assert counters(connection, job) == (1, 1, 0)
+    db.run(connection, store.release([job]))
+    assert counters(connection, job) == (1, 0, 0)
+    assert state_of(connection, job) is State.RETRYABLE
+    db.run(connection, store.retry([job]))
+    assert counters(connection, job) == (0, 0, 0)
+    [claimed] = claim(connection)
+    assert claimed.attempt == 3
+
+
+# What is kept.
+
+
+@pytest.mark.parametrize("event", [event for event in ENDS if event != "succeed"])
+def test_the_evidence_of_an_attempt_is_kept(connection: db.Connection, event: str) -> None:
+    scene = bring(connection, Place.RUNNING)
+    evidence: dict[str, Any] = {
+        "error": "what happened",
+        "exit_code": -11,
+        "peak_memory_bytes": 5_000_000_000,
+        "cpu_s": 1.25,
+        "output": "the last words",
+        "stack": "where it was",
+    }
+    end(connection, ANNA, scene.token, event, **evidence)
+    [attempt] = db.run(connection, store.attempts(scene.job))
+    assert {name: getattr(attempt, name) for name in evidence} == evidence
+    assert attempt.outcome == ENDS[event]["outcome"]
+    assert attempt.signal == ENDS[event].get("signal")
+    assert attempt.worker == str(ANNA)
+
+
+def test_the_result_of_a_success_is_kept(connection: db.Connection) -> None:
+    scene = bring(connection, Place.RUNNING)
+    end(connection, ANNA, scene.token, "succeed", result=b'{"a": [1, "\xc3\xa4"]}', output="hello", cpu_s=0.5)
+    [attempt] = db.run(connection, store.attempts(scene.job))
+    assert attempt.result is not None
+    assert bytes(attempt.result) == b'{"a": [1, "\xc3\xa4"]}'
+    assert (attempt.output, attempt.cpu_s, attempt.error) == ("hello", 0.5, None)
+
+
+def test_each_attempt_of_a_batch_gets_its_own_evidence(connection: db.Connection) -> None:
+    jobs = [enqueue(connection) for _ in range(6)]
+    claimed = claim(connection, limit=6)
+    outcomes = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SUCCEEDED, Outcome.CRASHED, Outcome.RELEASED, Outcome.FAILED]
+    ends = [
+        Ended(one.token, outcome=outcome, output=f"output of {one.id}", result=f'"{one.id}"'.encode())
+        for one, outcome in zip(claimed, outcomes, strict=True)
+    ]
+    stale = Ended(claimed[-1].token + 1000)
+    turn = db.run(connection, store.end_and_claim(ANNA, [*reversed(ends), stale]))
+    assert turn.stale == [stale.token]
+    for job in jobs:
+        [attempt] = db.run(connection, store.attempts(job))
+        assert attempt.outcome is outcomes[[one.id for one in claimed].index(job)]
+        assert attempt.output == f"output of {job}"
+        assert attempt.result is not None
+        assert bytes(attempt.result) == f'"{job}"'.encode()
+
+
+@pytest.mark.parametrize("event", ["succeed", "complete", "stop", "final", "cancel"])
+def test_a_finished_job_frees_its_dedupe_key(connection: db.Connection, event: str) -> None:
+    scene = bring(connection, Place.RUNNING, dedupe_key="k")
+    assert enqueue(connection, dedupe_key="k") == scene.job
+    match event:
+        case "complete":
+            complete(connection, ANNA, scene.token)
+        case "final":
+            end(connection, ANNA, scene.token, "fail", final=True)
+        case "cancel":
+            fire(connection, "hand_back", scene)
+            fire(connection, "cancel", scene)
+        case _:
+            fire(connection, event, scene)
+    assert enqueue(connection, dedupe_key="k") != scene.job
+
+
+@pytest.mark.parametrize("place", [Place.QUARANTINED, Place.BLOCKED, Place.SUSPECT, Place.RETRYABLE])
+def test_a_job_that_waits_for_something_keeps_its_dedupe_key(connection: db.Connection, place: Place) -> None:
+    scene = bring(connection, place, dedupe_key="k")
+    assert enqueue(connection, dedupe_key="k") == scene.job
+
+
+def test_a_retry_takes_its_dedupe_key_again_or_is_refused(connection: db.Connection) -> None:
+    scene = bring(connection, Place.FAILED, dedupe_key="k")
+    other = enqueue(connection, dedupe_key="k")
+    before = contents(connection)
+    [change] = db.run(connection, store.retry([scene.job]))
+    assert not change.changed
+    assert change.note == f"its dedupe key 'k' is taken by job {other}"
+    assert contents(connection) == before
+    fire(connection, "cancel", Scene(other))
+    [change] = db.run(connection, store.retry([scene.job]))
+    assert change.changed
+    assert enqueue(connection, dedupe_key="k") == scene.job

@@ -1,0 +1,366 @@
+"""Enqueuing as the database does it, from plain SQL and in batches: idempotent, deduplicated, in order, limited."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from outlive import db, store
+from outlive.model import Ended, new_job_id
+from outlive.states import Outcome, State
+from tests.store.making import (
+    NOON,
+    Connect,
+    claim,
+    count,
+    end,
+    enqueue,
+    make,
+    make_finished,
+    make_quarantined,
+    request,
+    row,
+    run_one,
+    set_now,
+    state,
+    value,
+    values,
+)
+
+
+def asked(connection: psycopg.Connection[Any], call: str, *parameters: object) -> UUID:
+    """The id that `outlive.enqueue(…)` gives for these arguments."""
+    job = value(connection, f"select outlive.enqueue({call})", *parameters)
+    assert isinstance(job, UUID)
+    return job
+
+
+# From plain SQL
+
+
+def test_an_object_is_enqueued_with_the_defaults_of_a_job(connection: db.Connection) -> None:
+    set_now(connection)
+    job = asked(connection, """'task', '{"a": 1}'""")
+    assert job.version == 7
+    made = row(connection, "select * from outlive.jobs")
+    made.pop("fingerprint")
+    assert made == {
+        "id": job,
+        "task": "task",
+        "queue": "default",
+        "source": "",
+        "args": {"a": 1},
+        "options": None,
+        "priority": 5,
+        "ready_at": NOON,
+        "dedupe_key": None,
+        "created_at": NOON,
+    }
+    assert state(connection, job) is State.PENDING
+
+
+def test_an_array_is_enqueued_as_it_is(connection: db.Connection) -> None:
+    asked(connection, """'task', '[1, "two"]'""")
+    assert value(connection, "select args from outlive.jobs") == [1, "two"]
+
+
+def test_a_task_without_arguments_is_enqueued_with_none(connection: db.Connection) -> None:
+    asked(connection, "'task'")
+    assert value(connection, "select args from outlive.jobs") == {}
+
+
+def test_queue_and_source_are_those_of_the_job_or_else_of_its_task(connection: db.Connection) -> None:
+    connection.execute(
+        "insert into outlive.tasks values ('task', 'slow', 'shop', 5, 3, 3, 'retry', 'job', '{60}', outlive.now())"
+    )
+    own = asked(connection, "'task', queue => 'fast', source => 'bank'")
+    tasks = asked(connection, "'task'")
+    others = asked(connection, "'other'")
+    where = {
+        one: (q, s) for one, q, s in connection.execute("select id, queue, source from outlive.waiting").fetchall()
+    }
+    assert where == {own: ("fast", "bank"), tasks: ("slow", "shop"), others: ("default", "")}
+
+
+@pytest.mark.parametrize(
+    ("when", "expected_s"),
+    [
+        ("delay => '90 seconds'", 90),
+        ("delay => '1 day'", 86400),
+        ("run_at => outlive.now() + interval '1 hour'", 3600),
+        ("run_at => outlive.now() - interval '1 hour'", -3600),
+        ("delay => null, run_at => null", 0),
+    ],
+)
+def test_a_job_is_ready_when_it_was_asked_to_be(connection: db.Connection, when: str, expected_s: int) -> None:
+    set_now(connection)
+    asked(connection, f"'task', {when}")
+    expected = NOON + timedelta(seconds=expected_s)
+    assert values(connection, "select ready_at from outlive.jobs union all select ready_at from outlive.waiting") == [
+        expected,
+        expected,
+    ]
+
+
+@pytest.mark.parametrize("priority", range(10))
+def test_every_priority_from_0_to_9_can_be_had(connection: db.Connection, priority: int) -> None:
+    asked(connection, "'task', priority => %s", priority)
+    assert value(connection, "select priority from outlive.waiting") == priority
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("'task', '1'", errors.CheckViolation),
+        ("'task', '\"text\"'", errors.CheckViolation),
+        ("'task', 'null'", errors.CheckViolation),
+        ("'task', 'true'", errors.CheckViolation),
+        ("'task', null", errors.NotNullViolation),
+        ("'task', '{'", errors.InvalidTextRepresentation),
+        ("'task', '{\"a\": \"\\u0000\"}'", errors.UntranslatableCharacter),
+        ("'', '{}'", errors.CheckViolation),
+        ("null, '{}'", errors.NotNullViolation),
+        ("'task', queue => ''", errors.CheckViolation),
+        ("'task', priority => 10", errors.CheckViolation),
+        ("'task', priority => -1", errors.CheckViolation),
+        ("'task', options => '[]'", errors.CheckViolation),
+        ("'task', on_conflict => 'perhaps'", "OL003"),
+        ("'task', run_at => 'infinity'", "OL003"),
+        ("'task', run_at => '-infinity'", "OL003"),
+        ("'task', run_at => '1970-01-01'", "OL003"),
+        ("'task', run_at => '12000-01-01'", "OL003"),
+        ("'task', delay => '20000 years'", "OL003"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(
+    connection: db.Connection, call: str, why: type[psycopg.Error] | str
+) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        asked(connection, call)
+    assert refused.value.sqlstate == (why if isinstance(why, str) else why.sqlstate), refused.value
+    assert (count(connection, "jobs"), count(connection, "waiting"), count(connection, "dedupe_keys")) == (0, 0, 0)
+
+
+def test_a_megabyte_of_arguments_is_taken_and_a_byte_more_is_not(connection: db.Connection) -> None:
+    asked(connection, "'task', %s::json", '["' + "x" * (1024 * 1024 - 4) + '"]')
+    with pytest.raises(psycopg.Error, match="arguments of 1048577 bytes are over the limit of 1048576") as refused:
+        asked(connection, "'task', %s::json", '["' + "x" * (1024 * 1024 - 3) + '"]')
+    assert refused.value.sqlstate == "OL003"
+    assert count(connection, "jobs") == 1
+
+
+def test_the_size_is_counted_in_bytes_and_for_each_job_of_a_batch(connection: db.Connection) -> None:
+    batch = [request(args=b"{}"), request(args='["éé"]'.encode())]
+    db.run(connection, store.enqueue(batch, max_args_bytes=8))
+    with pytest.raises(psycopg.Error, match="arguments of 8 bytes are over the limit of 7"):
+        db.run(connection, store.enqueue([request(), request(args='["éé"]'.encode())], max_args_bytes=7))
+    assert count(connection, "jobs") == 2
+
+
+def test_the_same_arguments_have_the_same_fingerprint_however_they_are_written(connection: db.Connection) -> None:
+    for args in (
+        '{"a": 1, "b": [1, 2]}',
+        '{"b":[1,2],"a":1}',
+        ' { "b" : [ 1 , 2 ] , "a" : 1 } ',
+        '{"a": 1, "b": [2, 1]}',
+    ):
+        asked(connection, "'task', %s::json", args)
+    asked(connection, """'other', '{"a": 1, "b": [1, 2]}'""")
+    prints = values(connection, "select fingerprint from outlive.jobs order by id")
+    assert prints[0] == prints[1] == prints[2]
+    assert len(set(prints)) == 3
+    assert {len(one) for one in prints} == {16}
+
+
+# Repeats
+
+
+def test_a_repeated_id_is_a_no_op(connection: db.Connection) -> None:
+    job = new_job_id()
+    for args in ('{"a": 1}', '{"a": 2}'):
+        assert asked(connection, "'task', %s::json, id => %s", args, job) == job
+    assert (count(connection, "jobs"), count(connection, "waiting")) == (1, 1)
+    assert value(connection, "select args from outlive.jobs") == {"a": 1}
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
+def test_the_repeated_id_of_a_finished_job_stays_finished(
+    connection: db.Connection, outcome: Outcome, key: str | None
+) -> None:
+    again = request(dedupe_key=key)
+    enqueue(connection, [again])
+    run_one(connection, outcome, final=True)
+    assert enqueue(connection, [again]) == {}
+    assert state(connection, again.id) in (State.SUCCEEDED, State.FAILED)
+    assert (count(connection, "waiting"), count(connection, "dedupe_keys")) == (0, 0)
+
+
+def test_the_repeated_id_of_a_running_job_leaves_it_running(connection: db.Connection) -> None:
+    again = request(dedupe_key="key")
+    enqueue(connection, [again])
+    claim(connection)
+    assert enqueue(connection, [again]) == {}
+    assert state(connection, again.id) is State.RUNNING
+    assert count(connection, "waiting") == 0
+
+
+def test_an_id_that_a_batch_has_twice_is_made_once(connection: db.Connection) -> None:
+    job = new_job_id()
+    enqueue(connection, [request(id=job, args=b"[1]"), request(id=job, args=b"[2]"), request()])
+    assert (count(connection, "jobs"), count(connection, "waiting")) == (2, 2)
+
+
+def test_an_id_that_a_batch_has_twice_with_two_keys_is_made_once(connection: db.Connection) -> None:
+    connection.execute("set statement_timeout = '5s'")
+    job = new_job_id()
+    enqueue(connection, [request(id=job, dedupe_key="a"), request(id=job, dedupe_key="b")])
+    assert (count(connection, "jobs"), count(connection, "waiting"), count(connection, "dedupe_keys")) == (1, 1, 1)
+
+
+# Order
+
+
+def test_a_batch_keeps_its_order(connection: db.Connection) -> None:
+    batch = [request(id=uuid4()) for _ in range(100)]
+    enqueue(connection, batch)
+    in_order = values(connection, "select id from outlive.waiting order by queue, source, task, priority, ready_at, id")
+    assert in_order == [one.id for one in batch]
+    assert [claim(connection, limit=1)[0].id for _ in range(10)] == [one.id for one in batch[:10]]
+
+
+def test_no_job_of_a_batch_has_to_wait_for_the_clock(connection: db.Connection) -> None:
+    set_now(connection)
+    enqueue(connection, [request() for _ in range(2000)])
+    assert value(connection, "select max(ready_at) from outlive.waiting") == NOON
+    assert value(connection, "select count(distinct ready_at) from outlive.waiting") == 2000
+
+
+def test_two_batches_follow_each_other(connection: db.Connection) -> None:
+    first, second = [[request(id=uuid4()) for _ in range(50)] for _ in range(2)]
+    enqueue(connection, first)
+    enqueue(connection, second)
+    assert [claim(connection, limit=1)[0].id for _ in range(100)] == [one.id for one in first + second]
+
+
+# Dedupe keys
+
+
+def test_skip_gives_the_unfinished_job_that_has_the_key(connection: db.Connection) -> None:
+    first = asked(connection, "'task', dedupe_key => 'key'")
+    assert asked(connection, "'task', dedupe_key => 'key'") == first
+    assert count(connection, "jobs") == 1
+
+
+def test_a_key_is_unique_per_task_only(connection: db.Connection) -> None:
+    assert asked(connection, "'task', dedupe_key => 'key'") != asked(connection, "'other', dedupe_key => 'key'")
+    assert asked(connection, "'task'") != asked(connection, "'task'")
+
+
+def test_raise_names_the_unfinished_job_that_has_the_key(connection: db.Connection) -> None:
+    first = asked(connection, "'task', dedupe_key => 'it''s'")
+    with pytest.raises(psycopg.Error) as refused:
+        asked(connection, "'task', dedupe_key => 'it''s', on_conflict => 'raise'")
+    assert refused.value.sqlstate == "OL001"
+    assert refused.value.diag.message_detail == str(first)
+    assert str(first) in str(refused.value.diag.message_primary)
+    assert count(connection, "jobs") == 1
+
+
+def test_one_taken_key_with_raise_refuses_the_whole_batch(connection: db.Connection) -> None:
+    asked(connection, "'work', dedupe_key => 'taken'")
+    with pytest.raises(psycopg.Error, match="has the dedupe key 'taken'"):
+        enqueue(connection, [request(), request(dedupe_key="taken", on_conflict="raise"), request(dedupe_key="free")])
+    assert (count(connection, "jobs"), count(connection, "dedupe_keys")) == (1, 1)
+
+
+@pytest.mark.parametrize("before", ["pending", "retryable", "blocked", "quarantined"])
+def test_replace_cancels_the_job_that_has_the_key(connection: db.Connection, before: str) -> None:
+    match before:
+        case "pending":
+            old = make(connection, dedupe_key="key")
+        case "retryable":
+            old = make(connection, dedupe_key="key")
+            run_one(connection, Outcome.FAILED)
+        case "blocked":
+            old = make(connection, dedupe_key="key")
+            db.run(connection, store.block([old], "wait"))
+        case _:
+            old = make_quarantined(connection, dedupe_key="key")
+    assert state(connection, old) == before
+    new = asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'")
+    assert new != old
+    assert (state(connection, old), state(connection, new)) == (State.CANCELLED, State.PENDING)
+    assert values(connection, "select id from outlive.dedupe_keys") == [new]
+    assert count(connection, "waiting") == 1
+
+
+def test_replacing_a_running_job_means_skip(connection: db.Connection) -> None:
+    old = make(connection, dedupe_key="key")
+    (claimed,) = claim(connection)
+    assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
+    assert state(connection, old) is State.RUNNING
+    assert end(connection, Ended(claimed.token)) == []
+    assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") != old
+    assert state(connection, old) is State.SUCCEEDED
+
+
+def test_a_job_in_quarantine_counts_as_unfinished(connection: db.Connection) -> None:
+    old = make_quarantined(connection, dedupe_key="key")
+    assert asked(connection, "'work', dedupe_key => 'key'") == old
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED])
+def test_a_finished_job_leaves_its_key_to_the_next(connection: db.Connection, outcome: Outcome) -> None:
+    old = make_finished(connection, outcome, dedupe_key="key")
+    new = asked(connection, "'work', dedupe_key => 'key', on_conflict => 'raise'")
+    assert (new != old, state(connection, new)) == (True, State.PENDING)
+
+
+def test_a_key_that_a_batch_has_twice_makes_one_job(connection: db.Connection) -> None:
+    first, *others = [request(dedupe_key="key") for _ in range(3)]
+    plain = request()
+    assert enqueue(connection, [first, *others, plain]) == {other.id: first.id for other in others}
+    assert sorted(values(connection, "select id from outlive.jobs")) == sorted([first.id, plain.id])
+
+
+def test_eight_threads_with_one_key_make_one_job(connect: Connect) -> None:
+    connections, start = [connect() for _ in range(8)], threading.Barrier(8)
+
+    def ask(connection: db.Connection) -> UUID:
+        start.wait()
+        return asked(connection, "'task', dedupe_key => 'key'")
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(ask, connections))) == 1
+    assert (count(connections[0], "jobs"), count(connections[0], "dedupe_keys")) == (1, 1)
+
+
+def test_two_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(connect: Connect) -> None:
+    connections, start = [connect(), connect()], threading.Barrier(2)
+    keys = [f"key {n}" for n in range(300)]
+
+    def ask(connection: db.Connection, keys: list[str]) -> int:
+        made = 0
+        for turn in range(5):
+            batch = [request(dedupe_key=f"{turn} {key}") for key in keys]
+            start.wait()
+            made += len(batch) - len(enqueue(connection, batch))
+        return made
+
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(ask, connections, [keys, keys[::-1]]))
+    assert sum(made) == count(connections[0], "jobs") == count(connections[0], "waiting") == 1500
+
+
+def test_a_key_whose_transaction_is_rolled_back_is_free(connect: Connect) -> None:
+    first, second = connect(), connect()
+    with first.transaction(force_rollback=True):
+        asked(first, "'task', dedupe_key => 'key'")
+    asked(second, "'task', dedupe_key => 'key', on_conflict => 'raise'")
+    assert count(first, "jobs") == 1

@@ -1,0 +1,278 @@
+"""Migrations: the same schema however a database came to it, and one sentence that says what is wrong with another."""
+
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outlive import db, embedded, migrate, store
+from outlive.errors import SchemaMismatch
+from outlive.model import Ended
+from outlive.states import Outcome, State
+from tests.conftest import TEMPLATE
+from tests.store.making import (
+    Connect,
+    claim,
+    end,
+    make,
+    make_quarantined,
+    new_worker,
+    run_one,
+    set_now,
+    state,
+    value,
+    values,
+)
+
+SNAPSHOTS = sorted((Path(__file__).parent / "schemas").glob("v*.sql"), key=lambda path: int(path.stem[1:]))
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+# All that makes a schema what it is, one line of text each.
+CATALOG = """
+select format('column %s.%s: %s%s%s%s%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+    case when a.attnotnull then ' not null' end, ' default ' || pg_get_expr(d.adbin, d.adrelid),
+    case when a.attidentity <> '' then ' identity ' || a.attidentity::text end,
+    ' collate ' || (select collname from pg_collation where oid = a.attcollation and a.attcollation <> 100))
+from pg_attribute a join pg_class c on c.oid = a.attrelid
+  left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+where c.relnamespace = 'outlive'::regnamespace and c.relkind in ('r', 'v') and a.attnum > 0 and not a.attisdropped
+union all
+select format('relation %s: %s %s %s', relname, relkind, relpersistence, reloptions)
+from pg_class where relnamespace = 'outlive'::regnamespace and relkind in ('r', 'v', 'S')
+union all
+select format('constraint %s on %s: %s', conname, conrelid::regclass, pg_get_constraintdef(oid))
+from pg_constraint where connamespace = 'outlive'::regnamespace and contype <> 'n'
+union all
+select format('index: %s;', pg_get_indexdef(indexrelid))
+from pg_index i join pg_class c on c.oid = i.indrelid where c.relnamespace = 'outlive'::regnamespace
+union all
+select format('function: %s', pg_get_functiondef(oid)) from pg_proc where pronamespace = 'outlive'::regnamespace
+union all
+select format('view %s: %s', viewname, definition) from pg_views where schemaname = 'outlive'
+union all
+select format('trigger %s on %s', tgname, tgrelid::regclass) from pg_trigger t join pg_class c on c.oid = t.tgrelid
+where c.relnamespace = 'outlive'::regnamespace and not tgisinternal
+union all
+select format('type %s: %s', typname, typtype) from pg_type
+where typnamespace = 'outlive'::regnamespace and typtype in ('e', 'd')
+order by 1
+"""
+
+
+def catalog(connection: psycopg.Connection[Any]) -> list[str]:
+    return values(connection, CATALOG)
+
+
+@pytest.fixture
+def empty(empty_database_url: str) -> Iterator[db.Connection]:
+    with db.connect(empty_database_url) as connection:
+        yield connection
+
+
+def test_an_empty_database_gets_the_schema(empty: db.Connection) -> None:
+    assert migrate.version(empty) == 0
+    assert migrate.migrate(empty) == (0, migrate.VERSION)
+    assert migrate.version(empty) == migrate.VERSION
+    migrate.check(empty)
+
+
+def test_migrating_again_changes_nothing(empty: db.Connection) -> None:
+    migrate.migrate(empty)
+    before = catalog(empty)
+    job = make(empty)
+    oid = value(empty, "select 'outlive.job_states'::regclass::oid")
+    assert migrate.migrate(empty) == (migrate.VERSION, migrate.VERSION)
+    assert catalog(empty) == before
+    assert value(empty, "select 'outlive.job_states'::regclass::oid") == oid
+    assert state(empty, job) is State.PENDING
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(empty: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = migrate.script()
+    monkeypatch.setattr(migrate, "script", lambda current: whole + "; select 1 / 0;")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        migrate.migrate(empty)
+    assert value(empty, "select to_regnamespace('outlive')") is None
+
+
+def test_eight_migrating_one_empty_database_at_once_end_with_one_schema(empty_database_url: str) -> None:
+    start = threading.Barrier(8)
+
+    def go(_: int) -> tuple[int, int]:
+        with db.connect(empty_database_url) as connection:
+            start.wait()
+            return migrate.migrate(connection)
+
+    with ThreadPoolExecutor(8) as threads:
+        steps = sorted(threads.map(go, range(8)))
+    assert steps == [(0, migrate.VERSION)] + [(migrate.VERSION, migrate.VERSION)] * 7
+    with db.connect(empty_database_url) as connection:
+        assert values(connection, "select version from outlive.schema_version") == [migrate.VERSION]
+
+
+def test_a_database_without_the_schema_is_told_to_be_migrated(empty: db.Connection) -> None:
+    with pytest.raises(SchemaMismatch, match=r"^the database has no outlive schema yet: run `outlive migrate`$"):
+        migrate.check(empty)
+
+
+def test_an_older_schema_is_told_to_be_migrated(connection: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    have, need = migrate.VERSION, migrate.VERSION + 1
+    monkeypatch.setattr(migrate, "VERSION", need)
+    sentence = f"^the database has schema version {have}, this is {need}: run `outlive migrate`$"
+    with pytest.raises(SchemaMismatch, match=sentence):
+        migrate.check(connection)
+
+
+def test_a_newer_schema_is_neither_used_nor_migrated(connection: db.Connection) -> None:
+    newer = migrate.VERSION + 1
+    connection.execute("insert into outlive.schema_version values (%s)", [newer])
+    before = catalog(connection)
+    sentence = f"^the database has schema version {newer}, newer than {migrate.VERSION}: upgrade outlive here$"
+    with pytest.raises(SchemaMismatch, match=sentence):
+        migrate.check(connection)
+    with pytest.raises(SchemaMismatch, match=sentence):
+        migrate.migrate(connection)
+    assert catalog(connection) == before
+
+
+def test_there_is_a_snapshot_of_every_version() -> None:
+    assert [path.stem for path in SNAPSHOTS] == [f"v{version}" for version in range(1, migrate.VERSION + 1)]
+
+
+@pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=lambda path: path.stem)
+def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
+    empty: db.Connection, new_database: Callable[[str], str], snapshot: Path
+) -> None:
+    """Whoever changes a released schema raises its version, writes the upgrade, and freezes what is new:
+    `outlive migrate --sql > tests/store/schemas/vN.sql`. A version that nobody has yet may be frozen again."""
+    with db.connect(new_database("template0")) as fresh:
+        migrate.migrate(fresh)
+        expected = catalog(fresh)
+    empty.execute(snapshot.read_bytes())
+    assert migrate.migrate(empty) == (int(snapshot.stem[1:]), migrate.VERSION)
+    assert catalog(empty) == expected
+    migrate.check(empty)
+
+
+@pytest.fixture(scope="module")
+def unchanged(server_url: str) -> Iterator[db.Connection]:
+    """One database for all changes: each is rolled back."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template {TEMPLATE}")
+        with db.connect(make_conninfo(server_url, dbname=name)) as connection:
+            yield connection
+        admin.execute(f"drop database {name} with (force)")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table outlive.jobs add column extra int",
+        "alter table outlive.progress alter column attempt type bigint",
+        "alter table outlive.workers alter column state set default 'stale'",
+        "alter table outlive.waiting alter column losses drop not null",
+        "alter table outlive.held drop constraint held_why_check",
+        "alter table outlive.running set (fillfactor = 90)",
+        "alter table outlive.sleepers set logged",
+        "drop index outlive.held_why",
+        "create index on outlive.jobs (created_at)",
+        "create or replace function outlive.wake() returns void language sql return null",
+        "alter function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid)"
+        " security invoker",
+        "create or replace view outlive.source_health as select s.*, false as paused from outlive.sources s",
+    ],
+)
+def test_the_comparison_sees_every_kind_of_change(unchanged: db.Connection, change: str) -> None:
+    before = catalog(unchanged)
+    with unchanged.transaction(force_rollback=True):
+        unchanged.execute(change.encode())
+        assert catalog(unchanged) != before
+    assert catalog(unchanged) == before
+
+
+# An old server
+
+
+@pytest.fixture(scope="module")
+def debian_url() -> Iterator[str]:
+    if not DEBIAN_15.is_dir():
+        pytest.skip(f"no Postgres 15 in {DEBIAN_15}")
+    base = Path(tempfile.mkdtemp(prefix="outlive-15-", dir="/var/tmp"))
+    os.chmod(base, 0o755)
+    yield embedded.ensure(base / "server", binaries=DEBIAN_15, settings={"fsync": "off"})
+    embedded.release(base / "server", wait_s=10)
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def on_15(debian_url: str) -> Iterator[Connect]:
+    """Connections to a database of Debian's Postgres 15 with the schema."""
+    with psycopg.connect(debian_url, autocommit=True) as admin:
+        admin.execute("drop database if exists tested with (force)")
+        admin.execute("create database tested")
+    url = make_conninfo(debian_url, dbname="tested")
+    with db.connect(url) as connection:
+        assert connection.info.server_version // 10000 == 15
+        assert migrate.migrate(connection, roles=True) == (0, migrate.VERSION)
+        assert migrate.migrate(connection, roles=True) == (migrate.VERSION, migrate.VERSION)
+    made: list[db.Connection] = []
+
+    def connect() -> db.Connection:
+        made.append(db.connect(url, hot=True))
+        return made[-1]
+
+    yield connect
+    for connection in made:
+        connection.close()
+
+
+def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:
+    connection = on_15()
+    set_now(connection)
+    job = make(connection, args=b'{"a": 1}', dedupe_key="key")
+    assert value(connection, "select outlive.enqueue('work', dedupe_key => 'key')") == job
+    assert [one.ready for one in db.run(connection, store.lanes(["work"]))] == [True]
+    run_one(connection, Outcome.FAILED, error="no luck")
+    assert state(connection, job) is State.RETRYABLE
+    (change,) = db.run(connection, store.retry([job]))
+    assert (change.changed, change.state) == (True, "pending")
+    (claimed,) = claim(connection)
+    assert (claimed.attempt, claimed.args) == (2, b'{"a": 1}')
+    assert db.run(connection, store.renew(new_worker(), [claimed.token])) == {}
+    assert end(connection, Ended(claimed.token, result=b"3")) == []
+    assert end(connection, Ended(claimed.token, result=b"4")) == [claimed.token]
+    assert state(connection, job) is State.SUCCEEDED
+
+    cancelled = make(connection)
+    assert [one.changed for one in db.run(connection, store.cancel([cancelled]))] == [True]
+    assert state(connection, cancelled) is State.CANCELLED
+    killer = make_quarantined(connection)
+    assert values(connection, "select id from outlive.killers") == [killer]
+    assert [one.changed for one in db.run(connection, store.release([killer]))] == [True]
+    lost = claim(connection)[0]
+    set_now(connection, later_s=301)
+    assert [one.id for one in db.run(connection, store.expire())] == [lost.id]
+
+    set_now(connection, later_s=86400)
+    assert db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=60)) == (1, False)
+    assert db.run(connection, store.prune_jobs([cancelled, killer])) == 1
+    assert values(connection, "select id from outlive.jobs") == [killer]
+
+
+def test_the_tables_are_the_same_on_postgres_15(on_15: Connect, connection: db.Connection) -> None:
+    """Functions and views are printed differently by different servers; tables are not."""
+
+    def tables(on: db.Connection) -> list[str]:
+        return [line for line in catalog(on) if line.startswith(("column", "relation", "constraint", "index"))]
+
+    assert tables(on_15()) == tables(connection)

@@ -1,0 +1,320 @@
+"""Who may do what: each role can do its work, and is refused everything else."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+from psycopg.conninfo import make_conninfo
+
+from outlive import App, db, migrate, store
+from outlive.db import Statement
+from outlive.model import Ended
+from outlive.sql import statements
+from outlive.states import Outcome, State
+from tests.conftest import TEMPLATE
+from tests.store.making import WORKER, claim, enqueue, lane, limits, make, new_worker, request, state, value, values
+
+ROLES = ("outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job")
+VIEWS = ("job_states", "recent_jobs", "stuck_jobs", "killers", "worker_states", "queue_states", "source_health")
+TABLES = {
+    "schema_version": "version",
+    "jobs": "id",
+    "waiting": "id",
+    "running": "id",
+    "held": "id",
+    "attempts": "job_id",
+    "dedupe_keys": "id",
+    "workers": "id",
+    "sleepers": "worker",
+    "tasks": "name",
+    "queues": "name",
+    "sources": "name",
+    "progress": "job_id",
+}
+"""Each with one of its columns."""
+WRITES = (
+    "insert into outlive.TABLE default values",
+    "update outlive.TABLE set COLUMN = COLUMN where false",
+    "delete from outlive.TABLE where false",
+)
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+# Every function of the schema, called so that an allowed call does nothing or little.
+CALLS = {
+    "now": "select outlive.now()",
+    "policy_of": f"select outlive.policy_of('{NOBODY}', 'work')",
+    "verdict": "select outlive.verdict(null, 'succeeded', false, false, null, 0)",
+    "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
+    "caught": "select outlive.caught(w) from outlive.waiting w where false",
+    "fingerprint": "select outlive.fingerprint('work', '{}')",
+    "uuid7": "select outlive.uuid7()",
+    "wake": "select outlive.wake()",
+    "finish_unclaimed": f"select outlive.finish_unclaimed('{NOBODY}', 1, 0::smallint, 0::smallint, 0::smallint)",
+    "state_of": f"select outlive.state_of('{NOBODY}')",
+    "cancel": f"select outlive.cancel('{{{NOBODY}}}')",
+    "retry": f"select outlive.retry('{{{NOBODY}}}')",
+    "release": f"select outlive.release('{{{NOBODY}}}')",
+    "block": f"select outlive.block('{{{NOBODY}}}', 'why')",
+    "prune": f"select outlive.prune('{{{NOBODY}}}')",
+    "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
+    "replace": f"select outlive.replace('{NOBODY}')",
+    "complete": f"select outlive.complete(0, '{NOBODY}')",
+}
+CHANGES = (
+    "create table outlive.mine (id int)",
+    "create function outlive.mine() returns int language sql return 1",
+    "create or replace function outlive.wake() returns void language sql return null",
+    "alter table outlive.jobs add column mine int",
+    "alter function outlive.now() owner to current_user",
+    "drop table outlive.progress",
+    "drop view outlive.killers",
+    "truncate outlive.jobs",
+    "truncate outlive.attempts",
+    "create index on outlive.jobs (created_at)",
+    "create trigger mine before update on outlive.jobs execute function suppress_redundant_updates_trigger()",
+    "select nextval('outlive.running_token_seq'), setval('outlive.running_token_seq', 1)",
+    "drop schema outlive cascade",
+)
+
+
+def expectations() -> Iterator[tuple[str, str, bool]]:
+    """(role, SQL, allowed?) for every table, view and function, and for changes of the schema itself."""
+    for role in ROLES:
+        worker = role == "outlive_worker"
+        for table, column in TABLES.items():
+            yield role, f"table outlive.{table}", worker or table == "schema_version"
+            for write in WRITES:
+                write = write.replace("TABLE", table).replace("COLUMN", column)
+                yield role, write, worker and table != "schema_version"
+        for view in VIEWS:
+            yield role, f"table outlive.{view}", role in ("outlive_worker", "outlive_viewer")
+        for name, call in CALLS.items():
+            own = {"outlive_enqueue": "enqueue", "outlive_viewer": "now", "outlive_job": "complete"}.get(role)
+            yield role, call, worker or name == own
+        for change in CHANGES:
+            yield role, change, False
+
+
+@pytest.fixture(scope="module")
+def shared(server_url: str) -> Iterator[db.Connection]:
+    """One database for all the questions: what a role does here is rolled back."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template {TEMPLATE}")
+        with db.connect(make_conninfo(server_url, dbname=name)) as connection:
+            yield connection
+        admin.execute(f"drop database {name} with (force)")
+
+
+@contextmanager
+def acting_as(connection: psycopg.Connection[Any], role: str) -> Iterator[None]:
+    connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+    yield
+    connection.execute("reset role")
+
+
+def is_allowed(connection: db.Connection, role: str, statement: str) -> bool:
+    with connection.transaction(force_rollback=True), acting_as(connection, role):
+        try:
+            with connection.transaction():
+                connection.execute(statement.encode())
+        except errors.InsufficientPrivilege:
+            return False
+        except (errors.NotNullViolation, errors.UniqueViolation, errors.InternalError_):
+            return True  # It was let in; that what it wanted makes no sense is another matter.
+        except psycopg.Error as error:
+            if error.sqlstate != "OL002":
+                raise
+    return True
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_is_allowed_what_it_needs_and_refused_the_rest(shared: db.Connection, role: str) -> None:
+    mistakes = [
+        f"{statement}: {'refused' if allowed else 'allowed'}"
+        for who, statement, allowed in expectations()
+        if who == role and is_allowed(shared, who, statement) != allowed
+    ]
+    assert mistakes == []
+
+
+def test_every_table_view_and_function_is_asked_about(shared: db.Connection) -> None:
+    relations = "select relname from pg_class where relnamespace = 'outlive'::regnamespace and relkind = "
+    assert set(values(shared, relations + "'r'")) == TABLES.keys()
+    assert set(values(shared, relations + "'v'")) == set(VIEWS)
+    functions = "select proname from pg_proc where pronamespace = 'outlive'::regnamespace"
+    assert set(values(shared, functions)) == CALLS.keys()
+
+
+def test_a_role_of_somebody_else_may_do_nothing(shared: db.Connection) -> None:
+    asked = [statement for role, statement, _ in expectations() if role == "outlive_worker"]
+    with shared.transaction(force_rollback=True):
+        shared.execute("create role somebody_else nologin")
+        assert [one for one in asked if is_allowed(shared, "somebody_else", one)] == []
+
+
+def test_no_role_can_log_in_or_more_than_that(shared: db.Connection) -> None:
+    ours = "select rolname from pg_roles where rolname like 'outlive%'"
+    powers = " and (rolcanlogin or rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls)"
+    assert values(shared, ours + powers) == []
+    assert set(values(shared, ours)) == {"outlive_owner", *ROLES}
+
+
+def test_everything_belongs_to_the_owner(shared: db.Connection) -> None:
+    owners = (
+        "select relowner::regrole::text from pg_class where relnamespace = 'outlive'::regnamespace"
+        " union select proowner::regrole::text from pg_proc where pronamespace = 'outlive'::regnamespace"
+        " union select nspowner::regrole::text from pg_namespace where nspname = 'outlive'"
+    )
+    assert values(shared, owners) == ["outlive_owner"]
+
+
+def test_the_owner_can_change_the_schema_and_migrate(shared: db.Connection) -> None:
+    migrate.migrate(shared, roles=True)  # A database's own rights are not cloned with it.
+    with shared.transaction(force_rollback=True), acting_as(shared, "outlive_owner"):
+        shared.execute("alter table outlive.jobs add column mine int")
+        shared.execute("drop schema outlive cascade")
+        assert migrate.migrate(shared) == (0, migrate.VERSION)
+        assert migrate.migrate(shared, roles=True) == (migrate.VERSION, migrate.VERSION)
+
+
+def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(shared: db.Connection) -> None:
+    lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
+    found = {(name, *setting) for name, setting in shared.execute(lent.encode()).fetchall()}
+    assert found == {(name, "search_path=pg_catalog, pg_temp") for name in ("enqueue", "complete")}
+
+
+@contextmanager
+def login(admin: psycopg.Connection[Any], role: str) -> Iterator[str]:
+    """A login role that was granted this role and nothing else; its name."""
+    name = f"test_{uuid.uuid4().hex}"
+    admin.execute(sql.SQL("create role {} login in role {}").format(sql.Identifier(name), sql.Identifier(role)))
+    yield name
+    admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
+
+
+@contextmanager
+def session(connection: db.Connection, url: str, role: str) -> Iterator[db.Connection]:
+    with login(connection, role) as name, db.connect(make_conninfo(url, user=name), hot=True) as theirs:
+        yield theirs
+
+
+def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection, database_url: str) -> None:
+    done = set[str]()
+    with session(connection, database_url, "outlive_worker") as worker:
+
+        def run(statement: Statement[Any]) -> Any:
+            done.add(statement.name)
+            return db.run(worker, statement)
+
+        run(store.register_tasks([limits(max_crashes=1)]))
+        batch = [request(dedupe_key=f"key {n}") for n in range(8)]
+        run(store.enqueue(batch, max_args_bytes=100))
+        run(store.enqueue([request(dedupe_key="key 7", on_conflict="replace")], max_args_bytes=100, notify=True))
+        run(store.sleep(WORKER)), run(store.lanes(["work"])), run(store.wake(WORKER))
+        tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
+        run(store.renew(WORKER, tokens)), run(store.adopt(WORKER))
+        ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
+        ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
+        assert run(store.end_and_claim(WORKER, ends)).stale == []
+        run(store.ended(tokens)), run(store.expire()), run(store.quarantine_killers()), run(store.clear_suspects())
+        run(store.claim_suspect(WORKER, tasks=["work"]))
+        ids = [one.id for one in batch]
+        run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
+        run(store.pause_queue("default")), run(store.resume_queue("default"))
+        run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.attempts(ids[0]))
+        run(store.list_jobs()), run(store.killers()), run(store.stuck()), run(store.queues()), run(store.stats())
+        run(store.health()), run(store.task_names()), run(store.choose([State.PENDING], limit=10))
+        run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
+        run(store.prune_jobs(ids))
+        migrate.check(worker)
+    assert done == statements().keys()
+
+
+def job_of_the_client() -> None: ...
+
+
+@pytest.mark.parametrize("role", ["outlive_enqueue", "outlive_worker"])
+def test_a_client_needs_no_more_than_the_right_to_enqueue(
+    connection: db.Connection, database_url: str, role: str
+) -> None:
+    with login(connection, role) as name:
+        app = App(make_conninfo(database_url, user=name))
+        task = app.task(job_of_the_client)
+        try:
+            first = task.using(dedupe_key="key").enqueue()
+            second = task.using(dedupe_key="key", on_conflict="replace").enqueue()
+            many = app.enqueue_many([task.job() for _ in range(3)])
+        finally:
+            app.connections.close()
+    assert [state(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 4
+
+
+def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(
+    connection: db.Connection, database_url: str
+) -> None:
+    with session(connection, database_url, "outlive_enqueue") as client:
+        with client.transaction():
+            enqueue(client, [request(), request(dedupe_key="key")], notify=True)
+        with pytest.raises(errors.InsufficientPrivilege):
+            db.run(client, store.stats())
+    assert value(connection, "select count(*) from outlive.waiting") == 2
+
+
+def test_a_viewer_sees_through_the_views_what_it_may_not_touch(connection: db.Connection, database_url: str) -> None:
+    job = make(connection)
+    claim(connection)
+    with session(connection, database_url, "outlive_viewer") as viewer:
+        seen = viewer.execute("select id, status from outlive.job_states").fetchall()
+        with pytest.raises(errors.InsufficientPrivilege):
+            viewer.execute("update outlive.source_health set enabled = false")
+    assert seen == [(job, "running")]
+
+
+def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Connection, database_url: str) -> None:
+    job = make(connection, dedupe_key="key")
+    (claimed,) = claim(connection)
+    with session(connection, database_url, "outlive_job") as child:
+        with pytest.raises(psycopg.Error, match="no longer this worker's"):
+            child.execute("select outlive.complete(%s, %s)", [claimed.token, new_worker()])
+        with pytest.raises(errors.InsufficientPrivilege):
+            child.execute("select outlive.cancel(%s)", [[job]])
+        child.execute("select outlive.complete(%s, %s, '3')", [claimed.token, WORKER])
+    assert state(connection, job) is State.SUCCEEDED
+    assert value(connection, "select count(*) from outlive.dedupe_keys") == 0
+
+
+def test_without_asking_for_roles_a_database_gets_the_schema_of_who_migrates_it(
+    connection: db.Connection, empty_database_url: str
+) -> None:
+    """Even where the roles exist, for some other database: whoever migrates this one may not give it away."""
+    with login(connection, "pg_monitor") as name:
+        database = psycopg.conninfo.conninfo_to_dict(empty_database_url)["dbname"]
+        connection.execute(sql.SQL("alter database {} owner to {}").format(*map(sql.Identifier, (str(database), name))))
+        with db.connect(make_conninfo(empty_database_url, user=name)) as theirs:
+            assert migrate.migrate(theirs) == (0, migrate.VERSION)
+            assert migrate.migrate(theirs) == (migrate.VERSION, migrate.VERSION)
+            job = make(theirs)
+            assert state(theirs, job) is State.PENDING
+        with psycopg.connect(empty_database_url) as admin:
+            admin.execute(sql.SQL("reassign owned by {} to current_user").format(sql.Identifier(name)))
+
+
+def test_what_a_migration_makes_anew_is_open_to_the_same_roles(connection: db.Connection) -> None:
+    def rights() -> list[str]:
+        relations = "select format('%s %s %s', oid::regclass, relowner::regrole, relacl) from pg_class"
+        functions = "select format('%s %s %s', oid::regprocedure, proowner::regrole, proacl) from pg_proc"
+        ours = " where {}namespace = 'outlive'::regnamespace and {}name !~ '_(pkey|key|seq)$'"
+        return sorted(
+            values(connection, relations + ours.replace("{}", "rel"))
+            + values(connection, functions + ours.replace("{}", "pro"))
+        )
+
+    before = rights()
+    connection.execute("drop schema outlive cascade")
+    assert migrate.migrate(connection, roles=True) == (0, migrate.VERSION)
+    assert rights() == before

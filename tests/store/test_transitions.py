@@ -1,0 +1,119 @@
+"""Every event from every state, compared with the one page that says what is legal."""
+
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outlive import db, states
+from outlive.states import State
+from tests.conftest import TEMPLATE
+from tests.store.acting import (
+    BERT,
+    CARL,
+    EVENTS,
+    FENCED,
+    TOMORROW,
+    Place,
+    Scene,
+    assert_sound,
+    bring,
+    clear,
+    contents,
+    define,
+    fire,
+    legal,
+    set_clock,
+    state_of,
+)
+
+ARROWS = [(t.event, before, after) for t in states.TRANSITIONS for before in t.before for after in t.after]
+
+
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    """One database for all of them: making it would take longer than all else."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template {TEMPLATE}")
+        yield make_conninfo(server_url, dbname=name)
+        admin.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture(autouse=True)
+def _cleared(connection: db.Connection) -> None:
+    clear(connection)
+
+
+def circumstances(before: State | None, after: State | None) -> dict[str, object]:
+    """The options of a job that make an event which may end in several states end in this one."""
+    if before is not State.RUNNING:
+        return {}
+    if after is State.FAILED:
+        return {"max_attempts": 1, "on_worker_death": "fail"}
+    if after is State.QUARANTINED:
+        return {"max_crashes": 1, "max_losses": 1}
+    return {}
+
+
+def named(value: object) -> str:
+    return str(value or Place.NOWHERE)
+
+
+def prepare(connection: db.Connection, *, lowered: bool) -> None:
+    """Tomorrow leases are over, and backoffs too; perhaps the limit of crashes was lowered meanwhile."""
+    set_clock(connection, TOMORROW)
+    if lowered:
+        define(connection, max_crashes=1)
+
+
+@pytest.mark.parametrize("place", Place, ids=named)
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_event_does_what_the_page_says_and_otherwise_nothing(
+    connection: db.Connection, event: str, place: Place
+) -> None:
+    scene = bring(connection, place)
+    prepare(connection, lowered=event == "quarantine")
+    before = contents(connection)
+    fire(connection, event, scene)
+    if expected := legal(event, place):
+        assert state_of(connection, scene.job) in expected
+        assert contents(connection) != before
+    else:
+        assert contents(connection) == before
+    assert_sound(connection)
+
+
+@pytest.mark.parametrize(("event", "before", "after"), ARROWS, ids=named)
+def test_every_arrow_of_the_page_is_taken(
+    connection: db.Connection, event: str, before: State | None, after: State | None
+) -> None:
+    place = Place.SUSPECT if event == "claim_suspect" else Place(before) if before else Place.NOWHERE
+    # A job that failed before is retryable wherever it would otherwise be pending.
+    failed_before = after is State.RETRYABLE and event in ("hand_back", "expire", "release")
+    scene = bring(connection, place, options=circumstances(before, after), failed_before=failed_before)
+    prepare(connection, lowered=before is State.RETRYABLE and after is State.QUARANTINED)
+    fire(connection, event, scene)
+    assert state_of(connection, scene.job) is after
+    assert_sound(connection)
+
+
+@pytest.mark.parametrize("event", sorted(FENCED))
+def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Connection, event: str) -> None:
+    scene = bring(connection, Place.RUNNING)
+    fire(connection, "hand_back", scene)
+    fire(connection, "claim", scene)
+    before = contents(connection)
+    for worker in (scene.worker, BERT):
+        fire(connection, event, Scene(scene.job, worker, scene.token))
+    assert contents(connection) == before
+
+
+@pytest.mark.parametrize("event", sorted(FENCED))
+def test_the_right_token_in_another_workers_hand_changes_nothing(connection: db.Connection, event: str) -> None:
+    scene = bring(connection, Place.RUNNING)
+    before = contents(connection)
+    fire(connection, event, Scene(scene.job, CARL, scene.token))
+    assert contents(connection) == before
