@@ -1,0 +1,248 @@
+"""Jobs that go wrong in every way we know, as an app that workers import. The product has no such hooks."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import outlive
+
+app = outlive.App()
+
+
+@app.task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@app.task
+async def add_slowly(a: int, b: int) -> int:
+    await asyncio.sleep(0.01)
+    return a + b
+
+
+@app.task(recycle_after=10000)
+def warm(n: int = 0) -> int:
+    return os.getpid()
+
+
+@app.task
+def own_pid() -> list[int]:
+    return [os.getpid(), os.getpgid(0), os.getsid(0), os.getppid()]
+
+
+@app.task(preload=False)
+def cold() -> list[int]:
+    return [os.getpid(), "tests.only_when_preloaded" in sys.modules]
+
+
+@app.task(backoff=0)
+def segfault() -> None:
+    print("the last words before the segfault", flush=True)
+    ctypes.string_at(0)
+
+
+@app.task(backoff=0)
+def die_by(name: str) -> None:
+    os.kill(os.getpid(), getattr(signal, name))
+    time.sleep(60)
+
+
+@app.task(backoff=0)
+def exit_with(code: int) -> None:
+    os._exit(code)
+
+
+@app.task(backoff=0, max_attempts=2)
+def raise_error(message: str = "no") -> None:
+    raise ValueError(message)
+
+
+@app.task(backoff=0, max_attempts=2)
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def hang() -> None:
+    time.sleep(600)
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def hold_the_gil() -> None:
+    ctypes.PyDLL(None).sleep(600)
+
+
+@app.task(max_attempts=1)
+def stop_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@app.task(memory="64MB", max_crashes=1)
+def eat_memory() -> None:
+    eaten = []
+    while True:
+        eaten.append(b"x" * 4_000_000)
+        time.sleep(0.01)
+
+
+@app.task(max_attempts=1)
+def raise_memory_error() -> None:
+    raise MemoryError("no more")
+
+
+@app.task(max_attempts=1)
+def stall() -> None:
+    time.sleep(600)
+
+
+@app.task
+def leave_grandchildren(path: str) -> None:
+    """A plain child, and one that forked twice and has a session of its own."""
+    plain = subprocess.Popen(["sleep", "600"])
+    script = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
+    script += f"  open({path!r}, 'w').write(str(os.getpid()))\n  time.sleep(600)\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    while not Path(path).exists() or not Path(path).read_text():
+        time.sleep(0.01)
+    Path(path + ".plain").write_text(str(plain.pid))
+
+
+@app.task
+def kill_parent() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+@app.task
+def flood(megabytes: int) -> str:
+    block = b"x" * 1_000_000
+    for _ in range(megabytes):
+        os.write(1, block)
+    os.write(1, b"the end")
+    return "done"
+
+
+@app.task(max_attempts=1)
+def return_this(kind: str) -> object:
+    match kind:
+        case "huge":
+            return "x" * 50_000_000
+        case "nan":
+            return float("nan")
+        case "nul":
+            return "a\0b"
+        case "surrogate":
+            return "\ud800"
+        case "object":
+            return object()
+        case _:
+            return {1, 2, 3}
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("nor that")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@app.task(max_attempts=1)
+def raise_unprintable() -> None:
+    raise Unprintable
+
+
+@app.task(max_attempts=1)
+def raise_huge() -> None:
+    raise ValueError("y" * 20_000_000 + "\0\ud800")
+
+
+@app.task(max_attempts=1)
+def exhaust_descriptors() -> int:
+    kept = []
+    try:
+        while True:
+            kept.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return len(kept)
+
+
+@app.task(backoff=0)
+def step_by_step(steps: int) -> object:
+    context = outlive.current()
+    start = context.last_checkpoint or 0
+    assert isinstance(start, int)
+    context.progress(start + 1, steps, f"step {start + 1}")
+    context.checkpoint(start + 1)
+    if start + 1 < steps:
+        raise ValueError("one step at a time")
+    return [context.attempt, context.last_checkpoint]
+
+
+@app.task
+def wait_for(path: str) -> str:
+    """Run until a file is there, or until told to stop."""
+    Path(path + f".{os.getpid()}.started").touch()
+    context = outlive.current()
+    while not Path(path).exists():
+        if context.stopping:
+            return "stopped by itself"
+        time.sleep(0.01)
+    return "seen"
+
+
+@app.task
+def clean_up(path: str) -> None:
+    """Ignore `stopping`; SIGTERM raises Stopped, and `finally` runs."""
+    Path(path + ".started").touch()
+    try:
+        time.sleep(600)
+    finally:
+        Path(path).write_text("cleaned up")
+
+
+@app.task
+def spawn_more(n: int) -> list[str]:
+    jobs = [add.enqueue(i, i) for i in range(n)]
+    return [str(job.id) for job in jobs] + [add.enqueue(20, 22).result(timeout=20)]  # type: ignore[list-item]
+
+
+@app.task
+def many_threads(n: int) -> int:
+    threads = [threading.Thread(target=time.sleep, args=(0.1,)) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return n
+
+
+@app.task(max_attempts=3)
+def retry_after(seconds: float) -> None:
+    raise outlive.Retry("later", after=seconds)
+
+
+@app.task
+def give_up() -> None:
+    raise outlive.Fail("never again")
+
+
+@app.task
+def not_needed() -> None:
+    raise outlive.Cancel("somebody else did it")
