@@ -77,6 +77,7 @@ ALIASES = {
 # Variables that begin like settings and are none.
 _NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG"})
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
+_LARGEST_BYTES = 256 * 1024 * 1024
 _COUNTS = frozenset({"slots", "max_attempts", "max_crashes", "max_losses"})
 
 
@@ -210,6 +211,9 @@ def _contradiction(c: Config) -> str | None:
     """Why these settings can't hold together, if they can't."""
     if c.lease_s <= 0 or c.renew_s <= 0 or c.heartbeat_s <= 0 or c.sweep_s <= 0:
         return "lease_s, renew_s, heartbeat_s and sweep_s must be more than zero"
+    for key, size_bytes in (("max_args_bytes", c.max_args_bytes), ("max_result_bytes", c.max_result_bytes)):
+        if size_bytes > _LARGEST_BYTES:
+            return f"{key} ({size_bytes}) is more than {_LARGEST_BYTES}: so large a value does not belong into a queue"
     if c.renew_s * 2 > c.lease_s:
         return (
             f"renew_s ({c.renew_s:g}) is more than half of lease_s ({c.lease_s:g}): a worker gives up its jobs one "

@@ -23,6 +23,7 @@ OnWorkerDeath = Literal["retry", "fail"]
 QuarantineBy = Literal["job", "fingerprint"]
 
 MAX_BACKOFF_STEPS = 32
+MAX_BACKOFF_S = 365 * 86400.0
 
 
 class Unset(msgspec.Struct, frozen=True):
@@ -62,13 +63,18 @@ def exponential(base_s: float, cap_s: float) -> tuple[float, ...]:
 def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
     """One base, a list of delays, or a function of n: always a list, because after a crash nobody can call it."""
     if callable(value):
-        return tuple(units.seconds(value(n)) for n in range(MAX_BACKOFF_STEPS))
+        return tuple(_step(value(n)) for n in range(MAX_BACKOFF_STEPS))
     if isinstance(value, float | int | str | timedelta):
         return exponential(units.seconds(value), cap_s)
-    steps = tuple(units.seconds(step) for step in value)
+    steps = tuple(_step(step) for step in value)
     if not 0 < len(steps) <= 1000:
         raise ConfigError("a list of backoff delays has from 1 to 1000 steps")
     return steps
+
+
+def _step(delay: Duration) -> float:
+    """No delay is longer than a year: so a function may grow as fast as it likes."""
+    return MAX_BACKOFF_S if isinstance(delay, int | float) and delay > MAX_BACKOFF_S else units.seconds(delay)
 
 
 def known(where: str, options: Iterable[str], names: Collection[str]) -> None:

@@ -20,11 +20,9 @@ def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, world: World) -> N
     assert [row["id"] for row in cli("jobs", "--json", "--task", "shop.parse").json] == [str(other)]
     assert [row["id"] for row in cli("jobs", "--json", "--queue", "slow").json] == [str(other)]
     table = cli("jobs").out
-    assert (
-        "ValueError: no" in table
-        and "shop.parse in slow" in table
-        and table.index(str(other)) < table.index(str(first))
-    )
+    assert "ValueError: no" in table
+    assert "shop.parse in slow" in table
+    assert table.index(str(other)) < table.index(str(first))
     assert cli("jobs", "--state", "blocked").out == "no job is like that\n"
 
 
@@ -37,7 +35,8 @@ def test_times_in_json_have_a_zone(cli: Cli, world: World) -> None:
 
 def test_an_unknown_state_is_wrong_use(cli: Cli) -> None:
     ran = cli("jobs", "--state", "sleeping")
-    assert ran.code == 2 and "quarantined" in ran.err
+    assert ran.code == 2
+    assert "quarantined" in ran.err
 
 
 def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, world: World) -> None:
@@ -46,9 +45,13 @@ def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, world: 
     shown = cli("show", job, "--json").json
     assert list(shown) == SHOW_KEYS.split()
     assert [list(attempt) for attempt in shown["attempts"]] == [ATTEMPT_KEYS.split()]
-    assert shown["state"] == "retryable" and shown["args"] == {"url": "https://x"} and shown["failures"] == 1
-    assert shown["attempts"][0]["worker"] == "crawler-1" and shown["attempts"][0]["outcome"] == "failed"
-    assert shown["progress"] is None and shown["result"] is None
+    assert shown["state"] == "retryable"
+    assert shown["args"] == {"url": "https://x"}
+    assert shown["failures"] == 1
+    assert shown["attempts"][0]["worker"] == "crawler-1"
+    assert shown["attempts"][0]["outcome"] == "failed"
+    assert shown["progress"] is None
+    assert shown["result"] is None
 
 
 def test_show_gives_the_result_and_the_progress(cli: Cli, world: World) -> None:
@@ -61,7 +64,8 @@ def test_show_gives_the_result_and_the_progress(cli: Cli, world: World) -> None:
     assert shown["result"] == {"n": 12345678901234567890}
     assert (shown["progress"]["current"], shown["progress"]["message"]) == (3, "page 3")
     text = cli("show", job).out
-    assert "3 of 10 page 3" in text and "12345678901234567890" in text
+    assert "3 of 10 page 3" in text
+    assert "12345678901234567890" in text
 
 
 def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, world: World) -> None:
@@ -78,7 +82,8 @@ def test_show_says_who_is_running_it(cli: Cli, world: World) -> None:
     job = world.job()
     assert "not tried yet" in cli("show", job).out
     world.claimed(job)
-    assert "running" in (text := cli("show", job).out) and "on crawler-1" in text
+    assert "running" in (text := cli("show", job).out)
+    assert "on crawler-1" in text
 
 
 def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
@@ -96,7 +101,8 @@ def test_killers_come_with_their_evidence(cli: Cli, world: World) -> None:
         assert evidence in table
     [row] = cli("killers", "--json").json
     assert (row["id"], row["signal"], row["crashes"]) == (str(job), "SIGSEGV", 3)
-    assert row["peak_memory_bytes"] == 512_000_000 and "read_xref" in row["stack"]
+    assert row["peak_memory_bytes"] == 512_000_000
+    assert "read_xref" in row["stack"]
 
 
 def test_a_job_whose_lease_has_ended_is_stuck(cli: Cli, world: World) -> None:
@@ -117,9 +123,9 @@ def test_stats_count_by_state_queue_and_task(cli: Cli, world: World) -> None:
     world.job("shop.parse", queue="slow")
     stats = cli("stats", "--json").json
     assert stats["jobs"] == 4
-    assert (
-        stats["by_state"]["pending"] == 3 and stats["by_state"]["succeeded"] == 1 and stats["by_state"]["failed"] == 0
-    )
+    assert stats["by_state"]["pending"] == 3
+    assert stats["by_state"]["succeeded"] == 1
+    assert stats["by_state"]["failed"] == 0
     assert stats["by_queue"] == {"default": 3, "slow": 1}
     assert stats["by_task"] == {"shop.fetch": 3, "shop.parse": 1}
     assert {"state": "pending", "queue": "slow", "task": "shop.parse", "jobs": 1} in stats["counts"]
@@ -135,17 +141,20 @@ def test_queues_can_be_listed_paused_and_resumed(cli: Cli, world: World) -> None
     assert cli("queues", "resume", "slow").out == "queue slow goes on\n"
     assert cli("queues", "--json").json[0]["paused"] is False
     again = cli("queues", "resume", "slow")
-    assert again.code == 1 and again.err == "outlive: queue slow was not paused; paused are: none\n"
+    assert again.code == 1
+    assert again.err == "outlive: queue slow was not paused; paused are: none\n"
 
 
 def test_pausing_a_queue_that_nobody_used_is_done_with_a_hint(cli: Cli) -> None:
     ran = cli("queues", "pause", "slwo")
-    assert ran.code == 0 and "is the name right?" in ran.out
+    assert ran.code == 0
+    assert "is the name right?" in ran.out
 
 
 def test_options_before_a_queues_command_are_not_silently_ignored(cli: Cli) -> None:
     ran = cli("queues", "--database-url", "postgresql:///other", "pause", "slow")
-    assert ran.code == 2 and ran.err == "outlive: put the options behind pause, not before it\n"
+    assert ran.code == 2
+    assert ran.err == "outlive: put the options behind pause, not before it\n"
 
 
 def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, world: World) -> None:
@@ -158,6 +167,7 @@ def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, world: World) -> No
         ran = cli(*words)
         assert ran.code == 0
         assert not [char for char in ran.out if char != "\n" and not char.isprintable()], words
-    assert "[red]boo[/red]" in cli("show", job).out and "[blink]q" in cli("queues").out
+    assert "[red]boo[/red]" in cli("show", job).out
+    assert "[blink]q" in cli("queues").out
     assert cli("show", job, "--json").json["attempts"][0]["error"] == HOSTILE
     assert "\x9b" not in cli("show", job, "--json").out

@@ -16,6 +16,7 @@ from outlive.model import Claimed, Ended, JobRequest, Lane, new_job_id
 from outlive.states import Outcome
 
 PASSWORD = "s3cret-pass"
+WORKER = UUID("11111111-1111-4111-8111-111111111111")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class World:
     """Makes jobs and moves them on as a worker would."""
 
     connection: db.Connection
-    worker: UUID = UUID("11111111-1111-4111-8111-111111111111")
+    worker: UUID = WORKER
 
     def job(
         self, task: str = "shop.fetch", *, args: bytes = b"{}", queue: str = "default", key: str | None = None

@@ -4,10 +4,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import outlive
 from outlive import db
 from tests.client.example import app_at
+
+# Property tests leave no file behind, and a busy machine does not fail them.
+settings.register_profile("quiet", database=None, deadline=None)
+settings.load_profile("quiet")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from outlive.cli.common import Desk, Json, app, command
 from outlive.cli.reading import QueueFilter, StateFilter, TaskFilter, queues_app
 from outlive.errors import ConfigError
 from outlive.model import Change
-from outlive.states import TRANSITIONS, State
+from outlive.states import State, legal
 
 BATCH = 500
 MOST = 1_000_000
@@ -80,8 +80,7 @@ def release(
 
 
 def _taken_by(verb: str) -> list[State]:
-    taken = {before for transition in TRANSITIONS if transition.event == verb for before in transition.before}
-    return [state for state in State if state in taken]
+    return [state for state in State if legal(verb, state)]
 
 
 def _chosen(

@@ -117,21 +117,24 @@ _RELOAD = "select pg_reload_conf()"
 def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
     """What needs a person just now."""
     if stuck := health["stuck"]:
-        yield Finding(
-            "problem", f"{stuck:,} jobs are stuck: nobody has reaped them", "outlive stuck; then start a worker"
-        )
+        what = f"{_are(stuck, 'job')} stuck: nobody has reaped what a silent worker left"
+        yield Finding("problem", what, "outlive stuck; then start a worker")
     else:
         yield Finding("fine", "no job is stuck")
     if quarantined := health["quarantined"]:
         yield Finding(
-            "advice", f"{quarantined:,} jobs are in quarantine", "outlive killers; then release or prune them"
+            "advice", f"{_are(quarantined, 'job')} in quarantine", "outlive killers; then release or prune them"
         )
     else:
         yield Finding("fine", "no job is in quarantine")
     workers = health["active_workers"]
     if workers:
-        yield Finding("fine", f"{workers} workers are active")
+        yield Finding("fine", f"{_are(workers, 'worker')} active")
     elif ready:
-        yield Finding("problem", f"{ready:,} jobs are ready and no worker is active", "outlive worker pkg.module:app")
+        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", "outlive worker pkg.module:app")
     else:
         yield Finding("advice", "no worker is active", "outlive worker pkg.module:app, once there are jobs")
+
+
+def _are(count: int, thing: str) -> str:
+    return f"1 {thing} is" if count == 1 else f"{count:,} {thing}s are"

@@ -95,7 +95,7 @@ def _imported(name: str) -> object:
             raise AppNotFound(
                 f"the module {name} was found, but it imports {error.name}, which is not there"
             ) from error
-        missing = f"there is no module {error.name}" + (f" in {name}" if error.name == name else f" (of {name})")
+        missing = f"there is no module {error.name}" + ("" if error.name == name else f" (for {name})")
         raise AppNotFound(
             f"{missing}: tried {os.getcwd()} (the current directory) and {len(sys.path) - 1} more places of sys.path, "
             f"first {sys.path[0] or os.getcwd()}; run it where the module is, or set PYTHONPATH"

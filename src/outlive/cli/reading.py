@@ -44,14 +44,14 @@ JOBS = (
     Column("task", task_in_queue, shrink="fold"),
     Column("state", state_of("state")),
     Column("tries", tries),
-    Column("created", time_of("created_at")),
-    Column("last error", of("error_message", "red"), shrink="cut"),
+    Column("created", time_of("created_at"), luxury=True),
+    Column("last error", of("error_message", "red"), shrink="cut", luxury=True),
 )
 STUCK = (
     Column("job", of("id")),
     Column("task", task_in_queue, shrink="fold"),
     Column("worker", of("locked_by"), shrink="fold"),
-    Column("started", time_of("locked_at")),
+    Column("started", time_of("locked_at"), luxury=True),
     Column("silent for", lambda row: Text(screen.duration(row["time_since_heartbeat_s"]), style="red")),
 )
 QUEUES = (
@@ -62,7 +62,7 @@ QUEUES = (
     Column("running", count_of("running"), "right"),
     Column("blocked", count_of("blocked"), "right"),
     Column("quarantined", count_of("quarantined", "bold magenta"), "right"),
-    Column("oldest ready", time_of("oldest_ready_at")),
+    Column("oldest ready", time_of("oldest_ready_at"), luxury=True),
 )
 
 

@@ -29,6 +29,8 @@ Cell = Callable[[Row], Text]
 PIPE_WIDTH = 160
 """How wide tables are where nobody can say: `| grep` wants a job on one line."""
 
+LUXURY_WIDTH = 110
+
 _COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _STATE_STYLES = {
     "pending": "cyan",
@@ -96,10 +98,14 @@ class Column:
     cell: Cell
     justify: Literal["left", "right"] = "left"
     shrink: Literal["cut", "fold"] | None = None
+    luxury: bool = False
+    """Left out where the screen is narrower than LUXURY_WIDTH."""
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, lines: bool = False) -> Table:
     made = Table(box=box.ROUNDED if lines else None, header_style="bold", pad_edge=lines, show_lines=lines)
+    if console().width < LUXURY_WIDTH:
+        columns = [column for column in columns if not column.luxury]
     for column in columns:
         made.add_column(column.title, justify=column.justify, no_wrap=column.shrink is None, overflow="fold")
     for row in rows:

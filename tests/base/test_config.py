@@ -1,0 +1,208 @@
+"""The configuration: defaults < file < environment < flags; what makes no sense is refused with a sentence."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.pretty import pretty_repr
+
+from outlive import config
+from outlive.errors import ConfigError
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test stands in an empty directory: ./outlive.toml is read."""
+    monkeypatch.chdir(tmp_path)
+
+
+def load(*, file: str | None = None, flags: Any = None, **environ: str) -> config.Config:
+    if file is not None:
+        Path("outlive.toml").write_text(file)
+    return config.load(environ=environ, flags=flags)
+
+
+def test_without_a_word_the_defaults_hold() -> None:
+    assert load() == config.Config()
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default() -> None:
+    file = "slots = 2\nmax_attempts = 2\nmax_crashes = 2"
+    found = load(file=file, OUTLIVE_MAX_ATTEMPTS="6", OUTLIVE_MAX_CRASHES="6", flags={"max_crashes": 7, "slots": None})
+    assert (found.slots, found.max_attempts, found.max_crashes, found.max_losses) == (2, 6, 7, 3)
+
+
+def test_the_file_may_be_named_and_must_then_exist() -> None:
+    Path("other.toml").write_text("slots = 3")
+    assert config.load("other.toml", environ={}).slots == 3
+    assert load(OUTLIVE_CONFIG="other.toml").slots == 3
+    with pytest.raises(ConfigError, match=r"missing\.toml can't be read: No such file"):
+        config.load("missing.toml", environ={})
+
+
+def test_a_file_that_is_not_toml_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"outlive\.toml is not valid TOML"):
+        load(file="slots: 3")
+    Path("outlive.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"outlive\.toml is not valid TOML"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "key", "meant"),
+    [
+        ("WORKER_ID", "w1", "name", "w1"),
+        ("JOB_LOCK_TIMEOUT_SECONDS", "60", "lease_s", 60.0),
+        ("CACHE_TTL_SECONDS", "5", "cache_ttl_s", 5.0),
+        ("CACHE_ENABLED", "false", "cache_enabled", False),
+    ],
+)
+def test_names_that_other_systems_use_are_understood_and_ours_win(
+    variable: str, value: str, key: str, meant: object
+) -> None:
+    assert getattr(load(**{variable: value}), key) == meant
+    assert getattr(load(**{variable: ""}), key) == getattr(config.Config(), key)
+    ours = {"name": "w2", "lease_s": "99", "cache_ttl_s": "99", "cache_enabled": "true"}[key]
+    assert getattr(load(**{variable: value, f"OUTLIVE_{key.upper()}": ours}), key) != meant
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "meant"),
+    [
+        ("lease_s", "5m", 300.0),
+        ("timeout_s", "none", None),
+        ("max_losses", "none", None),
+        ("memory_bytes", "512MB", 512_000_000),
+        ("queues", "fast, slow", ("fast", "slow")),
+        ("cache_enabled", "off", False),
+        ("cache_enabled", "Yes", True),
+        ("log_format", "json", "json"),
+        ("home", "/srv/outlive", "/srv/outlive"),
+        ("slots", "4", 4),
+    ],
+)
+def test_each_setting_is_read_from_its_text(key: str, written: str, meant: object) -> None:
+    assert getattr(load(**{f"OUTLIVE_{key.upper()}": written}), key) == meant
+
+
+def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
+    found = load(file='queues = ["fast", "slow"]\ncache_enabled = false\nstall_s = 1.5')
+    assert (found.queues, found.cache_enabled, found.stall_s) == (("fast", "slow"), False, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("lease_s", "soon", "lease_s: 'soon' is not a duration"),
+        ("slots", 0, "slots: 0 is not a whole number from 1 to 30000"),
+        ("slots", "2.5", "slots: '2.5' is not a whole number"),
+        ("slots", 2.5, "slots: 2.5 is not a whole number"),
+        ("slots", True, "slots: True is not a whole number"),
+        ("max_attempts", 40000, "max_attempts: 40000 is not a whole number"),
+        ("memory_bytes", "much", "memory_bytes: 'much' is not a size"),
+        ("max_args_bytes", "2GB", "max_args_bytes .* is more than"),
+        ("queues", "a,,b", "queues: 'a,,b' is not a list of names"),
+        ("queues", 5, "queues: 5 is not a list of names"),
+        ("cache_enabled", "perhaps", "cache_enabled: 'perhaps' is neither true nor false"),
+        ("log_format", "xml", "log_format: 'xml' is not a log format: there are text and json"),
+        ("name", 5, "name: it is not text"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_by_its_key(key: str, value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(flags={key: value})
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            {"file": "lease = 5"},
+            "the configuration file outlive.toml has the unknown setting lease; did you mean lease_s?",
+        ),
+        ({"OUTLIVE_SLOT": "5"}, "the environment has the unknown setting OUTLIVE_SLOT; did you mean slots?"),
+        ({"flags": {"slotz": 5}}, "a flag has the unknown setting slotz; did you mean slots?"),
+        ({"file": "qqqqq = 5"}, "the unknown setting qqqqq; the settings are database_url, home"),
+        ({"file": "[worker]\nslots = 5"}, "the unknown setting worker"),
+    ],
+)
+def test_a_setting_that_nobody_knows_is_refused_with_a_suggestion(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(**how)
+
+
+@pytest.mark.parametrize(
+    ("said", "follows"),
+    [
+        ({}, {"renew_s": 20, "heartbeat_s": 30, "stale_s": 60, "dead_s": 120}),
+        ({"lease_s": 40}, {"renew_s": 10}),
+        ({"lease_s": 1000}, {"renew_s": 20}),
+        ({"lease_s": 40, "renew_s": 5}, {"renew_s": 5}),
+        ({"heartbeat_s": 10}, {"stale_s": 20, "dead_s": 40}),
+        ({"heartbeat_s": 100}, {"stale_s": 200, "dead_s": 400}),
+        ({"stale_s": 20}, {"heartbeat_s": 10, "dead_s": 40}),
+        ({"dead_s": 20}, {"heartbeat_s": 5, "stale_s": 10}),
+        ({"dead_s": 4000}, {"heartbeat_s": 30, "stale_s": 60}),
+        ({"heartbeat_s": 10, "dead_s": 100}, {"stale_s": 20}),
+        ({"heartbeat_s": 1, "stale_s": 50, "dead_s": 51}, {}),
+    ],
+)
+def test_intervals_that_are_not_set_follow_from_those_that_are(
+    said: dict[str, object], follows: dict[str, float]
+) -> None:
+    found = load(flags=said)
+    assert {key: getattr(found, key) for key in follows} == follows
+    assert {key: getattr(found, key) for key in said} == said
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"lease_s": 0}, "must be more than zero"),
+        ({"sweep_s": 0}, "must be more than zero"),
+        ({"heartbeat_s": 0}, "must be more than zero"),
+        ({"renew_s": 0}, "must be more than zero"),
+        ({"lease_s": 10, "renew_s": 6}, "renew_s (6) is more than half of lease_s (10)"),
+        ({"heartbeat_s": 60, "stale_s": 60}, "heartbeat_s (60) is not below stale_s (60)"),
+        ({"heartbeat_s": 90, "dead_s": 120}, "heartbeat_s (90) is not below stale_s (60)"),
+        ({"stale_s": 60, "dead_s": 60}, "stale_s (60) is not below dead_s (60)"),
+        ({"grace_s": 5}, "grace_s is 5: it must be more than 5"),
+        ({"backoff_base_s": 10, "backoff_cap_s": 5}, "backoff_base_s (10) is more than backoff_cap_s (5)"),
+        ({"stall_s": 60, "timeout_s": 60}, "stall_s (60) is not below timeout_s (60)"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_with_the_reason(said: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        load(flags=said)
+
+
+def test_a_configuration_never_shows_its_secrets() -> None:
+    found = load(OUTLIVE_DATABASE_URL=f"postgresql://me:{SECRET}@host/db", OUTLIVE_DASHBOARD_TOKEN=SECRET)
+    shown = [repr(found), str(found), f"{found}", pretty_repr(found), repr([found])]
+    assert all(SECRET not in text and "max_attempts=5" in text.replace("\n", "") for text in shown)
+    assert found.dashboard_token == SECRET
+    assert "database_url=None" in repr(config.Config())
+
+
+@pytest.mark.parametrize(
+    "file", [f'database_url = ["{SECRET}"]', "dashboard_token = 271828", f'database_url = "{SECRET}']
+)
+def test_an_error_about_a_secret_does_not_show_it(file: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(file=file)
+    assert SECRET not in str(raised.value)
+    assert "271828" not in str(raised.value)
+
+
+def test_a_configuration_can_not_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        load().slots = 3  # type: ignore[misc]
+
+
+def test_every_default_is_one_that_load_would_accept() -> None:
+    said = {key: value for key, value in msgspec.structs.asdict(config.Config()).items() if value is not None}
+    assert load(flags=said) == config.Config()

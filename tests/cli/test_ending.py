@@ -1,0 +1,106 @@
+"""How commands end: exit codes, one line on stderr, no passwords, pipes that close, Ctrl-C."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.cli.world import PASSWORD, Cli, World, ended
+from tests.waiting import eventually
+
+COMMANDS = "migrate enqueue jobs show retry cancel release killers queues prune stats stuck doctor demo bench"
+
+
+def test_the_help_names_every_command() -> None:
+    ran = Cli(None)("--help")
+    assert ran.code == 0
+    assert [word for word in COMMANDS.split() if word not in ran.out] == []
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("migrate",), ("doctor",), ("prune",)])
+def test_a_database_that_is_not_there_is_exit_code_4(words: tuple[str, ...]) -> None:
+    ran = Cli(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db")(*words)
+    assert ran.code == 4
+    assert ran.err.startswith("outlive: the database can't be reached: ")
+    assert ran.err.count("\n") == 1
+    assert PASSWORD not in ran.err
+
+
+@pytest.mark.parametrize("url", ["postgresql//me:{}@host/db", "host=h password='{}"])
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_a_malformed_url_is_wrong_use_and_its_password_stays_secret(url: str, debug: tuple[str, ...]) -> None:
+    ran = Cli(url.format(PASSWORD))("jobs", *debug)
+    assert ran.code == 2
+    assert "outlive: database_url" in ran.err
+    assert PASSWORD not in ran.err + ran.out
+
+
+def test_an_unknown_setting_is_wrong_use(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("lese_s = 5\n")
+    ran = cli("jobs", "--config", tmp_path / "mine.toml")
+    assert ran.code == 2
+    assert "did you mean lease_s?" in ran.err
+
+
+def test_what_the_role_may_not_do_is_said_in_one_line(cli: Cli, database_url: str) -> None:
+    limited = make_conninfo(database_url, options="-c role=outlive_job")
+    ran = Cli(limited)("jobs")
+    assert ran.code == 1
+    assert ran.err.startswith("outlive: the database refused: permission denied")
+
+
+def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr("outlive.store.list_jobs", broken)
+    ran = cli("jobs")
+    assert ran.code == 1
+    assert ran.err == "outlive: this is a bug in outlive: KeyError: 'oops'; --debug shows where\n"
+    assert "Traceback" in cli("jobs", "--debug").err
+
+
+def test_a_pipe_that_closes_is_no_error(cli: Cli, world: World) -> None:
+    world.jobs(1500)
+    process = cli.process("jobs", "--limit", 10000, COLUMNS="160")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("job ")
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli: Cli, world: World) -> None:
+    world.job()
+    process = cli.process("jobs", "--watch", "--json")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith('[{"id":')
+    assert process.stdout.readline().startswith('[{"id":')
+    process.send_signal(signal.SIGINT)
+    assert ended(process).err == ""
+    assert process.returncode == 0
+
+
+def test_without_a_url_the_embedded_server_is_used_and_made_ready() -> None:
+    home = Path(tempfile.mkdtemp(prefix="outlive-cli-", dir="/var/tmp"))
+    home.chmod(0o755)
+    try:
+        ran = ended(Cli(None).process("jobs", "--json", OUTLIVE_HOME=str(home / "server")))
+        assert ran.json == []
+        assert "WARNING" in ran.err
+        assert f"using the embedded Postgres in {home / 'server'}" in ran.err
+        eventually(lambda: not list(home.rglob("postmaster.pid")), what="the server stops")
+    finally:
+        shutil.rmtree(home)
+
+
+def test_using_the_library_loads_nothing_of_the_command_line() -> None:
+    script = "import outlive, sys; sys.exit(bool({'typer', 'rich', 'outlive.cli'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,116 @@
+"""enqueue: the app is imported, the task is found, the arguments fit; or one line says what was tried."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.world import Cli, World, ended
+
+APP = """
+import outlive
+
+app = outlive.App()
+not_an_app = 1
+
+
+@app.task
+def fetch(url: str, tries: int = 1) -> None: ...
+
+
+@app.task(queue="slow")
+def parse(document: str, /) -> None: ...
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with somebody's app in it, as the current one."""
+    (tmp_path / "shop_tasks.py").write_text(APP)
+    (tmp_path / "shop_broken.py").write_text("import outlive\n1 / 0\n")
+    (tmp_path / "shop_lacking.py").write_text("import no_such_thing_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("shop_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_task_is_enqueued_with_its_options(cli: Cli, world: World) -> None:
+    words = ("--queue", "fast", "--source", "example.org", "--priority", 1, "--delay", "5m", "--dedupe-key", "k")
+    made = cli("enqueue", "shop_tasks:app", "shop_tasks.fetch", '{"url": "https://x"}', *words, "--json").json
+    assert made["enqueued"] is True
+    assert made["task"] == "shop_tasks.fetch"
+    shown = cli("show", made["id"], "--json").json
+    assert (shown["queue"], shown["source"], shown["priority"], shown["state"]) == ("fast", "example.org", 1, "pending")
+    assert shown["args"] == {"url": "https://x"}
+    assert shown["ready_at"] > shown["created_at"]
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None:
+    ran = cli("enqueue", "shop_tasks", "fetch", '["https://x", 3]')
+    id, _, rest = ran.out.partition(" ")
+    assert rest == "is enqueued\n"
+    assert cli("show", id, "--json").json["args"] == {"url": "https://x", "tries": 3}
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) -> None:
+    words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--dedupe-key", "k")
+    first = cli(*words, "--json").json["id"]
+    assert cli(*words).out == f"{first} has that dedupe key already: nothing was enqueued\n"
+    refused = cli(*words, "--on-conflict", "raise")
+    assert refused.code == 1
+    assert first in refused.err
+    assert cli(*words, "--on-conflict", "replace", "--json").json["enqueued"] is True
+    assert cli("show", first, "--json").json["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("shop_tsks:app", "fetch"), 3, "there is no module shop_tsks: tried {here} (the current directory) and"),
+        (("shop_tasks.deep:app", "fetch"), 3, "there is no module shop_tasks.deep"),
+        (("shop_tasks:ap", "fetch"), 3, "the module shop_tasks has nothing named ap: its apps are app"),
+        (("shop_tasks:not_an_app", "fetch"), 3, "shop_tasks:not_an_app is of type int, not an outlive.App"),
+        (
+            ("shop_broken:app", "fetch"),
+            3,
+            "importing shop_broken failed: ZeroDivisionError: division by zero ({here}/shop_",
+        ),
+        (
+            ("shop_lacking:app", "fetch"),
+            3,
+            "shop_lacking was found, but it imports no_such_thing_at_all, which is not there",
+        ),
+        (("./shop_tasks.py:app", "fetch"), 3, "is not the name of a module: write it like shop_tasks:app"),
+        (("shop_tasks:app", "fetsh"), 2, "has no task 'fetsh'; did you mean shop_tasks.fetch?"),
+        (("shop_tasks:app", "zzz"), 2, "has no task 'zzz'; it has shop_tasks.fetch, shop_tasks.parse"),
+        (("shop_tasks:app", "fetch", "{}"), 2, "missing a required argument: 'url'"),
+        (("shop_tasks:app", "fetch", '{"url": "x", "trys": 2}'), 2, "unexpected keyword argument 'trys'"),
+        (("shop_tasks:app", "fetch", "[1, 2, 3]"), 2, "too many positional arguments"),
+        (("shop_tasks:app", "fetch", "url=x"), 2, "the arguments are not JSON"),
+        (("shop_tasks:app", "fetch", '"x"'), 2, "neither an object nor an array"),
+        (("shop_tasks:app", "fetch", '["x"]', "--priority", "12"), 2, "priority"),
+        (("shop_tasks:app", "fetch", '["x"]', "--delay", "soon"), 2, "is not a duration"),
+        (("shop_tasks:app", "fetch", '["x"]', "--on-conflict", "fight"), 2, "it can be skip, raise or replace"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_and_nothing_is_enqueued(
+    cli: Cli, shop: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    ran = cli("enqueue", *words)
+    assert ran.code == code, ran
+    assert said.format(here=shop) in ran.err
+    assert ran.err.count("\n") == 1
+    assert cli("jobs", "--json").json == []
+
+
+def test_a_real_process_finds_the_app_in_its_current_directory(cli: Cli, shop: Path) -> None:
+    ran = ended(cli.process("enqueue", "shop_tasks:app", "parse", '["x"]', "--json", PYTHONSAFEPATH="1"))
+    assert ran.json["task"] == "shop_tasks.parse"
+    assert os.getcwd() == str(shop)

@@ -1,0 +1,39 @@
+"""migrate: once, again, only looking, and as a script."""
+
+import psycopg
+import pytest
+
+from outlive import migrate
+from tests.cli.world import Cli
+
+
+def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_database_url: str) -> None:
+    cli = Cli(empty_database_url)
+    before = cli("migrate", "--check")
+    assert before.code == 5
+    assert before.err == "outlive: the database has no outlive schema yet: run `outlive migrate`\n"
+    assert cli("migrate").out == f"schema version none is now {migrate.VERSION}\n"
+    assert cli("migrate").out == f"schema version {migrate.VERSION}\n"
+    assert cli("migrate", "--check").code == 0
+    assert cli("migrate", "--roles").out.endswith("the roles are there\n")
+
+
+def test_the_printed_script_makes_the_schema(empty_database_url: str) -> None:
+    script = Cli(None)("migrate", "--sql", "--roles").out
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute(script.encode())
+    assert Cli(empty_database_url)("migrate", "--check").code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("jobs",), ("show", "01a1dd4a-5690-7153-9dec-d38bcb1117af"), ("retry", "--all"), ("stats",)]
+)
+def test_no_command_works_on_another_schema(empty_database_url: str, words: tuple[str, ...]) -> None:
+    ran = Cli(empty_database_url)(*words)
+    assert ran.code == 5
+    assert "outlive migrate" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_check_goes_with_nothing_else(cli: Cli) -> None:
+    assert cli("migrate", "--check", "--roles").code == 2

@@ -1,0 +1,116 @@
+"""One app in many threads, forked processes and event loops: none disturbs another."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlive
+from outlive import db
+from tests.client.example import add
+from tests.waiting import eventually
+
+Query = Callable[..., list[tuple[Any, ...]]]
+OTHERS = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+
+def test_eight_threads_enqueue_through_one_app(app: outlive.App, query: Query) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        jobs = list(threads.map(add.enqueue, range(800)))
+    assert len({job.id for job in jobs}) == 800
+    assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(800, 800)]
+    assert query(OTHERS)[0][0] <= 8
+
+
+def test_no_more_connections_are_kept_than_a_few(app: outlive.App, query: Query) -> None:
+    together = threading.Barrier(12)
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(lambda _: app.connections.within(lambda _: together.wait(30)), range(12)))
+    eventually(lambda: query(OTHERS)[0][0] <= 8)
+
+
+@pytest.mark.parametrize("way", ["plainly", "within_a_loop", "amid_threads", "as_servers_do"])
+def test_a_process_may_fork_after_it_has_used_its_app(
+    app: outlive.App, query: Query, database_url: str, way: str
+) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "dev",
+            "-W",
+            "ignore::DeprecationWarning",
+            "-m",
+            "tests.client.forking",
+            way,
+            database_url,
+        ],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
+    jobs = query(
+        "select (args->>'a')::int as a, count(*)::int from outlive.jobs where args->>'a' <> '1' group by 1 order by 1"
+    )
+    expected = {
+        "plainly": [(0, 2), (100, 1)],
+        "within_a_loop": [(0, 2), (100, 1)],
+        "amid_threads": [(0, 2), *((n, 2) for n in range(2, 6)), (100, 1)],
+        "as_servers_do": [(0, 1), *((n, 1) for n in range(2, 30)), (100, 2)],
+    }
+    assert jobs == expected[way]
+
+
+def test_one_event_loop_after_another_uses_the_same_app(app: outlive.App, query: Query) -> None:
+    for n in range(3):
+        asyncio.run(add.aenqueue(n))
+    assert query("select count(*) from outlive.jobs") == [(3,)]
+
+
+def test_connections_of_an_event_loop_that_has_ended_are_not_kept(app: outlive.App, query: Query) -> None:
+    app.connections.close()
+    for n in range(3):
+        asyncio.run(add.aenqueue(n))
+    gc.collect()
+    eventually(lambda: query(OTHERS) == [(0,)])
+
+
+def test_many_tasks_of_one_event_loop_enqueue_at_once(app: outlive.App, query: Query) -> None:
+    async def use() -> None:
+        await asyncio.gather(*(add.aenqueue(n) for n in range(40)))
+        await app.connections.aclose()
+
+    asyncio.run(use())
+    assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(40, 40)]
+
+
+def test_a_task_cancelled_while_it_enqueues_leaves_a_clean_connection(
+    app: outlive.App, query: Query, connect: Callable[[], db.Connection]
+) -> None:
+    blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+    async def use() -> None:
+        with connect() as locker, locker.transaction():
+            locker.execute("lock table outlive.jobs in access exclusive mode")
+            task = asyncio.create_task(add.aenqueue(1))
+            while query(blocked) != [(1,)]:
+                await asyncio.wait([task], timeout=0.01)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+        await asyncio.wait_for(add.aenqueue(2), 10)
+        await app.connections.aclose()
+
+    asyncio.run(use())
+    assert query("select args->>'a' from outlive.jobs") == [("2",)]

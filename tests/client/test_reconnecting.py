@@ -1,0 +1,206 @@
+"""The database goes away and comes back: what was acknowledged is there exactly once, and nobody waits for ever."""
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import outlive
+from outlive import db, embedded, migrate
+from tests.client.example import add, app_at
+from tests.waiting import eventually
+
+Query = Callable[..., list[tuple[Any, ...]]]
+TERMINATE = """
+select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+"""
+PASSWORD = "correct-horse"
+
+
+class Busy:
+    """Threads that enqueue one job after the other, each with a number of its own, until they are told to stop."""
+
+    def __init__(self, threads: int) -> None:
+        self.acknowledged: list[tuple[outlive.Job[int], int]] = []
+        self._enough = threading.Event()
+        self._pool = ThreadPoolExecutor(threads)
+        self._done = [self._pool.submit(self._enqueue, first, threads) for first in range(threads)]
+
+    def _enqueue(self, n: int, step: int) -> None:
+        while not self._enough.is_set():
+            self.acknowledged.append((add.enqueue(n), n))
+            n += step
+
+    def await_more(self, jobs: int) -> None:
+        wanted = len(self.acknowledged) + jobs
+        eventually(lambda: len(self.acknowledged) >= wanted or self._failed(), within_s=30)
+
+    def _failed(self) -> bool:
+        return any(done.done() for done in self._done)
+
+    def stop(self) -> list[tuple[Any, int]]:
+        self._enough.set()
+        self._pool.shutdown()
+        for done in self._done:
+            done.result()
+        return sorted((job.id, n) for job, n in self.acknowledged)
+
+
+def test_a_terminated_backend_is_not_noticed(app: outlive.App, query: Query) -> None:
+    add.enqueue(1)
+    assert query(TERMINATE) == [(True,)]
+    add.enqueue(2)
+    assert query("select count(*) from outlive.jobs") == [(2,)]
+
+
+def test_a_terminated_backend_of_an_event_loop_is_not_noticed(app: outlive.App, query: Query) -> None:
+    async def use() -> None:
+        await add.aenqueue(1)
+        assert query(TERMINATE) != []
+        await add.aenqueue(2)
+        await app.connections.aclose()
+
+    asyncio.run(use())
+    assert query("select count(*) from outlive.jobs") == [(2,)]
+
+
+def test_all_idle_connections_broken_at_once_cost_one_repetition(app: outlive.App, query: Query) -> None:
+    together = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: app.connections.within(lambda _: together.wait(30)), range(8)))
+    assert len(query(TERMINATE)) == 8
+    start = time.monotonic()
+    add.enqueue(1)
+    assert time.monotonic() - start < 1
+    assert query("select count(*) from outlive.jobs") == [(1,)]
+
+
+def test_all_idle_connections_of_an_event_loop_broken_at_once_cost_one_repetition(
+    app: outlive.App, query: Query
+) -> None:
+    async def use() -> None:
+        together = asyncio.Event()
+        arrived = 0
+
+        async def meet(_: db.AsyncConnection) -> None:
+            nonlocal arrived
+            arrived += 1
+            if arrived == 8:
+                together.set()
+            await together.wait()
+
+        await asyncio.gather(*(app.connections.awithin(meet) for _ in range(8)))
+        assert len(query(TERMINATE)) >= 8
+        start = time.monotonic()
+        await add.aenqueue(1)
+        assert time.monotonic() - start < 1
+        await app.connections.aclose()
+
+    asyncio.run(use())
+    assert query("select count(*) from outlive.jobs") == [(1,)]
+
+
+def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated_again_and_again(
+    app: outlive.App, query: Query
+) -> None:
+    busy = Busy(threads=4)
+    for _ in range(15):
+        busy.await_more(10)
+        query(TERMINATE)
+    busy.await_more(10)
+    acknowledged = busy.stop()
+    assert sorted(query("select id, (args->>'a')::int from outlive.jobs")) == acknowledged
+    assert query("select count(*)::int from outlive.waiting") == [(len(acknowledged),)]
+
+
+@pytest.fixture
+def server() -> Iterator[Path]:
+    """Where a server of this test's own lives."""
+    base = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
+    os.chmod(base, 0o755)  # As root the server is somebody else.
+    yield base / "server"
+    embedded.release(base / "server", wait_s=10)
+    shutil.rmtree(base)
+
+
+def test_a_server_that_is_stopped_for_a_second_loses_nothing_and_nobody_sees_it(server: Path) -> None:
+    settings = {"fsync": "off"}
+    url = embedded.ensure(server, settings=settings)
+    with db.connect(url) as connection:
+        migrate.migrate(connection)
+    app = app_at(url)
+    busy = Busy(threads=2)
+    busy.await_more(10)
+    assert embedded.release(server, wait_s=10)
+    stopped = time.monotonic()
+    eventually(lambda: time.monotonic() > stopped + 1)
+    before = len(busy.acknowledged)
+    assert embedded.ensure(server, settings=settings) == url
+    busy.await_more(10)
+    acknowledged = busy.stop()
+    assert len(acknowledged) > before
+    with psycopg.connect(url) as reader:
+        assert sorted(reader.execute("select id, (args->>'a')::int from outlive.jobs")) == acknowledged
+    app.connections.close()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_where_nothing_listens_the_error_says_so_in_time_and_without_the_password() -> None:
+    app = app_at(f"postgresql://somebody:{PASSWORD}@127.0.0.1:{free_port()}/shop")
+
+    async def use() -> list[Any]:
+        enqueues = asyncio.to_thread(add.enqueue, 1), add.aenqueue(1)
+        return list(await asyncio.gather(*enqueues, return_exceptions=True))
+
+    start = time.monotonic()
+    errors = asyncio.run(use())
+    assert time.monotonic() - start < 10
+    for error in errors:
+        assert isinstance(error, outlive.DatabaseUnreachable)
+        assert "the database can't be reached" in str(error)
+        assert "127.0.0.1" in str(error)
+        assert PASSWORD not in f"{error!r} {error.__cause__!r}"
+    app.connections.close()
+
+
+@pytest.mark.long
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        app_at(f"postgresql://somebody:{PASSWORD}@127.0.0.1:{silent.getsockname()[1]}/shop")
+        start = time.monotonic()
+        with pytest.raises(outlive.DatabaseUnreachable, match="timeout"):
+            add.enqueue(1)
+        assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"somebody:{PASSWORD}@host/shop",
+        f"mysql://somebody:{PASSWORD}@host/shop",
+        f"postgresql://a:b {PASSWORD}@host/shop",
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_quoting_its_password(url: str) -> None:
+    app_at(url)
+    with pytest.raises(outlive.ConfigError, match="write it like postgresql://") as raised:
+        add.enqueue(1)
+    assert PASSWORD not in str(raised.value)
+    assert raised.value.__suppress_context__

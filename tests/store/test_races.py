@@ -1,0 +1,307 @@
+"""Two connections at once on one job, for every pair of events; batches in opposite order; and a brawl of eight.
+
+The first event happens in a transaction that is still open when the second one comes. The second has then either
+finished (it skipped what is locked, or there was nothing for it to do) or waits; then the first commits, or rolls back.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from outlive import db, store
+from outlive.model import Ended, JobRequest, new_job_id
+from outlive.states import FINISHED, Outcome, State
+from tests.store.acting import (
+    ANNA,
+    ENDS,
+    EVENTS,
+    FENCED,
+    LANE,
+    TASK,
+    TOMORROW,
+    Place,
+    Scene,
+    assert_sound,
+    bring,
+    claim,
+    clear,
+    define,
+    enqueue,
+    fire,
+    legal,
+    set_clock,
+    state_of,
+)
+from tests.waiting import eventually
+
+T = TypeVar("T")
+Connect = Callable[[], db.Connection]
+
+# Statements that skip what somebody has locked; they find it the next time they come by.
+SKIPPING = frozenset({"claim", "claim_suspect", "renew", "expire", "quarantine", "prune"})
+RACES = [(place, event) for place in Place for event in EVENTS if legal(event, place)]
+
+
+def after(event: str, places: set[Place], *, before: Place, first: str | None = None) -> set[Place]:
+    """Where a job may be after an event, if it was in one of these places when that had its turn."""
+    stale = event in FENCED and before is not Place.RUNNING
+    not_due = event == "expire" and first in ("renew", "claim", "claim_suspect")
+    if stale or not_due:
+        return places
+    ends: set[Place] = set()
+    for place in places:
+        ends |= {Place(state) if state else Place.NOWHERE for state in legal(event, place)} or {place}
+    return ends
+
+
+@dataclass(slots=True)
+class Ring:
+    """Two racers, each with a connection of its own, and somebody who watches them."""
+
+    first: db.Connection
+    second: db.Connection
+    watcher: db.Connection
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def start(self, act: Callable[[db.Connection], T]) -> Future[T]:
+        """Let the second act, until it has finished or waits for the first."""
+        answer = self.threads.submit(act, self.second)
+        wait([answer], timeout=0.003)
+        eventually(lambda: answer.done() or self._waits(), what="the second has finished or waits")
+        return answer
+
+    def _waits(self) -> bool:
+        row = self.watcher.execute(
+            "select wait_event_type = 'Lock' or wait_event = 'PgSleep' from pg_stat_activity where pid = %s",
+            [self.second.info.backend_pid],
+        ).fetchone()
+        return row is not None and row[0] is True
+
+
+@pytest.fixture
+def ring(connect: Connect) -> Iterator[Ring]:
+    ring = Ring(connect(), connect(), connect())
+    for connection in (ring.first, ring.second):
+        set_clock(connection, TOMORROW)
+    yield ring
+    ring.threads.shutdown()
+
+
+@pytest.mark.parametrize(("place", "first"), RACES)
+def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(ring: Ring, place: Place, first: str) -> None:
+    for second, commit in product(EVENTS, (True, False)):
+        clear(ring.watcher)
+        scene = bring(ring.watcher, place)
+        if "quarantine" in (first, second):
+            define(ring.watcher, max_crashes=1)
+        with ring.first.transaction(force_rollback=not commit):
+            fire(ring.first, first, scene)
+            answer = ring.start(partial(fire, event=second, scene=scene))
+        answer.result(timeout=10)
+        found = state_of(ring.watcher, scene.job)
+        begun = after(first, {place}, before=place) if commit else {place}
+        allowed = after(second, begun, before=place, first=first if commit else None)
+        if second in SKIPPING or not legal(second, place):
+            allowed = allowed | begun  # It came before, or passed by.
+        assert found in {end.state for end in allowed}, f"{first} ({commit=}), then {second}: {found}"
+        assert_sound(ring.watcher)
+        ends = db.run(ring.watcher, store.attempts(scene.job)) if found else []
+        finished = sum(ended.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED) for ended in ends)
+        retried = "retry" in (first, second) and place.state in FINISHED
+        assert finished <= 1 + retried, f"{first} and {second} have both finished it"
+
+
+# Batches that meet in opposite order. A batch can't be stopped halfway, so the first takes its two steps in
+# one transaction: what it has locked by then is what a batch would have locked.
+
+
+def job_ids(count: int) -> list[UUID]:
+    return sorted(new_job_id() for _ in range(count))
+
+
+def failed(connection: db.Connection, id: UUID, key: str) -> UUID:
+    return bring(connection, Place.FAILED, id=id, dedupe_key=key).job
+
+
+def test_cancelling_a_batch_does_not_deadlock_with_a_worker_that_claims_one_of_it_and_ends_another(ring: Ring) -> None:
+    running, waiting = job_ids(2)
+    scene = bring(ring.watcher, Place.RUNNING, id=running)
+    enqueue(ring.watcher, id=waiting)
+    with ring.first.transaction():
+        assert [claimed.id for claimed in claim(ring.first)] == [waiting]
+        answer = ring.start(lambda second: db.run(second, store.cancel([running, waiting])))
+        assert not answer.done()
+        assert db.run(ring.first, store.renew(ANNA, [scene.token])) == {scene.token: False}  # It is not locked.
+    assert [(change.state, change.changed) for change in answer.result()] == [("running", True), ("running", True)]
+
+
+def test_retrying_batches_in_opposite_order_of_their_keys_does_not_deadlock(ring: Ring) -> None:
+    one, two, three, four = job_ids(4)
+    for id, key in [(one, "a"), (two, "b"), (three, "b"), (four, "a")]:
+        failed(ring.watcher, id, key)
+    with ring.first.transaction():
+        db.run(ring.first, store.retry([one]))
+        answer = ring.start(lambda second: db.run(second, store.retry([three, four])))
+        db.run(ring.first, store.retry([two]))
+    assert [change.changed for change in answer.result()] == [False, False]
+    assert_sound(ring.watcher)
+
+
+def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring: Ring) -> None:
+    older, newer = job_ids(2)
+    enqueue(ring.watcher, id=older, dedupe_key="b")
+    enqueue(ring.watcher, id=newer, dedupe_key="a")
+    batch = [
+        JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace") for key in ("a", "b")
+    ]
+    with ring.first.transaction():
+        db.run(ring.first, store.cancel([older]))
+        answer = ring.start(lambda second: db.run(second, store.enqueue(batch, max_args_bytes=1000)))
+        db.run(ring.first, store.cancel([newer]))
+    assert answer.result() == {}
+    assert_sound(ring.watcher)
+
+
+def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_key_of_the_batch(ring: Ring) -> None:
+    replaced, retried = job_ids(2)
+    enqueue(ring.watcher, id=replaced, dedupe_key="b")
+    set_clock(ring.watcher, TOMORROW)
+    failed(ring.watcher, retried, "a")
+    batch = [
+        JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace") for key in ("a", "b")
+    ]
+    with ring.first.transaction():
+        db.run(ring.first, store.block([replaced], "while the other comes"))
+        answer = ring.start(lambda second: db.run(second, store.enqueue(batch, max_args_bytes=1000)))
+        [change] = db.run(ring.first, store.retry([retried]))
+        assert change.changed
+    assert answer.result() == {}
+    assert state_of(ring.watcher, retried) is State.CANCELLED
+    assert_sound(ring.watcher)
+
+
+# A brawl.
+
+
+@dataclass(slots=True)
+class Fighter:
+    """A worker, client and operator in one, who does everything at random and remembers what he was told."""
+
+    connection: db.Connection
+    worker: UUID
+    random: random.Random
+    jobs: list[UUID]  # Shared by all of them.
+    tokens: list[int] = field(default_factory=list)  # Every token that he was ever given.
+    reported: dict[int, Outcome] = field(default_factory=dict)  # What was taken from him.
+    retried: Counter[UUID] = field(default_factory=Counter)
+
+    def fight(self, rounds: int) -> None:
+        acts = [self.turn] * 6 + [self.operate] * 4 + [self.sweep, self.keep, self.finish, self.ask, self.take_suspect]
+        for _ in range(rounds):
+            self.random.choice(acts)()
+
+    def some(self, of: list[UUID]) -> list[UUID]:
+        return self.random.sample(of, min(len(of), self.random.randint(1, 12)))
+
+    def turn(self) -> None:
+        """End some attempts, be they still his or not, and claim others; some leases are over at once."""
+        tokens = self.random.sample(self.tokens, min(len(self.tokens), self.random.randint(0, 6)))
+        events = {token: self.random.choice(list(ENDS)) for token in tokens}
+        ends = [Ended(token, **ENDS[event], after_s=0.0) for token, event in events.items()]
+        lease_s = self.random.choice([300.0, -1.0])
+        turn = db.run(self.connection, store.end_and_claim(self.worker, ends, [LANE], limit=6, lease_s=lease_s))
+        self.tokens += [claimed.token for claimed in turn.claimed]
+        for token in set(tokens) - set(turn.stale):
+            assert token not in self.reported
+            self.reported[token] = ENDS[events[token]]["outcome"]
+
+    def take_suspect(self) -> None:
+        claimed = db.run(self.connection, store.claim_suspect(self.worker, tasks=[TASK]))
+        self.tokens += [one.token for one in claimed]
+
+    def finish(self) -> None:
+        if self.tokens:
+            scene = Scene(self.jobs[0], self.worker, self.random.choice(self.tokens))
+            fire(self.connection, "complete", scene)
+
+    def keep(self) -> None:
+        db.run(self.connection, store.renew(self.worker, self.tokens))
+
+    def sweep(self) -> None:
+        db.run(self.connection, store.expire(batch=50))
+        db.run(self.connection, store.quarantine_killers())
+        db.run(self.connection, store.clear_suspects(after_s=0.0))
+
+    def ask(self) -> None:
+        """New jobs with a few keys that everybody wants."""
+        batch = [
+            JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace")
+            for key in self.random.sample("abcdefgh", 3)
+        ]
+        refused = db.run(self.connection, store.enqueue(batch, max_args_bytes=1000))
+        self.jobs += [job.id for job in batch if job.id not in refused]
+
+    def operate(self) -> None:
+        ids = self.some(self.jobs)
+        match self.random.choice(["cancel", "retry", "release", "block"]):
+            case "cancel":
+                db.run(self.connection, store.cancel(ids))
+            case "retry":
+                changes = db.run(self.connection, store.retry(ids))
+                self.retried.update(change.id for change in changes if change.changed)
+            case "release":
+                db.run(self.connection, store.release(ids))
+            case "block":
+                db.run(self.connection, store.block(ids, "for a while"))
+
+
+def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
+    """Free, claim and finish until nothing is left; in ten rounds at most."""
+    for _ in range(10):
+        connection.execute("update outlive.running set lease_until = '2000-01-01Z'")  # Everybody else is gone.
+        db.run(connection, store.expire(batch=10_000))
+        db.run(connection, store.release(jobs))
+        claimed = claim(connection, worker, limit=512)
+        db.run(connection, store.end_and_claim(worker, [Ended(one.token) for one in claimed]))
+        if set(db.run(connection, store.statuses(jobs)).values()) <= FINISHED:
+            return
+    raise AssertionError("not drained in ten rounds")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(connect: Connect, seed: int) -> None:
+    connection = connect()
+    define(connection, max_attempts=3, max_crashes=2, max_losses=2, backoff_s=(0.0,))
+    batch = [JobRequest(id=new_job_id(), task=TASK, args=b"[]") for _ in range(500)]
+    db.run(connection, store.enqueue(batch, max_args_bytes=1000))
+    jobs = [job.id for job in batch]
+    fighters = [Fighter(connect(), UUID(int=n), random.Random(seed * 100 + n), jobs) for n in range(8)]
+    with ThreadPoolExecutor(len(fighters)) as threads:
+        fights = [threads.submit(fighter.fight, 60) for fighter in fighters]
+        for fight in fights:
+            fight.result(timeout=60)
+    assert_sound(connection)
+
+    tokens = [(token, fighter.worker) for fighter in fighters for token in fighter.tokens]
+    assert len({token for token, _ in tokens}) == len(tokens) > 500
+    drain(connection, UUID(int=99), jobs)
+    assert_sound(connection)
+    rows = connection.execute("select token, worker, outcome, state, job_id from outlive.attempts").fetchall()
+    ended = {token: (worker, outcome) for token, worker, outcome, _, _ in rows}
+    for token, worker in tokens:
+        assert ended[token][0] == worker
+    for fighter in fighters:
+        for token, outcome in fighter.reported.items():
+            assert ended[token] == (fighter.worker, outcome)
+    finished = Counter(job for *_, state, job in rows if state in FINISHED)
+    retried = sum((fighter.retried for fighter in fighters), Counter[UUID]())
+    assert set(finished) == set(jobs)
+    assert all(times <= 1 + retried[job] for job, times in finished.items())

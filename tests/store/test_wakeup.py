@@ -1,0 +1,201 @@
+"""Waking workers: a notification when somebody sleeps, and none when nobody does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from outlive import App, db, store
+from outlive.model import Ended
+from outlive.states import Outcome
+from tests.store.making import (
+    WORKER,
+    Connect,
+    claim,
+    count,
+    end,
+    enqueue,
+    make,
+    make_finished,
+    make_quarantined,
+    new_worker,
+    request,
+    set_now,
+)
+
+MARKER = "marker"
+
+
+class Listener:
+    """A worker's ear: which notifications have come, told without waiting for any that has not."""
+
+    def __init__(self, connection: db.Connection, marking: db.Connection) -> None:
+        self._connection, self._marking = connection, marking
+        connection.execute("listen outlive")
+        self.heard()
+
+    def heard(self) -> int:
+        """How many came. Notifications come in the order of their commits: what is not here before the marker,
+        sent after everything else, was never sent."""
+        self._marking.execute("select pg_notify('outlive', %s)", [MARKER])
+        for before, one in enumerate(self._connection.notifies(timeout=10)):
+            if one.payload == MARKER:
+                return before
+        raise AssertionError("the marker has not come")
+
+
+@pytest.fixture
+def listener(connect: Connect) -> Listener:
+    return Listener(connect(), connect())
+
+
+def sleep(connection: db.Connection) -> None:
+    db.run(connection, store.sleep(WORKER))
+
+
+def test_enqueuing_notifies_nobody_while_nobody_sleeps(connection: db.Connection, listener: Listener) -> None:
+    make(connection)
+    assert listener.heard() == 0
+
+
+def test_enqueuing_notifies_who_sleeps_once_for_a_whole_batch(connection: db.Connection, listener: Listener) -> None:
+    sleep(connection)
+    enqueue(connection, [request() for _ in range(100)])
+    assert listener.heard() == 1
+
+
+def test_who_is_awake_again_is_not_notified_any_more(connection: db.Connection, listener: Listener) -> None:
+    sleep(connection)
+    sleep(connection)
+    db.run(connection, store.wake(WORKER))
+    assert count(connection, "sleepers") == 0
+    make(connection)
+    assert listener.heard() == 0
+
+
+def test_while_one_of_two_sleeps_enqueuing_notifies(connection: db.Connection, listener: Listener) -> None:
+    sleep(connection)
+    db.run(connection, store.sleep(new_worker()))
+    db.run(connection, store.wake(WORKER))
+    make(connection)
+    assert listener.heard() == 1
+
+
+def test_in_the_callers_transaction_enqueuing_always_notifies_at_its_commit(
+    connection: db.Connection, listener: Listener
+) -> None:
+    with connection.transaction():
+        enqueue(connection, [request()], notify=True)
+        assert listener.heard() == 0
+    assert listener.heard() == 1
+
+
+def test_a_transaction_that_is_rolled_back_notifies_nobody(connection: db.Connection, listener: Listener) -> None:
+    with connection.transaction(force_rollback=True):
+        enqueue(connection, [request()], notify=True)
+    assert listener.heard() == 0
+
+
+def noop() -> None: ...
+
+
+def test_a_client_notifies_for_sure_only_on_a_connection_that_it_was_given(
+    connection: db.Connection, database_url: str, listener: Listener
+) -> None:
+    app = App(database_url)
+    task = app.task(noop)
+    try:
+        task.enqueue()
+        assert listener.heard() == 0
+        with psycopg.connect(database_url) as callers:
+            task.using(connection=callers).enqueue()
+            assert listener.heard() == 0
+        assert listener.heard() == 1
+    finally:
+        app.connections.close()
+
+
+def test_plain_sql_always_notifies(connection: db.Connection, listener: Listener) -> None:
+    connection.execute("select outlive.enqueue('work')")
+    assert listener.heard() == 1
+
+
+Revival = Callable[[db.Connection], object]
+
+
+def retry_a_finished_one(connection: db.Connection) -> Revival:
+    job = make_finished(connection, Outcome.FAILED)
+    return lambda on: db.run(on, store.retry([job]))
+
+
+def retry_a_retryable_one(connection: db.Connection) -> Revival:
+    job = make(connection)
+    end(connection, Ended(claim(connection)[0].token, Outcome.FAILED))
+    return lambda on: db.run(on, store.retry([job]))
+
+
+def release_from_quarantine(connection: db.Connection) -> Revival:
+    job = make_quarantined(connection)
+    return lambda on: db.run(on, store.release([job]))
+
+
+def lose(connection: db.Connection) -> Revival:
+    make(connection)
+    claim(connection)
+    set_now(connection)
+    return lambda on: db.run(on, store.expire())
+
+
+def hand_back(connection: db.Connection) -> Revival:
+    make(connection)
+    (claimed,) = claim(connection)
+    return lambda on: end(on, Ended(claimed.token, Outcome.RELEASED))
+
+
+def resume(connection: db.Connection) -> Revival:
+    db.run(connection, store.pause_queue("default"))
+    return lambda on: db.run(on, store.resume_queue("default"))
+
+
+REVIVALS = (retry_a_finished_one, retry_a_retryable_one, release_from_quarantine, lose, hand_back, resume)
+
+
+@pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
+def test_whatever_makes_a_job_ready_again_notifies_who_sleeps(
+    connection: db.Connection, listener: Listener, prepare: Callable[[db.Connection], Revival]
+) -> None:
+    revive = prepare(connection)
+    sleep(connection)
+    assert listener.heard() == 0
+    revive(connection)
+    assert listener.heard() == 1
+
+
+@pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
+def test_and_nobody_while_nobody_sleeps(
+    connection: db.Connection, listener: Listener, prepare: Callable[[db.Connection], Revival]
+) -> None:
+    prepare(connection)(connection)
+    assert listener.heard() == 0
+
+
+@pytest.mark.parametrize(
+    "end_it",
+    [{"outcome": Outcome.SUCCEEDED}, {"outcome": Outcome.FAILED}, {"outcome": Outcome.CRASHED, "signal": "SIGSEGV"}],
+    ids=lambda one: str(one["outcome"]),
+)
+def test_an_end_that_makes_nothing_ready_notifies_nobody(
+    connection: db.Connection, listener: Listener, end_it: dict[str, Any]
+) -> None:
+    make(connection)
+    (claimed,) = claim(connection)
+    sleep(connection)
+    end(connection, Ended(claimed.token, **end_it))
+    assert listener.heard() == 0
+
+
+def test_a_sleeper_is_forgotten_in_a_crash_of_the_server(connection: db.Connection) -> None:
+    """Its flag is in an unlogged table: it costs no durable write, and a worker that lives writes it again."""
+    query = "select relpersistence::text from pg_class where oid = 'outlive.sleepers'::regclass"
+    assert connection.execute(query).fetchall() == [("u",)]
