@@ -218,9 +218,9 @@ def clean_up(path: str) -> None:
 
 
 @app.task
-def spawn_more(n: int) -> list[str]:
+def spawn_more(n: int) -> list[object]:
     jobs = [add.enqueue(i, i) for i in range(n)]
-    return [str(job.id) for job in jobs] + [add.enqueue(20, 22).result(timeout=20)]  # type: ignore[list-item]
+    return [*(str(job.id) for job in jobs), add.enqueue(20, 22).result(timeout=20)]
 
 
 @app.task

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
+import msgspec
 import psycopg
 from psycopg import pq
 from psycopg.abc import AdaptContext, Buffer, DumperKey
@@ -65,6 +66,28 @@ async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
     return _decoded(statement, cursor, await cursor.fetchall() if cursor.description else [])
+
+
+def run_all(
+    connection: psycopg.Connection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
+) -> list[T]:
+    """All or none of them."""
+    with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
+        return [run(connection, statement, foreign=foreign) for statement in statements]
+
+
+async def arun_all(
+    connection: psycopg.AsyncConnection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
+) -> list[T]:
+    """The async twin of `run_all`."""
+    async with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
+        return [await arun(connection, statement, foreign=foreign) for statement in statements]
+
+
+def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequence[object]) -> bool:
+    """Only where each statement would commit by itself: in a transaction that psycopg began for its caller,
+    a block of ours could be the outermost one, and its end would commit."""
+    return connection.autocommit and len(statements) > 1
 
 
 def _decoded(
@@ -218,3 +241,45 @@ def adapt(context: AdaptContext) -> None:
     context.adapters.register_dumper(Column, _ColumnDumper)
     context.adapters.register_loader("json", _RawJson)
     context.adapters.register_loader("jsonb", _RawJsonb)
+
+
+# Statements that travel: a job has no connection, and its supervisor runs them by their names.
+
+_UUID, _COLUMN = 1, 2
+
+
+def ask(statements: Sequence[Statement[Any]]) -> bytes:
+    """Statements as bytes: names and parameters, no text."""
+    return msgspec.msgpack.encode([(one.name, [_travelling(value) for value in one.parameters]) for one in statements])
+
+
+def read_asked(body: bytes) -> list[tuple[str, list[object]]]:
+    return msgspec.msgpack.decode(body, type=list[tuple[str, list[Any]]], ext_hook=_arrived)
+
+
+def answer(results: Sequence[tuple[Sequence[str], list[Row]]]) -> bytes:
+    """What the statements gave, as bytes."""
+    return msgspec.msgpack.encode([(names, [[_travelling(v) for v in row] for row in rows]) for names, rows in results])
+
+
+def read_answers(statements: Sequence[Statement[T]], body: bytes) -> list[T]:
+    answers = msgspec.msgpack.decode(body, type=list[tuple[list[str], list[tuple[Any, ...]]]], ext_hook=_arrived)
+    return [one.decode(names, rows) for one, (names, rows) in zip(statements, answers, strict=True)]
+
+
+def _travelling(value: object) -> object:
+    match value:
+        case UUID():
+            return msgspec.msgpack.Ext(_UUID, value.bytes)
+        case Column():
+            return msgspec.msgpack.Ext(_COLUMN, value.array.to_bytes(4, "big") + value.data)
+        case datetime():
+            return value.astimezone(UTC)
+        case _:
+            return value
+
+
+def _arrived(code: int, data: memoryview) -> object:
+    if code == _UUID:
+        return UUID(bytes=bytes(data))
+    return Column(int.from_bytes(data[:4], "big"), bytes(data[4:]))

@@ -15,6 +15,7 @@ import msgspec
 
 from outlive import db, sql
 from outlive.db import Row, Statement, column
+from outlive.errors import BadArguments
 from outlive.messages import Progress
 from outlive.model import Attempt, Change, Claimed, Ended, JobRequest, Lane, LaneState, Lost, Turn
 from outlive.policy import Limits
@@ -96,6 +97,16 @@ def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
 def _attempt(row: Sequence[Any]) -> Attempt:
     number, outcome, *evidence, result = row
     return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
+
+
+ASKED_FROM_JOBS = frozenset({"enqueue", "statuses", "outcomes", "cancel"})
+
+
+def asked(name: str, parameters: Sequence[object]) -> Statement[tuple[Sequence[str], list[Row]]]:
+    """A statement that a job asks for by its name; its rows go back as they are."""
+    if name not in ASKED_FROM_JOBS:
+        raise BadArguments(f"a job can't ask for the statement {name}")
+    return Statement(name, _TEXTS[name][0], tuple(parameters), lambda names, rows: (names, rows))
 
 
 # Workers

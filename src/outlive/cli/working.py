@@ -31,9 +31,7 @@ def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) ->
     work(desk, target, slots=slots, queues=None, name=None, quiet=quiet)
 
 
-def work(
-    desk: Desk, target: str, *, slots: int | None, queues: str | None, name: str | None, quiet: bool
-) -> None:
+def work(desk: Desk, target: str, *, slots: int | None, queues: str | None, name: str | None, quiet: bool) -> None:
     from outlive.worker.supervisor import Supervisor
 
     level = logging.WARNING if quiet else logging.INFO

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
-from psycopg import AsyncConnection, BaseConnection, Connection
+from psycopg import AsyncConnection, Connection
 
 from outlive import config as configuration
 from outlive import db, policy, store
@@ -114,30 +113,20 @@ class App:
         """Enqueue what tasks have made ready, in the caller's transaction if a connection is given."""
         _expect(Connection, connection, "for an async one there are aenqueue and aenqueue_many")
         statements = list(self._statements(requests, notify=connection is not None))
-
-        def work(on: Connection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
-            with on.transaction() if _needs_transaction(on, statements) else nullcontext():
-                return _merged([db.run(on, statement, foreign=foreign) for statement in statements])
-
         if connection is None:
-            return self._handles(requests, self.connections.within(work))
+            return self._handles(requests, self.connections.run_all(statements))
         with db.blamed():
-            return self._handles(requests, work(connection, foreign=True))
+            return self._handles(requests, db.run_all(connection, statements, foreign=True))
 
     async def aenqueue_requests(
         self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
     ) -> list[Job[Any]]:
         _expect(AsyncConnection, connection, "for a sync one there are enqueue and enqueue_many")
         statements = list(self._statements(requests, notify=connection is not None))
-
-        async def work(on: AsyncConnection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
-            async with on.transaction() if _needs_transaction(on, statements) else nullcontext():
-                return _merged([await db.arun(on, statement, foreign=foreign) for statement in statements])
-
         if connection is None:
-            return self._handles(requests, await self.connections.awithin(work))
+            return self._handles(requests, await self.connections.arun_all(statements))
         with db.blamed():
-            return self._handles(requests, await work(connection, foreign=True))
+            return self._handles(requests, await db.arun_all(connection, statements, foreign=True))
 
     def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[db.Statement[dict[UUID, UUID]]]:
         limit_bytes = self.config.max_args_bytes
@@ -150,7 +139,8 @@ class App:
         for batch in _batches(requests):
             yield store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify)
 
-    def _handles(self, requests: list[JobRequest], existing: dict[UUID, UUID]) -> list[Job[Any]]:
+    def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
+        existing = {asked: other for answer in answers for asked, other in answer.items()}
         return [Job(existing.get(request.id, request.id), self.connections) for request in requests]
 
 
@@ -160,16 +150,6 @@ def _expect(kind: type, connection: object, otherwise: str) -> None:
             f"jobs are enqueued here through a psycopg.{kind.__name__}, not through a {type(connection).__name__}; "
             f"{otherwise}"
         )
-
-
-def _needs_transaction(on: BaseConnection[Any], statements: Sequence[object]) -> bool:
-    """Only where each statement would commit by itself: in a transaction that psycopg began for its caller,
-    a block of ours could be the outermost one, and its end would commit."""
-    return on.autocommit and len(statements) > 1
-
-
-def _merged(parts: list[dict[UUID, UUID]]) -> dict[UUID, UUID]:
-    return {asked: existing for part in parts for asked, existing in part.items()}
 
 
 def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:

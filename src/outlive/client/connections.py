@@ -1,7 +1,8 @@
 """The client's connections to the database: made when first needed, shared by threads, not by processes.
 
 Idle connections wait in a list; whoever needs one takes it or makes one. After a fork the list is forgotten,
-not closed: its sockets are the parent's. Async connections are kept apart for each event loop.
+not closed: its sockets are the parent's. Async connections are kept apart for each event loop. Inside a job there
+is no connection at all: statements go to the supervisor, which runs them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, embedded, migrate
+from outlive import db, embedded, inside, migrate
 from outlive.config import Config
 from outlive.errors import ConfigError
 
@@ -47,16 +48,18 @@ class Connections:
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
 
     def run(self, statement: db.Statement[T]) -> T:
-        return self.within(lambda connection: db.run(connection, statement))
+        return self.run_all([statement])[0]
 
-    def within(self, work: Callable[[db.Connection], T]) -> T:
-        """Do work that may be repeated; on a connection that breaks it is, on a new one."""
+    def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
+        """Run statements that may be repeated, all or none; on a connection that breaks they are, on a new one."""
+        if inside.gateway is not None:
+            return db.read_answers(statements, inside.gateway.call("run", db.ask(statements)))
         with db.blamed():
             pauses = _pauses()
             while True:
                 try:
                     with self._one() as connection:
-                        return work(connection)
+                        return db.run_all(connection, statements)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
                     if pause_s is None or not db.transient(error):
@@ -66,16 +69,18 @@ class Connections:
                     time.sleep(pause_s)
 
     async def arun(self, statement: db.Statement[T]) -> T:
-        return await self.awithin(lambda connection: db.arun(connection, statement))
+        return (await self.arun_all([statement]))[0]
 
-    async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
-        """The async twin of `within`."""
+    async def arun_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
+        """The async twin of `run_all`."""
+        if inside.gateway is not None:
+            return await asyncio.to_thread(self.run_all, statements)
         with db.blamed():
             pauses = _pauses()
             while True:
                 try:
                     async with self._aone() as connection:
-                        return await work(connection)
+                        return await db.arun_all(connection, statements)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
                     if pause_s is None or not db.transient(error):

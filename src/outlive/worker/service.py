@@ -10,8 +10,7 @@ import logging
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import psycopg
@@ -19,7 +18,7 @@ import psycopg
 from outlive import db, store
 from outlive.errors import OutliveError
 from outlive.messages import Call, Progress, Reply
-from outlive.model import Ended, JobRequest
+from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.version import VERSION
 from outlive.worker.children import Child
@@ -52,9 +51,12 @@ class Service:
 
     async def run(self, statement: db.Statement[T]) -> T:
         async with self._lock:
-            if self._connection is None or self._connection.closed or self._connection.broken:
-                self._connection = await db.aconnect(self.url)
-            return await db.arun(self._connection, statement)
+            return await db.arun(await self._connected(), statement)
+
+    async def _connected(self) -> db.AsyncConnection:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = await db.aconnect(self.url)
+        return self._connection
 
     async def register(self) -> None:
         me = self.supervisor
@@ -148,23 +150,13 @@ class Service:
             child.flush()
 
     async def _do(self, call: Call) -> bytes:
-        """What a job may ask for; its arguments and our answer are msgpack."""
-        found: Any
+        """Statements that a job wants run. They are durable when it hears of them."""
+        if call.verb != "run":
+            raise OutliveError(f"a job asked for {call.verb}, which there is not")
+        statements = [store.asked(name, parameters) for name, parameters in db.read_asked(call.body)]
         with db.blamed():
-            match call.verb:
-                case "enqueue":
-                    requests = msgspec.msgpack.decode(call.body, type=list[JobRequest])
-                    limit_bytes = self.supervisor.config.max_args_bytes
-                    found = await self.run(store.enqueue(requests, max_args_bytes=limit_bytes))
-                case "statuses":
-                    found = await self.run(store.statuses(msgspec.msgpack.decode(call.body, type=list[UUID])))
-                case "outcome":
-                    found = await self.run(store.outcome(msgspec.msgpack.decode(call.body, type=UUID)))
-                case "cancel":
-                    found = await self.run(store.cancel(msgspec.msgpack.decode(call.body, type=list[UUID])))
-                case _:
-                    raise OutliveError(f"a job asked for {call.verb}, which there is not")
-        return msgspec.msgpack.encode(found)
+            async with self._lock:
+                return db.answer(await db.arun_all(await self._connected(), statements))
 
     async def settle_once(self) -> None:
         """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
