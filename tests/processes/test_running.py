@@ -11,6 +11,7 @@ import pytest
 
 import outlive
 from outlive import db, store
+from outlive.client.task import BoundJob
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from tests import faults
@@ -27,9 +28,8 @@ def attempts(connection: db.Connection, job: outlive.Job[Any]) -> list[Attempt]:
 
 def finished(job: outlive.Job[Any], *states: State) -> State:
     wanted = states or (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
-    return eventually(lambda: (state := job.status()) in wanted and state, within_s=30, what=f"{job} ends") or state_of(
-        job
-    )
+    eventually(lambda: job.status() in wanted, within_s=30, what=f"{job} ends")
+    return job.status()
 
 
 def test_plain_async_warm_and_cold_jobs_give_their_results(start: Start) -> None:
@@ -61,12 +61,12 @@ def test_each_job_has_a_process_group_and_session_of_its_own(start: Start) -> No
 def test_a_job_that_kills_its_process_is_quarantined_after_three_kills_with_the_cause(
     start: Start,
     connection: db.Connection,
-    job: object,
+    job: BoundJob[None],
     signal_name: str | None,
     exit_code: int | None,
 ) -> None:
     start()
-    (killer,) = faults.app.enqueue_many([job])  # type: ignore[list-item]
+    (killer,) = faults.app.enqueue_many([job])
     healthy = [faults.add.enqueue(n, n) for n in range(20)]
     assert finished(killer, State.QUARANTINED) is State.QUARANTINED
     found = attempts(connection, killer)
