@@ -15,6 +15,7 @@ from outlive import kernel
 from outlive.messages import Frames, FromChild, Message, Run, TaskFacts, frame
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.worker.nursery import Nursery
 
 OUTPUT_TAIL_BYTES = 64 * 1024
 STACK_BYTES = 64 * 1024
@@ -43,6 +44,7 @@ class Assignment:
 @dataclass(slots=True)
 class Child:
     slot: int
+    nursery: Nursery
     socket: socket.socket
     output: int
     stack: int
@@ -124,6 +126,11 @@ class Child:
         if self.pid and not self.exited:
             kernel.kill_group(self.pid, number)
             kernel.kill(self.pid, number)
+
+    def dismiss(self) -> None:
+        """Nothing more comes: it exits when it reads that."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self.socket.close()

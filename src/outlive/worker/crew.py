@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import time
 from collections import deque
@@ -28,17 +29,20 @@ from outlive.messages import (
     Forked,
     NotForked,
     Progress,
+    Ready,
     Stopping,
     TaskFacts,
 )
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.worker import memory
 from outlive.worker.children import Assignment, Child, died
-from outlive.worker.nursery import Nursery
+from outlive.worker.nursery import TREE, Nursery
 
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 MAX_AHEAD = 400
+REVIVE_S = 1.0
 
 _log = logging.getLogger("outlive.worker")
 
@@ -50,6 +54,7 @@ class Report(Protocol):
     def called(self, child: Child, call: Call) -> None: ...
     def progressed(self, progress: Progress) -> None: ...
     def free(self) -> None: ...
+    def renewed_app(self) -> None: ...
 
 
 class Crew:
@@ -67,6 +72,7 @@ class Crew:
         self._number = 0
         self._forking = 0
         self._oom_kills = _oom_kills()
+        self.mark = f"{TREE}={worker}"
 
     # The zygote
 
@@ -77,60 +83,73 @@ class Crew:
         self.nursery.start()
 
     async def prepare(self) -> None:
-        ready = await self.nursery.ready()
+        """Wait for the app to be imported, and make the first children."""
+        self._settle_in(await self.nursery.ready())
+
+    def _settle_in(self, ready: Ready) -> None:
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
         if ready.threads:
-            _log.warning(
-                "the app has started threads at import (%s): a forked job does not have them", ", ".join(ready.threads)
-            )
-        self.nursery.listen(self._hear)
+            names = ", ".join(ready.threads)
+            _log.warning("the app has started threads at import (%s): a forked job does not have them", names)
+        nursery = self.nursery
+        nursery.listen(lambda message: self._hear(nursery, message))
+        self.report.renewed_app()
         self.fork_ahead()
 
-    def reload(self) -> None:
-        """Import the app anew in a new zygote; idle children of the old go, busy ones finish."""
-        self._reloading = asyncio.get_running_loop().create_task(self._reload())
-
-    async def _reload(self) -> None:
+    async def reload(self) -> None:
+        """Import the app anew in a new zygote; idle children of the old go, busy ones finish. If that fails, all stays."""
         new = Nursery(self.target, self.worker)
         new.start()
         try:
             ready = await new.ready()
         except AppNotFound as error:
-            _log.error("the app can't be imported anew; the old one stays: %s", error)
+            _log.error("the app can't be imported anew, and the old one stays: %s", error)
             new.end()
             return
-        old, self.nursery = self.nursery, new
-        self.tasks = {facts.limits.name: facts for facts in ready.tasks}
-        new.listen(self._hear)
-        for child in [child for child in self.children.values() if not child.given]:
+        self.nursery = new
+        for child in list(self.children.values()):
             child.retiring = True
-            child.socket.shutdown(socket.SHUT_RDWR)
+            if not child.given:
+                child.dismiss()
         self.ready.clear()
-        for child in self.busy:
-            child.retiring = True
-        self._old = [*getattr(self, "_old", []), old]
-        self.fork_ahead()
+        self._forking = 0
+        _log.info("the app is imported anew: %d tasks", len(ready.tasks))
+        self._settle_in(ready)
 
-    def _hear(self, message: Forked | NotForked | Exited | None) -> None:
+    def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | None) -> None:
         match message:
             case Forked(slot, pid):
-                self._forking -= 1
-                self.fork_refused_at = None
-                child = self.children[slot]
-                child.pid = pid
-                self.by_pid[pid] = child
-                self.ready.append(child)
-                self._place()
-                self.report.free()
+                self._forked(self.children[slot], pid)
             case NotForked(slot, reason):
                 self._forking -= 1
                 self.fork_refused_at = time.monotonic()
-                _log.error("no new child: %s; not claiming until one can be made", reason)
+                _log.error("no new child: %s; nothing is claimed until one can be made", reason)
                 self._discard(self.children.pop(slot))
             case Exited():
                 self._exited(message)
+                self._let_go(nursery)
             case None:
-                self._zygote_died()
+                self._zygote_died(nursery)
+
+    def _forked(self, child: Child, pid: int) -> None:
+        child.pid = pid
+        self.by_pid[pid] = child
+        if child.nursery is not self.nursery:
+            child.retiring = True
+            child.dismiss()
+            return
+        self._forking -= 1
+        if self.fork_refused_at is not None:
+            _log.info("children can be made again")
+            self.fork_refused_at = None
+        self.ready.append(child)
+        self._place()
+        self.report.free()
+
+    def _let_go(self, nursery: Nursery) -> None:
+        """A zygote that was replaced ends with its last child."""
+        if nursery is not self.nursery and all(child.nursery is not nursery for child in self.children.values()):
+            nursery.end()
 
     def fork_ahead(self) -> None:
         """Have as many ready children as slots may need next."""
@@ -143,7 +162,7 @@ class Crew:
             stack = os.memfd_create("outlive-stack")
             ours.setblocking(False)
             os.set_blocking(read, False)
-            child = Child(self._number, ours, read, stack)
+            child = Child(self._number, self.nursery, ours, read, stack)
             self.children[child.slot] = child
             self._forking += 1
             self.nursery.fork(child.slot, [theirs.fileno(), write, stack])
@@ -185,6 +204,7 @@ class Crew:
         """Give claimed jobs to children; what has no child yet waits for one that is being made."""
         ahead: dict[int, tuple[Child, list[Assignment]]] = {}
         for job in jobs:
+            _log.info("Starting job %s", job.id)
             facts = self.tasks.get(job.task)
             if facts is None:
                 self.report.ended(
@@ -220,6 +240,8 @@ class Crew:
         while self.unplaced and self.ready:
             child = self.ready.popleft()
             assignment = self.unplaced.popleft()
+            if assignment.memory_bytes is not None:
+                assignment.base_bytes = memory.anonymous_bytes(child.pid)
             child.give([assignment], self.config.max_result_bytes, self.checkpoints)
         self._retire_surplus()
         self.fork_ahead()
@@ -232,7 +254,7 @@ class Crew:
                 return
             if not child.given:
                 child.retiring = True
-                child.socket.shutdown(socket.SHUT_RDWR)
+                child.dismiss()
                 bound.remove(child)
 
     # What children say
@@ -251,7 +273,7 @@ class Crew:
             messages = child.frames.feed(data)
         except Exception as error:
             _log.error("child %d says what nobody understands (%s): it is killed", child.pid, error)
-            child.signal(9)
+            child.signal(signal.SIGKILL)
             return
         for message in messages:
             match message:
@@ -282,7 +304,7 @@ class Crew:
     def _done(self, child: Child, done: Done) -> None:
         if not child.given or child.given[0].job.token != done.token:
             _log.error("child %d answers for a job that it does not have: it is killed", child.pid)
-            child.signal(9)
+            child.signal(signal.SIGKILL)
             return
         assignment = child.given.popleft()
         now = time.monotonic()
@@ -342,31 +364,47 @@ class Crew:
     def _blame_memory(self, culprit: Assignment, status: int) -> None:
         """A SIGKILL that nobody here sent, while the kernel counted an OOM kill, was the kernel's."""
         kills = _oom_kills()
-        if culprit.verdict is None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9 and kills > self._oom_kills:
+        if (
+            culprit.verdict is None
+            and os.WIFSIGNALED(status)
+            and os.WTERMSIG(status) == signal.SIGKILL
+            and kills > self._oom_kills
+        ):
             culprit.verdict = (Outcome.OUT_OF_MEMORY, "the kernel killed the process: out of memory")
         self._oom_kills = kills
 
-    def _zygote_died(self) -> None:
+    def _zygote_died(self, nursery: Nursery) -> None:
         """Its children are gone or going; their attempts are lost, at nobody's fault. A new one is made at once."""
         _log.error("the zygote died: its jobs are given up, and a new one is started")
-        lost = [assignment for child in self.children.values() for assignment in child.given]
-        for child in list(self.children.values()):
-            child.signal(9)
+        mine = [child for child in self.children.values() if child.nursery is nursery]
+        lost = [assignment for child in mine for assignment in child.given]
+        for child in mine:
+            child.signal(signal.SIGKILL)
             self._discard(child)
-        self.children.clear()
-        self.by_pid.clear()
-        self.ready.clear()
-        self._forking = 0
-        self.nursery.end()
-        kernel.kill_tree(f"_OUTLIVE_TREE={self.worker}")
+            self.children.pop(child.slot)
+            self.by_pid.pop(child.pid, None)
+        self.ready = deque(child for child in self.ready if child.nursery is not nursery)
+        nursery.end()
         for assignment in lost:
-            self.report.ended(
-                assignment.job, Ended(assignment.job.token, Outcome.LOST, error="Worker died unexpectedly")
-            )
-        if not self.draining:
+            end = Ended(assignment.job.token, Outcome.LOST, error="Worker died unexpectedly")
+            self.report.ended(assignment.job, end)
+        if nursery is self.nursery and not self.draining:
+            kernel.kill_tree(self.mark)
+            self._forking = 0
+            self._revival = asyncio.get_running_loop().create_task(self._revive())
+
+    async def _revive(self) -> None:
+        """A new zygote, as often as it takes: the app could be imported before."""
+        while not self.draining:
             self.nursery = Nursery(self.target, self.worker)
             self.nursery.start()
-            self._restart = asyncio.get_running_loop().create_task(self.prepare())
+            try:
+                await self.prepare()
+                return
+            except AppNotFound as error:
+                _log.error("the new zygote can't import the app: %s", error)
+                self.nursery.end()
+                await asyncio.sleep(REVIVE_S)
 
     def _discard(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
@@ -387,12 +425,24 @@ class Crew:
         left = [assignment for child in self.children.values() for assignment in child.given] + list(self.unplaced)
         self.draining = True
         for child in list(self.children.values()):
-            child.signal(9)
+            child.signal(signal.SIGKILL)
             self._discard(child)
+        for nursery in {child.nursery for child in self.children.values()} | {self.nursery}:
+            nursery.end()
         self.children.clear()
-        self.nursery.end()
-        kernel.kill_tree(f"_OUTLIVE_TREE={self.worker}")
+        kernel.kill_tree(self.mark)
         return left
+
+    def reap_adopted(self) -> None:
+        """Processes that fell to us, as the nearest subreaper or as PID 1, are not left as zombies."""
+        zygotes = {child.nursery.process.pid for child in self.children.values()} | {self.nursery.process.pid}
+        try:
+            while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if seen.si_pid in zygotes:
+                    return
+                os.waitpid(seen.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
 
 
 class _Overrides(msgspec.Struct):

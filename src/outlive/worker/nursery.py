@@ -15,6 +15,9 @@ from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.messages import Broken, Exited, Fork, Forked, Frames, FromZygote, NotForked, Ready, frame
 
+TREE = "_OUTLIVE_TREE"
+"""The variable by which every process below a worker is known as its own, also after it was orphaned."""
+
 
 class Nursery:
     """One zygote. Its messages go to `hear`; its death is the message None."""
@@ -26,7 +29,7 @@ class Nursery:
     def start(self) -> None:
         """Exec it, before any connection exists: no child may inherit one."""
         ours, theirs = socket.socketpair()
-        environ = {**os.environ, "_OUTLIVE_TREE": str(self.worker), "PYTHONMALLOC": "malloc"}
+        environ = {**os.environ, TREE: str(self.worker), "PYTHONMALLOC": "malloc"}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
         with theirs:

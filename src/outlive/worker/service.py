@@ -48,6 +48,7 @@ class Service:
         self._listener: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
         self._asleep = False
+        self.app_changed = False
 
     async def run(self, statement: db.Statement[T]) -> T:
         async with self._lock:
@@ -71,9 +72,13 @@ class Service:
                 slots=me.slots,
             )
         )
-        await self.run(store.register_tasks(facts.limits for facts in me.crew.tasks.values()))
+        await self._register_tasks()
         for id in await self.run(store.quarantine_killers()):
             _log.warning("job %s has crashed as often as it may: quarantined", id)
+
+    async def _register_tasks(self) -> None:
+        self.app_changed = False
+        await self.run(store.register_tasks(facts.limits for facts in self.supervisor.crew.tasks.values()))
 
     async def renew_once(self) -> None:
         """Keep what children are really working on; what is no longer ours is killed."""
@@ -121,6 +126,8 @@ class Service:
                 asked = await self.calls.get()
         except TimeoutError:
             asked = None
+        if self.app_changed:
+            await self._register_tasks()
         if asked is not None:
             await self._answer(*asked)
         if self.progress:

@@ -99,11 +99,14 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ask_to_stop)
-        loop.add_signal_handler(signal.SIGHUP, self.crew.reload)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _ask_to_stop(self) -> None:
         self.stop_asked += 1
         self.stopping.set()
+
+    def _reload(self) -> None:
+        self._reloading = asyncio.get_running_loop().create_task(self.crew.reload())
 
     async def _drain(self) -> None:
         """Claim nothing more, tell jobs, let them finish; near the end of the grace SIGTERM, at its end SIGKILL."""
@@ -161,6 +164,10 @@ class Supervisor:
 
     def progressed(self, progress: Progress) -> None:
         self.service.progress.append(progress)
+
+    def renewed_app(self) -> None:
+        self.service.app_changed = True
+        self.turns.notify()
 
     def free(self) -> None:
         self.turns.wake.set()

@@ -25,6 +25,8 @@ class Watch:
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
+        self.crew.reap_adopted()
+        self.crew.fork_ahead()
         for child in self.crew.busy:
             current = child.given[0]
             if now > self.turns.leases.get(current.job.token, now):
@@ -44,10 +46,7 @@ class Watch:
             self._weigh(child, current, current.memory_bytes)
 
     def _weigh(self, child: Child, current: Assignment, limit_bytes: int) -> None:
-        used = memory.anonymous_bytes(child.pid)
-        if not current.base_bytes:
-            current.base_bytes = max(1, min(used, 64 * 1024 * 1024))
-        used -= current.base_bytes
+        used = memory.anonymous_bytes(child.pid) - current.base_bytes
         current.peak_bytes = max(current.peak_bytes, used)
         if used > limit_bytes and memory.proportional_bytes(child.pid) - current.base_bytes > limit_bytes:
             current.verdict = (
