@@ -24,7 +24,6 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 
 app = typer.Typer(
-    help="Jobs outlive their workers: a PostgreSQL job system for work that kills processes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

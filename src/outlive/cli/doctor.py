@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import typer
-from rich.console import Group
 from rich.text import Text
 
 from outlive import embedded, migrate, store
@@ -32,7 +31,8 @@ def doctor(desk: Desk, json: Json = False) -> None:
     if json:
         screen.print_json([finding._asdict() for finding in findings])
     else:
-        screen.console().print(Group(*(_line(finding) for finding in findings)))
+        for finding in findings:
+            screen.say(_line(finding))
     if any(finding.level == "problem" for finding in findings):
         raise typer.Exit(1)
 
