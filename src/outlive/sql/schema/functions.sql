@@ -325,6 +325,16 @@ begin
     raise exception using errcode = 'OL003', message =
       'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
   end if;
+  -- A limit that can't be read would stop the reaper for every job of its batch.
+  if exists (
+    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
+    where e.value <> 'null' and case
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses') then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
+  then
+    raise exception using errcode = 'OL003', message =
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, and on_worker_death is retry or fail';
+  end if;
   if keys is not null then
     if 'replace' = any(on_conflicts) then
       -- Jobs are locked before keys, by everybody: first those that this will replace.
