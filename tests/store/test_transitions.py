@@ -1,15 +1,11 @@
 """Every event from every state, compared with the one page that says what is legal."""
 
-import uuid
 from collections.abc import Iterator
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from outlive import db, states
 from outlive.states import State
-from tests.conftest import TEMPLATE
 from tests.store.acting import (
     BERT,
     CARL,
@@ -25,6 +21,7 @@ from tests.store.acting import (
     define,
     fire,
     legal,
+    one_database,
     set_clock,
     state_of,
 )
@@ -34,12 +31,8 @@ ARROWS = [(t.event, before, after) for t in states.TRANSITIONS for before in t.b
 
 @pytest.fixture(scope="module")
 def database_url(server_url: str) -> Iterator[str]:
-    """One database for all of them: making it would take longer than all else."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {TEMPLATE}")
-        yield make_conninfo(server_url, dbname=name)
-        admin.execute(f"drop database {name} with (force)")
+    with one_database(server_url) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)
