@@ -272,7 +272,8 @@ begin atomic
     case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
          else outlive.now() + interval '1 second' * coalesce(after_s,
            g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2)) end,
-    g.f::smallint, g.c::smallint, g.l::smallint
+    -- A counter without a limit stays at the end of its range: a job that can't be counted must not stop the reaper.
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
   from judged g;
 end;
 
@@ -357,17 +358,24 @@ end;
 create or replace function outlive.cancel(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
--- A running job whose row is locked (it is just being ended, or ends in its own transaction) is looked at again
--- for a second and then reported as it is.
+-- All waiting is done before the first row of `running` is locked, because a worker that waits for that row may have
+-- just claimed another of these jobs. After that what is locked is skipped, looked at again for a second (it is just
+-- being moved, or ends in its own transaction), and then reported as it is.
 declare
+  asked uuid[];
   w record;
 begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+  asked := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  perform from outlive.waiting t where t.id = any(asked) order by t.id for update;
+  perform from outlive.held t where t.id = any(asked) order by t.id for update;
+  foreach id in array asked loop
     changed := false; note := null;
     for look in 1..200 loop
-      delete from outlive.waiting t where t.id = cancel.id returning t.* into w;
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = cancel.id for update skip locked) returning t.* into w;
       if not found then
-        delete from outlive.held t where t.id = cancel.id returning t.* into w;
+        delete from outlive.held t where t.id =
+          (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
       end if;
       if found then
         perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
@@ -381,10 +389,9 @@ begin
       perform pg_sleep(0.005);
     end loop;
     state := outlive.state_of(id);
-    if state = 'running' and not changed then
-      note := 'it is being finished just now; look again';
-    elsif not changed then
-      note := 'it has ended already';
+    if not changed then
+      note := case when state in ('succeeded', 'failed', 'cancelled') then 'it has ended already'
+                   else 'somebody is moving it just now: look again' end;
     end if;
     return next;
   end loop;
@@ -393,11 +400,13 @@ end $$;
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- In the order of the keys, as enqueue takes them, so that two batches never wait for each other.
 declare
   j record;
   taken uuid;
 begin
-  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.id for update loop
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
     state := outlive.state_of(id);
     if state = 'retryable' then
@@ -523,7 +532,24 @@ begin
     raise exception using errcode = 'OL003', message =
       'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
   end if;
+  -- A limit that can't be read would stop the reaper for every job of its batch.
+  if exists (
+    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
+    where e.value <> 'null' and case
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses') then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
+  then
+    raise exception using errcode = 'OL003', message =
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, and on_worker_death is retry or fail';
+  end if;
   if keys is not null then
+    if 'replace' = any(on_conflicts) then
+      -- Jobs are locked before keys, by everybody: first those that this will replace.
+      perform from outlive.jobs j where j.id = any(array(
+        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+        where a.on_conflict = 'replace')) order by j.id for update;
+    end if;
     -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
     for job in
       select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
