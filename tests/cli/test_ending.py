@@ -23,6 +23,12 @@ def test_the_help_names_every_command() -> None:
     assert [word for word in COMMANDS.split() if word not in ran.out] == []
 
 
+def test_bench_is_handed_its_own_options() -> None:
+    ran = Cli(None)("bench", "--help")
+    assert ran.code == 0
+    assert ran.out.startswith("usage: outlive bench")
+
+
 def test_the_version_is_printed() -> None:
     assert Cli(None)("--version").out == f"outlive {outlive.__version__}\n"
 

@@ -1,6 +1,5 @@
 """--version, and commands that hand over to a module of their own, imported only then: demo, bench."""
 
-import importlib
 from typing import Annotated
 
 import typer
@@ -38,5 +37,7 @@ def demo(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Measure what the store can do on this machine (outlive bench --help)."""
+    from outlive.bench import main
+
     with reported(debug=False):
-        raise typer.Exit(importlib.import_module("outlive.bench").main(context.args))
+        raise typer.Exit(main(context.args))
