@@ -20,7 +20,14 @@ from psycopg.abc import AdaptContext, Buffer, DumperKey
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.rows import tuple_row
 
-from outlive.errors import BadArguments, DatabaseUnreachable, DuplicateJob, SchemaMismatch, StaleAttempt
+from outlive.errors import (
+    BadArguments,
+    DatabaseUnreachable,
+    DuplicateJob,
+    OutliveError,
+    SchemaMismatch,
+    StaleAttempt,
+)
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -106,8 +113,12 @@ def transient(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def blamed() -> Iterator[None]:
-    """Turn what the driver raises into errors that say whose fault it is."""
+def blamed(*, foreign: bool = False) -> Iterator[None]:
+    """Turn what the driver raises into errors that say whose fault it is.
+
+    On a foreign connection only what is about our job: the rest is about its owner's transaction, who may well
+    want to repeat it after a serialisation failure.
+    """
     try:
         yield
     except psycopg.Error as error:
@@ -117,15 +128,18 @@ def blamed() -> Iterator[None]:
             raise DuplicateJob(said, UUID(existing) if existing else None) from None
         if error.sqlstate == "OL002":
             raise StaleAttempt(said) from None
-        if error.sqlstate == "OL003" or isinstance(error, psycopg.DataError | psycopg.IntegrityError):
-            raise BadArguments(said) from error
+        if error.sqlstate == "OL003":
+            raise BadArguments(said) from None
         if error.sqlstate in _MISSING_SCHEMA:
-            raise SchemaMismatch(
-                f"the database has not the schema of this version ({said}): run `outlive migrate`"
-            ) from error
+            hint = "run `outlive migrate`"
+            raise SchemaMismatch(f"the database has not the schema of this version ({said}): {hint}") from error
+        if foreign:
+            raise
+        if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+            raise BadArguments(said) from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {said}") from error
-        raise
+        raise OutliveError(f"the database refused: {said}") from error
 
 
 @dataclass(frozen=True, slots=True)

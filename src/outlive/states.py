@@ -45,7 +45,9 @@ FINISHED = frozenset({S, F, C})
 TRANSITIONS = (
     Transition("enqueue", (None,), (P,), "enqueue", "a client asks for it"),
     Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it"),
-    Transition("claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered below what it has: it is not started"),
+    Transition(
+        "claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered below what it has: it is not started"
+    ),
     Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
     Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived"),

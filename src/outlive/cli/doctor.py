@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 import typer
 from rich.text import Text
 
-from outlive import embedded, migrate, store
+from outlive import db, embedded, migrate, store
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, app, blamed, command
+from outlive.cli.common import Desk, Json, app, command
 from outlive.errors import SchemaMismatch
 
 OLDEST_POSTGRES = 14
@@ -47,7 +47,7 @@ def examine(desk: Desk) -> Iterator[Finding]:
     """All that can be found out; a database that can't be reached is an error of its own (exit code 4)."""
     connection = desk.bare_connection
     info = connection.info
-    with blamed():
+    with db.blamed():
         if desk.config.database_url is None:
             yield Finding(
                 "advice",

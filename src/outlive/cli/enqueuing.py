@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, app, blamed, command
+from outlive.cli.common import Desk, Json, app, command
 from outlive.client.app import App
 from outlive.client.task import Task, Using, unpack
 from outlive.errors import AppNotFound, BadArguments, OutliveError, TaskNotFound
@@ -45,8 +45,7 @@ def enqueue(
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("Using", {"id": id, "on_conflict": on_conflict, **given}))
     try:
-        with blamed():
-            job = one.enqueue(*args, **kwargs)
+        job = one.enqueue(*args, **kwargs)
     finally:
         found.connections.close()
     if json:

@@ -121,7 +121,7 @@ class App:
 
         if connection is None:
             return self._handles(requests, self.connections.within(work))
-        with db.blamed():
+        with db.blamed(foreign=True):
             return self._handles(requests, work(connection, foreign=True))
 
     async def aenqueue_requests(
@@ -136,7 +136,7 @@ class App:
 
         if connection is None:
             return self._handles(requests, await self.connections.awithin(work))
-        with db.blamed():
+        with db.blamed(foreign=True):
             return self._handles(requests, await work(connection, foreign=True))
 
     def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[db.Statement[dict[UUID, UUID]]]:

@@ -18,11 +18,9 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, embedded, migrate
+from outlive import db, migrate
 from outlive.config import Config
-from outlive.errors import ConfigError
 
 T = TypeVar("T")
 MAX_IDLE = 8
@@ -135,11 +133,11 @@ class Connections:
             self._forget()
 
     def _ready_url(self) -> str:
-        """The database's address, once its schema is known to be right. The embedded server gets it by itself."""
-        url = _address(self._config().database_url)
+        """The database's address, once its schema is known to be right."""
+        config = self._config()
         if self._checked:
-            return url or embedded.fall_back()
-        address = migrate.ready(url)
+            return migrate.address(config)
+        address = migrate.ready(config)
         self._checked = True
         return address
 
@@ -151,17 +149,6 @@ def _pauses() -> Iterator[float]:
     while (left_s := deadline - time.monotonic()) > 0:
         yield min(pause_s, left_s)
         pause_s = min(pause_s * 2 + 0.05, 1.0)
-
-
-def _address(url: str | None) -> str | None:
-    try:
-        conninfo_to_dict(url or "")
-    except psycopg.ProgrammingError:  # Its words quote the address, and with it the password.
-        raise ConfigError(
-            "database_url is not an address of Postgres: write it like postgresql://user:password@host:5432/name, "
-            "with %20 and the like for special characters"
-        ) from None
-    return url
 
 
 def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:
