@@ -36,7 +36,7 @@ def test_no_more_connections_are_kept_than_a_few(app: outlive.App, query: Query)
     eventually(lambda: query(OTHERS)[0][0] <= 8)
 
 
-@pytest.mark.parametrize("way", ["plainly", "within_a_loop", "amid_threads", "as_servers_do"])
+@pytest.mark.parametrize("way", ["plainly", "with_the_lock_taken", "within_a_loop", "amid_threads", "as_servers_do"])
 def test_a_process_may_fork_after_it_has_used_its_app(
     app: outlive.App, query: Query, database_url: str, way: str
 ) -> None:
@@ -65,6 +65,7 @@ def test_a_process_may_fork_after_it_has_used_its_app(
     )
     expected = {
         "plainly": [(0, 2), (100, 1)],
+        "with_the_lock_taken": [(0, 1), (100, 1)],
         "within_a_loop": [(0, 2), (100, 1)],
         "amid_threads": [(0, 2), *((n, 2) for n in range(2, 6)), (100, 1)],
         "as_servers_do": [(0, 1), *((n, 1) for n in range(2, 30)), (100, 2)],
@@ -93,6 +94,17 @@ def test_many_tasks_of_one_event_loop_enqueue_at_once(app: outlive.App, query: Q
 
     asyncio.run(use())
     assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(40, 40)]
+
+
+def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app: outlive.App, query: Query) -> None:
+    def work(connection: db.Connection) -> None:
+        connection.execute("begin")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.connections.within(work)
+    add.enqueue(1)
+    assert query("select count(*) from outlive.jobs") == [(1,)]
 
 
 def test_a_task_cancelled_while_it_enqueues_leaves_a_clean_connection(
