@@ -1,7 +1,10 @@
 """One app in many threads, forked processes and event loops: none disturbs another."""
 
 import asyncio
+import contextlib
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -40,26 +43,21 @@ def test_no_more_connections_are_kept_than_a_few(app: outlive.App, query: Query)
 def test_a_process_may_fork_after_it_has_used_its_app(
     app: outlive.App, query: Query, database_url: str, way: str
 ) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-X",
-            "dev",
-            "-W",
-            "ignore::DeprecationWarning",
-            "-m",
-            "tests.client.forking",
-            way,
-            database_url,
-        ],
+    program = subprocess.Popen(
+        [sys.executable, "-X", "dev", "-m", "tests.client.forking", way, database_url],
         cwd=Path(__file__).parents[2],
-        capture_output=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"},
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert "Error" not in done.stderr
+    try:
+        said = program.communicate(timeout=60)[1]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)  # Children too, of a program that did not end.
+    assert program.returncode == 0, said
+    assert "Error" not in said
     jobs = query(
         "select (args->>'a')::int as a, count(*)::int from outlive.jobs where args->>'a' <> '1' group by 1 order by 1"
     )
