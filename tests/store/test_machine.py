@@ -71,6 +71,7 @@ class Store(RuleBasedStateMachine):
         self.acknowledged: list[UUID] = []
         self.rights: list[Right] = []
         self.current: dict[UUID, Right] = {}  # Whose turn it is, as far as anybody was told.
+        self.leases: dict[int, datetime] = {}  # By token, until when.
         self.finished: dict[UUID, tuple[State, int]] = {}  # How, and after how many attempts.
         self.kills: Counter[UUID] = Counter()  # Crashes since a person last freed the job.
         self.alive = list(WORKERS)  # The others are dead or cut off, and may return.
@@ -124,6 +125,7 @@ class Store(RuleBasedStateMachine):
             self.rights.append(right)
             assert one.id not in self.current, "it was claimed while it was running"
             self.current[one.id] = right
+            self.leases[one.token] = self.now + timedelta(seconds=LEASE_S)
 
     @precondition(lambda self: self.alive)
     @rule(number=numbers, limit=st.integers(1, 4))
@@ -145,6 +147,7 @@ class Store(RuleBasedStateMachine):
         tokens = [right.token for right in self.rights if right.worker == worker]
         mine = {right.token for right in self.current.values() if right.worker == worker}
         assert set(self.run(store.renew(worker, tokens, lease_s=LEASE_S))) == mine
+        self.leases |= dict.fromkeys(mine, self.now + timedelta(seconds=LEASE_S))
 
     @precondition(lambda self: self.current)
     @rule(number=numbers, event=ends, final=st.sampled_from([False, False, True]), late=st.booleans())
@@ -209,7 +212,9 @@ class Store(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 1.0, LEASE_S, LEASE_S + 1]))
     def expire(self, seconds: float) -> None:
         self.advance(seconds)
+        due = {right.token for right in self.current.values() if self.leases[right.token] < self.now}
         lost = self.run(store.expire())
+        assert {one.token for one in lost} == due
         for one in lost:
             right = self.current[one.id]
             assert (one.token, one.worker) == (right.token, right.worker)

@@ -98,6 +98,7 @@ def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Conne
     scene = bring(connection, Place.RUNNING)
     fire(connection, "hand_back", scene)
     fire(connection, "claim", scene)
+    set_clock(connection, TOMORROW)
     before = contents(connection)
     for worker in (scene.worker, BERT):
         fire(connection, event, Scene(scene.job, worker, scene.token))
@@ -107,6 +108,7 @@ def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Conne
 @pytest.mark.parametrize("event", sorted(FENCED))
 def test_the_right_token_in_another_workers_hand_changes_nothing(connection: db.Connection, event: str) -> None:
     scene = bring(connection, Place.RUNNING)
+    set_clock(connection, TOMORROW)
     before = contents(connection)
     fire(connection, event, Scene(scene.job, CARL, scene.token))
     assert contents(connection) == before
