@@ -31,6 +31,7 @@ from tests.store.making import (
     value,
     values,
 )
+from tests.waiting import eventually
 
 
 def asked(connection: psycopg.Connection[Any], call: str, *parameters: object) -> UUID:
@@ -336,20 +337,20 @@ def test_eight_threads_with_one_key_make_one_job(connect: Connect) -> None:
 
 
 def test_two_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(connect: Connect) -> None:
-    connections, start = [connect(), connect()], threading.Barrier(2)
-    keys = [f"key {n}" for n in range(300)]
+    """A third transaction stops both in the middle of their keys: each then has what it began with."""
+    first, second, third = connect(), connect(), connect()
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
-    def ask(connection: db.Connection, keys: list[str]) -> int:
-        made = 0
-        for turn in range(5):
-            batch = [request(dedupe_key=f"{turn} {key}") for key in keys]
-            start.wait()
-            made += len(batch) - len(enqueue(connection, batch))
-        return made
+    def ask(connection: db.Connection, keys: str) -> int:
+        return len(keys) - len(enqueue(connection, [request(dedupe_key=key) for key in keys]))
 
     with ThreadPoolExecutor(2) as threads:
-        made = list(threads.map(ask, connections, [keys, keys[::-1]]))
-    assert sum(made) == count(connections[0], "jobs") == count(connections[0], "waiting") == 1500
+        with third.transaction(force_rollback=True):
+            make(third, dedupe_key="c")
+            made = [threads.submit(ask, first, "abcde"), threads.submit(ask, second, "edcba")]
+            eventually(lambda: value(third, waiting) == 2, what="both batches wait")
+        assert sum(one.result() for one in made) == 5
+    assert count(first, "jobs") == count(first, "waiting") == count(first, "dedupe_keys") == 5
 
 
 def test_a_key_whose_transaction_is_rolled_back_is_free(connect: Connect) -> None:
