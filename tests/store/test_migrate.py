@@ -190,8 +190,7 @@ def unchanged(server_url: str) -> Iterator[db.Connection]:
         "drop index outlive.held_why",
         "create index on outlive.jobs (created_at)",
         "create or replace function outlive.wake() returns void language sql return null",
-        "alter function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid)"
-        " security invoker",
+        "alter function outlive.complete(bigint, uuid, json, json, json) security invoker",
         "create or replace view outlive.source_health as select s.*, false as paused from outlive.sources s",
     ],
 )
