@@ -33,6 +33,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 AsyncConnection = psycopg.AsyncConnection[Row]
+AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 
 # Plans of the hot statements are pinned: the tables they touch change too fast for statistics to be true.
 PINNED = (
@@ -45,13 +46,17 @@ _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "0
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once."""
+    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once.
+
+    The columns' names, which are dear, are there for those that say `named`.
+    """
 
     name: str
     text: bytes
     parameters: tuple[object, ...]
     decode: Callable[[Sequence[str], list[Row]], T]
     hot: bool = False
+    named: bool = False
 
 
 def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
@@ -61,7 +66,7 @@ def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign
         adapt(cursor)
     cursor.format = pq.Format.BINARY
     cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, cursor.fetchall() if cursor.description else [])
+    return _decoded(statement, cursor, cursor.fetchall() if _has_rows(cursor) else [])
 
 
 async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
@@ -71,15 +76,16 @@ async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]
         adapt(cursor)
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, await cursor.fetchall() if cursor.description else [])
+    return _decoded(statement, cursor, await cursor.fetchall() if _has_rows(cursor) else [])
 
 
-def _decoded(
-    statement: Statement[T],
-    cursor: psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row],
-    rows: list[Row],
-) -> T:
-    return statement.decode([column.name for column in cursor.description or ()], rows)
+def _has_rows(cursor: AnyCursor) -> bool:
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+
+
+def _decoded(statement: Statement[T], cursor: AnyCursor, rows: list[Row]) -> T:
+    names = [column.name for column in cursor.description or ()] if statement.named else ()
+    return statement.decode(names, rows)
 
 
 def connect(url: str, *, hot: bool = False) -> Connection:
