@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -55,11 +56,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard_listen: str = "127.0.0.1:8080"
     dashboard_token: str | None = None
 
-    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """What people may see of it: configurations end up in logs and on screens, passwords must not."""
-        for key in KEYS:
-            value = getattr(self, key)
-            yield key, "(secret)" if key in SECRET and value is not None else value
+        values = [(key, getattr(self, key)) for key in KEYS]
+        return [(key, "(secret)" if key in SECRET and value is not None else value) for key, value in values]
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"

@@ -21,12 +21,20 @@ from psycopg.abc import AdaptContext, Buffer, DumperKey
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.rows import tuple_row
 
-from outlive.errors import BadArguments, DatabaseUnreachable, DuplicateJob, SchemaMismatch, StaleAttempt
+from outlive.errors import (
+    BadArguments,
+    DatabaseUnreachable,
+    DuplicateJob,
+    OutliveError,
+    SchemaMismatch,
+    StaleAttempt,
+)
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 AsyncConnection = psycopg.AsyncConnection[Row]
+AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 
 # Plans of the hot statements are pinned: the tables they touch change too fast for statistics to be true.
 PINNED = (
@@ -39,13 +47,17 @@ _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "0
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once."""
+    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once.
+
+    The columns' names, which are dear, are there for those that say `named`.
+    """
 
     name: str
     text: bytes
     parameters: tuple[object, ...]
     decode: Callable[[Sequence[str], list[Row]], T]
     hot: bool = False
+    named: bool = False
 
 
 def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
@@ -55,7 +67,7 @@ def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign
         adapt(cursor)
     cursor.format = pq.Format.BINARY
     cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, cursor.fetchall() if cursor.description else [])
+    return _decoded(statement, cursor, cursor.fetchall() if _has_rows(cursor) else [])
 
 
 async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
@@ -65,7 +77,7 @@ async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]
         adapt(cursor)
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, await cursor.fetchall() if cursor.description else [])
+    return _decoded(statement, cursor, await cursor.fetchall() if _has_rows(cursor) else [])
 
 
 def run_all(
@@ -90,12 +102,13 @@ def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequ
     return connection.autocommit and len(statements) > 1
 
 
-def _decoded(
-    statement: Statement[T],
-    cursor: psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row],
-    rows: list[Row],
-) -> T:
-    return statement.decode([column.name for column in cursor.description or ()], rows)
+def _has_rows(cursor: AnyCursor) -> bool:
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+
+
+def _decoded(statement: Statement[T], cursor: AnyCursor, rows: list[Row]) -> T:
+    names = [column.name for column in cursor.description or ()] if statement.named else ()
+    return statement.decode(names, rows)
 
 
 def connect(url: str, *, hot: bool = False) -> Connection:
@@ -131,8 +144,12 @@ def transient(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def blamed() -> Iterator[None]:
-    """Turn what the driver raises into errors that say whose fault it is."""
+def blamed(*, foreign: bool = False) -> Iterator[None]:
+    """Turn what the driver raises into errors that say whose fault it is.
+
+    On a foreign connection only what is about our job: the rest is about its owner's transaction, who may well
+    want to repeat it after a serialisation failure.
+    """
     try:
         yield
     except psycopg.Error as error:
@@ -142,15 +159,18 @@ def blamed() -> Iterator[None]:
             raise DuplicateJob(said, UUID(existing) if existing else None) from None
         if error.sqlstate == "OL002":
             raise StaleAttempt(said) from None
-        if error.sqlstate == "OL003" or isinstance(error, psycopg.DataError | psycopg.IntegrityError):
-            raise BadArguments(said) from error
+        if error.sqlstate == "OL003":
+            raise BadArguments(said) from None
         if error.sqlstate in _MISSING_SCHEMA:
-            raise SchemaMismatch(
-                f"the database has not the schema of this version ({said}): run `outlive migrate`"
-            ) from error
+            hint = "run `outlive migrate`"
+            raise SchemaMismatch(f"the database has not the schema of this version ({said}): {hint}") from error
+        if foreign:
+            raise
+        if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+            raise BadArguments(said) from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {said}") from error
-        raise
+        raise OutliveError(f"the database refused: {said}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ import outlive
 from outlive import db, embedded, logs, migrate, policy, store, wire
 from outlive.cli import screen
 from outlive.cli.reading import JOBS, KILLERS
-from outlive.client.task import unpack
 from outlive.config import Config
 from outlive.model import Attempt, Claimed, Ended, Lane, Lost
 from outlive.states import FINISHED, Outcome, State
@@ -133,7 +132,7 @@ class Worker:
 def _run(job: Claimed) -> Ended:
     if job.task == parse.name:
         return msgspec.structs.replace(SEGFAULT, token=job.token)
-    args, kwargs = unpack(wire.decode(job.args))
+    args, kwargs = wire.unpack(wire.decode(job.args))
     try:
         return Ended(job.token, result=wire.encode(app.tasks[job.task](*args, **kwargs)))
     except Exception as error:  # The job's own: how it ended is data.

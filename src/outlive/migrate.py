@@ -7,8 +7,12 @@ time; the others then find nothing to do.
 
 from __future__ import annotations
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from outlive import db, embedded, sql
-from outlive.errors import SchemaMismatch
+from outlive.config import Config
+from outlive.errors import ConfigError, SchemaMismatch
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _LOCK = 0x6F75746C697665  # "outlive"
@@ -70,15 +74,27 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
     return before, VERSION
 
 
-def ready(url: str | None) -> str:
+def address(config: Config) -> str:
+    """Where the database is: as the configuration says, or the embedded server."""
+    try:
+        conninfo_to_dict(config.database_url or "")
+    except psycopg.ProgrammingError:  # Its words quote the address, and with it the password.
+        raise ConfigError(
+            "database_url is not an address of Postgres: write it like postgresql://user:password@host:5432/name, "
+            "with %20 and the like for special characters"
+        ) from None
+    return config.database_url or embedded.fall_back(config.home)
+
+
+def ready(config: Config) -> str:
     """The address of a database with the right schema; the embedded server, if none is named, gets it by itself."""
-    address = url or embedded.fall_back()
-    with db.connect(address) as connection:
-        if url is None:
+    found = address(config)
+    with db.connect(found) as connection:
+        if config.database_url is None:
             migrate(connection)
         else:
             check(connection)
-    return address
+    return found
 
 
 def _has_roles(connection: db.Connection) -> bool:

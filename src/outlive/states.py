@@ -52,14 +52,15 @@ TRANSITIONS = (
     Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived"),
     Transition("complete", (R,), (S,), "complete", "it ended in a transaction of its own"),
-    Transition("fail", (R,), (T, F), "end_and_claim", "it raised: again, or failed at max_attempts or by Fail"),
-    Transition("time_out", (R,), (T, F), "end_and_claim", "it took too long, or stalled: as fail"),
-    Transition("exhaust", (R,), (T, F), "end_and_claim", "it raised MemoryError: as fail"),
-    Transition("overrun", (R,), (T, Q), "end_and_claim", "it was killed for its memory: as crash"),
-    Transition("crash", (R,), (T, Q), "end_and_claim", "its process died: again, or quarantined at max_crashes"),
-    Transition("hand_back", (R,), (P, T), "end_and_claim", "its worker drains, reloads, or meets an open breaker"),
+    # Whatever ends an attempt without a result makes it cancelled if a person had asked for that.
+    Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: again, or failed at max_attempts or by Fail"),
+    Transition("time_out", (R,), (T, F, C), "end_and_claim", "it took too long, or stalled: as fail"),
+    Transition("exhaust", (R,), (T, F, C), "end_and_claim", "it raised MemoryError: as fail"),
+    Transition("overrun", (R,), (T, Q, C), "end_and_claim", "it was killed for its memory: as crash"),
+    Transition("crash", (R,), (T, Q, C), "end_and_claim", "its process died: again, or quarantined at max_crashes"),
+    Transition("hand_back", (R,), (P, T, C), "end_and_claim", "its worker drains, reloads, or meets an open breaker"),
     Transition("stop", (R,), (C,), "end_and_claim", "its worker ended it on request"),
-    Transition("expire", (R,), (P, T, Q, F), "expire", "its lease ended: lost, and counted against max_losses"),
+    Transition("expire", (R,), (P, T, Q, F, C), "expire", "its lease ended: lost, and counted against max_losses"),
     Transition("cancel", (P, T, B, Q), (C,), "cancel", "a person has it cancelled"),
     Transition("cancel", (R,), (R,), "cancel", "a person asks its worker to stop it"),
     Transition("retry", (F, C, T), (P,), "retry", "a person wants it again: all counters are zero"),
@@ -98,8 +99,9 @@ def as_markdown() -> str:
         lines.append(f"| {t.event} | {before_text} | {after_text} | `{t.statement}` | {t.when} |")
     lines += [
         "",
-        "Whatever is not in the table changes nothing. A suspect shows as pending; it waits in `held` and is",
-        "claimed by `claim_suspect` alone.",
+        "Whatever is not in the table changes nothing. A running job that a person has asked to cancel becomes",
+        "cancelled whenever its attempt ends without a result. A suspect shows as pending; it waits in `held`, is",
+        "claimed by `claim_suspect` alone, and can't be blocked.",
         "",
     ]
     return "\n".join(lines)

@@ -34,7 +34,7 @@ _TEXTS = {name: (text.text.encode(), text.parameters) for name, text in sql.stat
 def _statement(called: str, decode: Any, **values: object) -> Statement[Any]:
     text, parameters = _TEXTS[called]
     given = tuple(values[parameter] for parameter in parameters)
-    return Statement(called, text, given, decode, hot=called == "end_and_claim")
+    return Statement(called, text, given, decode, hot=called == "end_and_claim", named=decode is _table)
 
 
 def _none(_: Sequence[str], rows: list[Row]) -> None:
@@ -58,6 +58,8 @@ def _scalar(_: Sequence[str], rows: list[Row]) -> Any:
 
 def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = False) -> Statement[dict[UUID, UUID]]:
     """Ask for jobs. What comes back: those not made, and the unfinished job that has their dedupe key."""
+    if len(jobs) == 1:
+        return _enqueue_one(jobs[0], max_args_bytes=max_args_bytes, notify=notify)
     keyed = [job.on_conflict if job.dedupe_key is not None else None for job in jobs]
     return _statement(
         "enqueue",
@@ -73,6 +75,26 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
         keys=column(db.TEXTS, (job.dedupe_key for job in jobs)),
         on_conflicts=column(db.TEXTS, keyed),
         options=column(db.JSONBS, (job.options for job in jobs)),
+        max_args_bytes=max_args_bytes,
+        notify=notify,
+    )
+
+
+def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
+    return _statement(
+        "enqueue_one",
+        lambda _, rows: {} if rows[0][0] == job.id else {job.id: rows[0][0]},
+        id=job.id,
+        task=job.task,
+        args=job.args.decode(),
+        queue=job.queue,
+        source=job.source,
+        priority=job.priority,
+        delay_s=job.delay_s,
+        run_at=job.run_at,
+        dedupe_key=job.dedupe_key,
+        on_conflict=job.on_conflict,
+        options=job.options and job.options.decode(),
         max_args_bytes=max_args_bytes,
         notify=notify,
     )
@@ -99,7 +121,7 @@ def _attempt(row: Sequence[Any]) -> Attempt:
     return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
 
 
-ASKED_FROM_JOBS = frozenset({"enqueue", "statuses", "outcomes", "cancel"})
+ASKED_FROM_JOBS = frozenset({"enqueue", "enqueue_one", "statuses", "outcomes", "cancel"})
 
 
 def asked(name: str, parameters: Sequence[object]) -> Statement[tuple[Sequence[str], list[Row]]]:

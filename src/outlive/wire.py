@@ -7,11 +7,12 @@ Here a value is encoded only if decoding gives it back, so a job never sees some
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import msgspec
 
 POSITIONAL = "*"
-"""The key under which positional arguments travel beside keyword ones; no parameter can be named so."""
+"""The key under which positional arguments travel beside keyword ones; no parameter of a function is named so."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
@@ -39,14 +40,12 @@ def decode(data: bytes | str) -> object:
     return _decoder.decode(data)
 
 
-def unpack(args: bytes) -> tuple[list[object], dict[str, object]]:
-    """A job's arguments as positional and keyword ones: an array, an object, or both in an object."""
-    decoded = decode(args)
-    if isinstance(decoded, list):
-        return decoded, {}
-    named: dict[str, object] = dict(decoded)  # type: ignore[call-overload]
-    positional = named.pop(POSITIONAL, [])
-    return positional if isinstance(positional, list) else [positional], named
+def unpack(args: object) -> tuple[list[Any], dict[str, Any]]:
+    """A job's decoded arguments as positional and keyword ones: an array, an object, or an object with both."""
+    if isinstance(args, list):
+        return args, {}
+    named = dict(cast("dict[str, Any]", args))
+    return named.pop(POSITIONAL, []), named
 
 
 def _explain(value: object, name: str) -> str | None:

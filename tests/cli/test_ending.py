@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import outlive
 from tests.cli.world import PASSWORD, Cli, World, ended
 from tests.waiting import eventually
 
@@ -20,6 +21,16 @@ def test_the_help_names_every_command() -> None:
     ran = Cli(None)("--help")
     assert ran.code == 0
     assert [word for word in COMMANDS.split() if word not in ran.out] == []
+
+
+def test_bench_is_handed_its_own_options() -> None:
+    ran = Cli(None)("bench", "--help")
+    assert ran.code == 0
+    assert ran.out.startswith("usage: outlive bench")
+
+
+def test_the_version_is_printed() -> None:
+    assert Cli(None)("--version").out == f"outlive {outlive.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("migrate",), ("doctor",), ("prune",)])

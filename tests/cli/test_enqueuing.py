@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.cli.world import Cli, World, ended
 
@@ -114,3 +115,18 @@ def test_a_real_process_finds_the_app_in_its_current_directory(cli: Cli, shop: P
     ran = ended(cli.process("enqueue", "shop_tasks:app", "parse", '["x"]', "--json", PYTHONSAFEPATH="1"))
     assert ran.json["task"] == "shop_tasks.parse"
     assert os.getcwd() == str(shop)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_role_that_may_not_enqueue_is_told_so(database_url: str) -> None:
+    limited = Cli(make_conninfo(database_url, options="-c role=outlive_viewer"))
+    ran = limited("enqueue", "shop_tasks:app", "fetch", '["x"]')
+    assert ran.code == 1
+    assert ran.err == "outlive: the database refused: permission denied for function enqueue\n"
+
+
+@pytest.mark.usefixtures("shop")
+def test_an_app_that_names_its_database_is_enqueued_there(cli: Cli, database_url: str) -> None:
+    Path("shop_named.py").write_text(APP.replace("App()", f"App({database_url!r})"))
+    made = Cli(None)("enqueue", "shop_named:app", "fetch", '["x"]', "--json").json
+    assert [row["id"] for row in cli("jobs", "--json").json] == [made["id"]]

@@ -27,8 +27,10 @@ def backend() -> int:
 
 def fork(children: int, exit: Callable[[int], object] = sys.exit) -> None:
     """Children that enqueue and exit while the parent waits."""
+    parents = backend()
     for n in range(children):
         if (child := os.fork()) == 0:
+            assert backend() != parents, "the child has a connection of its own"
             add.enqueue(n)
             asyncio.run(add.aenqueue(n))
             exit(0)
@@ -40,6 +42,18 @@ def plainly() -> None:
     fork(2)
     add.enqueue(100)
     assert backend() == before, "the parent goes on with its connection"
+
+
+def with_the_lock_taken() -> None:
+    """As if another thread had been about to take a connection: nobody is left to give the lock back."""
+    add.enqueue(100)
+    before = backend()
+    with app.connections._lock:
+        if (child := os.fork()) == 0:
+            add.enqueue(0)
+            os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+    assert backend() == before
 
 
 def within_a_loop() -> None:

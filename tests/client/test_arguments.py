@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import outlive
 from outlive import db, wire
-from outlive.client.task import unpack
 from tests.client.ending import claim
 from tests.client.example import add, take
 
@@ -72,7 +71,7 @@ def test_what_is_packed_is_unpacked_as_the_same_call(
         with pytest.raises(outlive.BadArguments, match=f"can't be called like that: {error}"):
             task.job(*args, **kwargs)
         return
-    got_args, got_kwargs = unpack(wire.decode(task.job(*args, **kwargs).request.args))
+    got_args, got_kwargs = wire.unpack(wire.decode(task.job(*args, **kwargs).request.args))
     assert signature.bind(*got_args, **got_kwargs) == asked
 
 
@@ -162,7 +161,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 )
 def test_what_json_carries_arrives_as_it_was(app: outlive.App, connection: db.Connection, value: object) -> None:
     job = take.enqueue(value)
-    args, kwargs = unpack(wire.decode(claim(connection, job.id).args))
+    args, kwargs = wire.unpack(wire.decode(claim(connection, job.id).args))
     assert (args, kwargs) == ([value], {})
     assert type(args[0]) is type(value)
 
@@ -171,4 +170,4 @@ def test_arguments_of_many_kinds_arrive_as_they_were(app: outlive.App, connectio
     job = mixed.app.tasks[mixed.name].using(queue="q").job(1, 2, 3, c=4, d=5)
     (handle,) = app.enqueue_many([job])
     claimed = claim(connection, handle.id)
-    assert unpack(wire.decode(claimed.args)) == ([1, 2, 3], {"c": 4, "d": 5})
+    assert wire.unpack(wire.decode(claimed.args)) == ([1, 2, 3], {"c": 4, "d": 5})

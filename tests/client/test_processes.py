@@ -1,7 +1,10 @@
 """One app in many threads, forked processes and event loops: none disturbs another."""
 
 import asyncio
+import contextlib
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -36,35 +39,31 @@ def test_no_more_connections_are_kept_than_a_few(app: outlive.App, query: Query)
     eventually(lambda: query(OTHERS)[0][0] <= 8)
 
 
-@pytest.mark.parametrize("way", ["plainly", "within_a_loop", "amid_threads", "as_servers_do"])
+@pytest.mark.parametrize("way", ["plainly", "with_the_lock_taken", "within_a_loop", "amid_threads", "as_servers_do"])
 def test_a_process_may_fork_after_it_has_used_its_app(
     app: outlive.App, query: Query, database_url: str, way: str
 ) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-X",
-            "dev",
-            "-W",
-            "ignore::DeprecationWarning",
-            "-m",
-            "tests.client.forking",
-            way,
-            database_url,
-        ],
+    program = subprocess.Popen(
+        [sys.executable, "-X", "dev", "-m", "tests.client.forking", way, database_url],
         cwd=Path(__file__).parents[2],
-        capture_output=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"},
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert "Error" not in done.stderr
+    try:
+        said = program.communicate(timeout=60)[1]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)  # Children too, of a program that did not end.
+    assert program.returncode == 0, said
+    assert "Error" not in said
     jobs = query(
         "select (args->>'a')::int as a, count(*)::int from outlive.jobs where args->>'a' <> '1' group by 1 order by 1"
     )
     expected = {
         "plainly": [(0, 2), (100, 1)],
+        "with_the_lock_taken": [(0, 1), (100, 1)],
         "within_a_loop": [(0, 2), (100, 1)],
         "amid_threads": [(0, 2), *((n, 2) for n in range(2, 6)), (100, 1)],
         "as_servers_do": [(0, 1), *((n, 1) for n in range(2, 30)), (100, 2)],
@@ -93,6 +92,17 @@ def test_many_tasks_of_one_event_loop_enqueue_at_once(app: outlive.App, query: Q
 
     asyncio.run(use())
     assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(40, 40)]
+
+
+def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app: outlive.App, query: Query) -> None:
+    def work(connection: db.Connection) -> None:
+        connection.execute("begin")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.connections.within(work)
+    add.enqueue(1)
+    assert query("select count(*) from outlive.jobs") == [(1,)]
 
 
 def test_a_task_cancelled_while_it_enqueues_leaves_a_clean_connection(

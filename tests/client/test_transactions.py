@@ -119,12 +119,12 @@ def test_the_caller_s_connection_is_left_as_it_was(
 ) -> None:
     with psycopg.connect(database_url, row_factory=factory, autocommit=autocommit) as connection:
         text = "select '[1]'::json as a, '{}'::jsonb as b, gen_random_uuid() is null as c"
-        before = connection.execute(text).fetchall()
+        before = [connection.execute(text, binary=binary).fetchall() for binary in (False, True)]
         dumper = connection.adapters.get_dumper(str, PyFormat.AUTO)
         connection.commit()
         first = add.using(connection=connection, dedupe_key="k").enqueue(1)
         assert add.using(connection=connection, dedupe_key="k").enqueue(2) == first
-        assert connection.execute(text).fetchall() == before
+        assert [connection.execute(text, binary=binary).fetchall() for binary in (False, True)] == before
         assert connection.adapters.get_dumper(str, PyFormat.AUTO) is dumper
         assert connection.row_factory is factory
         assert connection.autocommit is autocommit
@@ -158,6 +158,17 @@ def test_a_transaction_that_has_failed_already_takes_no_job(app: outlive.App, mi
         mine.execute("select 1 / 0")
     with pytest.raises(psycopg.errors.InFailedSqlTransaction):
         add.using(connection=mine).enqueue(1)
+
+
+def test_a_serialisation_failure_reaches_the_caller_as_it_is_because_the_caller_repeats_the_transaction(
+    app: outlive.App, mine: psycopg.Connection[Any], database_url: str
+) -> None:
+    mine.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+    mine.execute("select * from outlive.dedupe_keys")
+    with psycopg.connect(database_url) as other:
+        add.using(connection=other, dedupe_key="k").enqueue(1)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        add.using(connection=mine, dedupe_key="k").enqueue(1)
 
 
 def test_an_error_of_the_job_reaches_the_caller_in_our_words(

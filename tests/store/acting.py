@@ -5,20 +5,24 @@ Everything goes through the real statements. Time stands still at NOW until a te
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from outlive import db, states, store
 from outlive.model import Claimed, Ended, JobRequest, Lane, Turn, new_job_id
 from outlive.policy import Limits, exponential
 from outlive.states import Outcome, State
+from tests.conftest import TEMPLATE
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOMORROW = NOW + timedelta(days=1)
@@ -69,6 +73,16 @@ class Scene:
     job: UUID
     worker: UUID = ANNA
     token: int = 0
+
+
+@contextmanager
+def one_database(server_url: str) -> Iterator[str]:
+    """One for a whole module of small tests, which clear it: making one for each takes longer than all else."""
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template {TEMPLATE}")
+        yield make_conninfo(server_url, dbname=name)
+        admin.execute(f"drop database {name} with (force)")
 
 
 def set_clock(connection: db.Connection, moment: datetime) -> None:
@@ -221,7 +235,7 @@ def contents(connection: db.Connection) -> dict[str, list[db.Row]]:
 
 
 def clear(connection: db.Connection) -> None:
-    for table in (*TABLES, "tasks"):
+    for table in (*TABLES, "tasks", "queues"):
         connection.execute(sql.SQL("delete from {}").format(sql.Identifier("outlive", table)))
 
 

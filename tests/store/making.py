@@ -16,7 +16,7 @@ from outlive.states import Outcome, State
 T = TypeVar("T")
 Connect = Callable[[], db.Connection]
 
-NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
 WORKER = UUID("11111111-1111-4111-8111-111111111111")
 MAX_ARGS_BYTES = 1024 * 1024
 

@@ -1,9 +1,11 @@
 """How an attempt's end counts: every row of the table of outcomes, every limit, and what a suspect goes through."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from outlive import db, store
@@ -20,12 +22,14 @@ from tests.store.acting import (
     Scene,
     bring,
     claim,
+    clear,
     complete,
     contents,
     define,
     end,
     enqueue,
     fire,
+    one_database,
     row_of,
     set_clock,
     state_of,
@@ -35,8 +39,15 @@ FAILURES = ("fail", "time_out", "exhaust")
 CRASHES = ("overrun", "crash")
 
 
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    with one_database(server_url) as url:
+        yield url
+
+
 @pytest.fixture(autouse=True)
-def _noon(connection: db.Connection) -> None:
+def _fresh_at_noon(connection: db.Connection) -> None:
+    clear(connection)
     set_clock(connection, NOW)
 
 
@@ -232,6 +243,29 @@ def test_a_lost_job_fails_when_its_policy_says_so(connection: db.Connection, by:
     [attempt] = db.run(connection, store.attempts(job))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
     assert enqueue(connection, dedupe_key="k") != job
+
+
+BAD_OPTIONS: list[dict[str, object]] = [
+    {"max_crashes": "many"},
+    {"max_attempts": 1.5},
+    {"max_attempts": 0},
+    {"max_losses": -1},
+    {"max_losses": 30001},
+    {"max_crashes": True},
+    {"on_worker_death": "cry"},
+    {"on_worker_death": 1},
+]
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=str)
+def test_a_limit_that_nobody_could_judge_by_is_refused_at_enqueue(
+    connection: db.Connection, options: dict[str, object]
+) -> None:
+    before = contents(connection)
+    with pytest.raises(psycopg.Error) as raised:
+        enqueue(connection, options)
+    assert raised.value.sqlstate == "OL003"
+    assert contents(connection) == before
 
 
 def test_a_counter_at_the_end_of_its_range_stops_nobody(connection: db.Connection) -> None:

@@ -258,6 +258,20 @@ def test_the_lanes_of_a_disabled_or_paused_source_are_left_out(connection: db.Co
     assert {one.source for one in found(connection)} == {"", "open", "unknown", "paused"}
 
 
+def test_a_suspect_of_a_closed_source_is_not_claimed_either(connection: db.Connection) -> None:
+    set_now(connection)
+    suspect = make(connection, source="shop", options=b'{"max_losses": 2}')
+    claim(connection, [lane(source="shop")], lease_s=1)
+    connection.execute(
+        "insert into outlive.sources (name, paused_until) values ('shop', outlive.now() + interval '5 min')"
+    )
+    set_now(connection, later_s=2)
+    assert [one.id for one in db.run(connection, store.expire())] == [suspect]
+    assert db.run(connection, store.claim_suspect(WORKER, tasks=["work"])) == []
+    set_now(connection, later_s=300)
+    assert ids(db.run(connection, store.claim_suspect(WORKER, tasks=["work"]))) == [suspect]
+
+
 def test_a_lane_of_the_future_is_told_as_such(connection: db.Connection) -> None:
     set_now(connection)
     make(connection, delay_s=60)

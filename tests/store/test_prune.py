@@ -161,6 +161,25 @@ def test_the_oldest_go_first_a_batch_at_a_time(connection: db.Connection) -> Non
     assert db.run(connection, turn) == (0, False)
 
 
+@pytest.mark.parametrize("then", ["waiting", "running", "held", "finished"])
+def test_revived_jobs_take_no_room_in_a_batch(connection: db.Connection, then: str) -> None:
+    set_now(connection)
+    revived = make_finished(connection, Outcome.FAILED)
+    set_now(connection, later_s=1)
+    forgotten = make_finished(connection, Outcome.FAILED)
+    set_now(connection, later_s=DAY_S)
+    db.run(connection, store.retry([revived]))
+    match then:
+        case "running":
+            claim(connection)
+        case "held":
+            db.run(connection, store.block([revived], "wait"))
+        case "finished":
+            run_one(connection)
+    assert db.run(connection, store.prune_finished(State.FAILED, keep_s=60, batch=1)) == (1, True)
+    assert state(connection, forgotten) is None
+
+
 def test_two_pruners_at_once_do_not_wait_for_each_other(connect: Connect) -> None:
     first, second = connect(), connect()
     set_now(first), set_now(second, later_s=DAY_S)

@@ -341,7 +341,7 @@ def crowd(connection: db.Connection) -> list[UUID]:
     """100,000 jobs, some waiting and some finished, with the statistics that autovacuum would make."""
     connection.execute(
         "insert into outlive.jobs (id, task, queue, args, priority, ready_at, fingerprint, created_at)"
-        " select outlive.uuid7(), 'work', 'default', '{}', 5, outlive.now(), '', outlive.now()"
+        " select gen_random_uuid(), 'work', 'default', '{}', 5, outlive.now(), '', outlive.now()"
         " from generate_series(1, 100000)"
     )
     connection.execute(

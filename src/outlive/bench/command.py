@@ -26,9 +26,9 @@ from outlive.errors import OutliveError
 LINES: list[Line] = [
     *enqueueing.LINES,
     *claiming.LINES,
-    *crowds.LINES,
     *vacuum.LINES,
-    *looking.LINES,
+    *crowds.LINES,
+    *looking.LINES,  # After the last crowd, whose million jobs it looks at.
     *pruning.LINES,
 ]
 

@@ -113,10 +113,10 @@ LINES = [
     Line(name, f"claims, {about}", lambda sizes: 2 * sizes.samples, partial(_measured, name))
     for name, about in (
         ("few", "a thousand pending"),
-        ("pending", "a million pending"),
         ("future", "a million future jobs in front"),
         ("paused", "a million jobs of a paused source in front"),
         ("foreign", "a million jobs of foreign tasks in front"),
         ("lanes", "a thousand lanes, 64 offered at a time"),
+        ("pending", "a million pending"),
     )
 ]

@@ -133,7 +133,7 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
 def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str | None, bool, float | None]:
     """outcome, result, error, stack, final, after_s."""
     try:
-        positional, named = wire.unpack(run.args)
+        positional, named = wire.unpack(wire.decode(run.args))
         value = task.function(*positional, **named)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)

@@ -4,7 +4,7 @@ Jobs are named by their ids, or chosen by a filter; then `--all` says that it is
 is read from the page of legal transitions.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -109,9 +109,8 @@ def _change(
 ) -> None:
     """Apply a verb in batches and tell what it did; exit code 1 if it changed nothing of what was asked."""
     changes: dict[UUID, Change] = {}
-    with _progress() as progress:
-        for batch in progress.track(_batches(ids), description=done):
-            changes |= {change.id: change for change in desk.run(verb(batch))}
+    for batch in _with_progress(ids, done):
+        changes |= {change.id: change for change in desk.run(verb(batch))}
     told = [changes.get(id, Change(id, "unknown", False, "there is no such job")) for id in ids]
     changed = sum(change.changed for change in told)
     if json:
@@ -144,6 +143,14 @@ def _tell_unchanged(unchanged: Sequence[tuple[UUID, str, str]]) -> None:
 
 def _batches(ids: list[UUID]) -> list[list[UUID]]:
     return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
+
+
+def _with_progress(ids: list[UUID], done: str) -> Iterator[list[UUID]]:
+    with _progress() as progress:
+        bar = progress.add_task(done, total=len(ids))
+        for batch in _batches(ids):
+            yield batch
+            progress.advance(bar, len(batch))
 
 
 def _progress(total_known: bool = True) -> Progress:
@@ -189,8 +196,7 @@ def prune(
 
 
 def _prune(desk: Desk, ids: list[UUID]) -> int:
-    with _progress() as progress:
-        return sum(desk.run(store.prune_jobs(batch)) for batch in progress.track(_batches(ids), description="pruned"))
+    return sum(desk.run(store.prune_jobs(batch)) for batch in _with_progress(ids, "pruned"))
 
 
 def _prune_ids(desk: Desk, ids: list[UUID], json: bool) -> None:

@@ -14,17 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-import psycopg
 import typer
 
-from outlive import config, db, embedded, errors, logs, migrate
+from outlive import config, db, errors, logs, migrate
 from outlive.cli import screen
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 
 app = typer.Typer(
-    help="Jobs outlive their workers: a PostgreSQL job system for work that kills processes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -76,40 +74,24 @@ class Desk:
     @functools.cached_property
     def connection(self) -> db.Connection:
         """To a database with the right schema."""
-        with blamed():
-            return db.connect(migrate.ready(self.config.database_url))
+        with db.blamed():
+            return db.connect(migrate.ready(self.config))
 
     @functools.cached_property
     def bare_connection(self) -> db.Connection:
         """To the database as it is, for those who look at its schema or bring it up to date."""
-        with blamed():
-            return db.connect(self.config.database_url or embedded.fall_back())
+        with db.blamed():
+            return db.connect(migrate.address(self.config))
 
     def run(self, statement: db.Statement[T]) -> T:
         connection = self.connection
-        with blamed():
+        with db.blamed():
             return db.run(connection, statement)
 
     def close(self) -> None:
         for name in ("connection", "bare_connection"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()
-
-
-@contextmanager
-def blamed() -> Iterator[None]:
-    """As `db.blamed`, and what is left of the driver's errors becomes one of ours too."""
-    try:
-        with db.blamed():
-            yield
-    except psycopg.ProgrammingError as error:
-        if error.sqlstate is None:  # The driver's words would repeat the URL, with the password in it.
-            raise errors.ConfigError(
-                "database_url can't be understood: write it like postgresql://user:password@host:5432/name"
-            ) from None
-        raise errors.OutliveError(f"the database refused: {error.diag.message_primary}") from error
-    except psycopg.Error as error:
-        raise errors.OutliveError(f"the database refused: {error}") from error
 
 
 def command(

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import typer
-from rich.console import Group
 from rich.text import Text
 
-from outlive import embedded, migrate, store
+from outlive import db, embedded, migrate, store
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, app, blamed, command
+from outlive.cli.common import Desk, Json, app, command
 from outlive.errors import SchemaMismatch
 
 OLDEST_POSTGRES = 14
@@ -32,7 +31,8 @@ def doctor(desk: Desk, json: Json = False) -> None:
     if json:
         screen.print_json([finding._asdict() for finding in findings])
     else:
-        screen.console().print(Group(*(_line(finding) for finding in findings)))
+        for finding in findings:
+            screen.say(_line(finding))
     if any(finding.level == "problem" for finding in findings):
         raise typer.Exit(1)
 
@@ -47,7 +47,7 @@ def examine(desk: Desk) -> Iterator[Finding]:
     """All that can be found out; a database that can't be reached is an error of its own (exit code 4)."""
     connection = desk.bare_connection
     info = connection.info
-    with blamed():
+    with db.blamed():
         if desk.config.database_url is None:
             yield Finding(
                 "advice",

@@ -11,10 +11,11 @@ import msgspec
 import typer
 from rich.text import Text
 
+from outlive import wire
 from outlive.cli import screen
 from outlive.cli.common import Desk, Json, app, command
 from outlive.client.app import App
-from outlive.client.task import Task, Using, unpack
+from outlive.client.task import Task, Using
 from outlive.errors import AppNotFound, BadArguments, OutliveError, TaskNotFound
 from outlive.model import new_job_id
 
@@ -37,7 +38,7 @@ def enqueue(
 ) -> None:
     """Ask for a run of a task. When this returns, the job is durable."""
     found = find_app(where)
-    args, kwargs = unpack(_decoded(arguments))
+    args, kwargs = wire.unpack(_decoded(arguments))
     if desk.chosen:
         found.config = desk.config
     said = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}

@@ -1,9 +1,9 @@
 """One job's whole life, for people: what it is, where it is, and every attempt with its evidence."""
 
+from textwrap import indent
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from outlive.cli import screen
@@ -99,5 +99,5 @@ def _under_way(job: dict[str, Any]) -> Text:
     return line.append("  asked to stop", style="yellow") if job["cancel_requested"] else line
 
 
-def _indented(text: str, style: str = "", *, left: int = 2) -> Padding:
-    return Padding(Text(screen.plain(text), style=style), (0, 0, 0, left))
+def _indented(text: str, style: str = "", *, left: int = 2) -> Text:
+    return Text(indent(screen.plain(text), " " * left), style=style)

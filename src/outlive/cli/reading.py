@@ -30,8 +30,9 @@ app.add_typer(queues_app, name="queues")
 
 def tries(row: Row) -> Text:
     """How often it was tried, and how that went wrong."""
-    wrong = [f" {row[name]}{name[0].upper()}" for name in ("failures", "crashes", "losses") if row[name]]
-    return Text(str(row["attempt"]), style="" if row["attempt"] else "dim").append("".join(wrong), style="yellow")
+    wrong = [f"{row[name]}{name[0].upper()}" for name in ("failures", "crashes", "losses") if row[name]]
+    text = Text(str(row["attempt"]), style="" if row["attempt"] else "dim")
+    return text.append(f" ({' '.join(wrong)})", style="yellow") if wrong else text
 
 
 def task_in_queue(row: Row) -> Text:
@@ -76,7 +77,10 @@ def jobs(
     json: Json = False,
     watch: Watch = False,
 ) -> None:
-    """List jobs, the newest first."""
+    """List jobs, the newest first.
+
+    Tries such as 5 (2F 1C 1L) are five, among them two failures, one crash and one loss.
+    """
     statement = store.list_jobs(state=state, task=task, queue=queue, limit=limit)
 
     def show(rows: Sequence[Row]) -> RenderableType:

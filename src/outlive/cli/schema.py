@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
+from outlive import db
 from outlive import migrate as migrations
 from outlive import sql as statements
 from outlive.cli import screen
-from outlive.cli.common import Desk, app, blamed, command
+from outlive.cli.common import Desk, app, command
 from outlive.errors import ConfigError
 
 
@@ -26,7 +27,7 @@ def migrate(
         print("\n".join([migrations.script(), *(statements.read(path) for path in more)]), flush=True)
         return
     connection = desk.bare_connection
-    with blamed():
+    with db.blamed():
         if check:
             migrations.check(connection)
             before = after = migrations.VERSION

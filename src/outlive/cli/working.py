@@ -37,5 +37,5 @@ def work(desk: Desk, target: str, *, slots: int | None, queues: str | None, name
     level = logging.WARNING if quiet else logging.INFO
     config = desk.reconfigured(slots=slots, queues=queues, name=name)
     logs.configure(cast("logs.Format", config.log_format), level=level)
-    supervisor = Supervisor(target, config, lambda: migrate.ready(config.database_url))
+    supervisor = Supervisor(target, config, lambda: migrate.ready(config))
     raise typer.Exit(asyncio.run(supervisor.run()))

@@ -115,7 +115,7 @@ class App:
         statements = list(self._statements(requests, notify=connection is not None))
         if connection is None:
             return self._handles(requests, self.connections.run_all(statements))
-        with db.blamed():
+        with db.blamed(foreign=True):
             return self._handles(requests, db.run_all(connection, statements, foreign=True))
 
     async def aenqueue_requests(
@@ -125,7 +125,7 @@ class App:
         statements = list(self._statements(requests, notify=connection is not None))
         if connection is None:
             return self._handles(requests, await self.connections.arun_all(statements))
-        with db.blamed():
+        with db.blamed(foreign=True):
             return self._handles(requests, await db.arun_all(connection, statements, foreign=True))
 
     def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[db.Statement[dict[UUID, UUID]]]:

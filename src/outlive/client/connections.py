@@ -13,17 +13,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, embedded, inside, migrate
+from outlive import db, inside, migrate
 from outlive.config import Config
-from outlive.errors import ConfigError
 
 T = TypeVar("T")
 MAX_IDLE = 8
@@ -51,15 +49,19 @@ class Connections:
         return self.run_all([statement])[0]
 
     def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
-        """Run statements that may be repeated, all or none; on a connection that breaks they are, on a new one."""
+        """All or none of them, here or, inside a job, by its supervisor."""
         if inside.gateway is not None:
             return db.read_answers(statements, inside.gateway.call("run", db.ask(statements)))
+        return self.within(lambda connection: db.run_all(connection, statements))
+
+    def within(self, work: Callable[[db.Connection], T]) -> T:
+        """Do work that may be repeated; on a connection that breaks it is, on a new one."""
         with db.blamed():
             pauses = _pauses()
             while True:
                 try:
                     with self._one() as connection:
-                        return db.run_all(connection, statements)
+                        return work(connection)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
                     if pause_s is None or not db.transient(error):
@@ -75,12 +77,16 @@ class Connections:
         """The async twin of `run_all`."""
         if inside.gateway is not None:
             return await asyncio.to_thread(self.run_all, statements)
+        return await self.awithin(lambda connection: db.arun_all(connection, statements))
+
+    async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
+        """The async twin of `within`."""
         with db.blamed():
             pauses = _pauses()
             while True:
                 try:
                     async with self._aone() as connection:
-                        return await db.arun_all(connection, statements)
+                        return await work(connection)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
                     if pause_s is None or not db.transient(error):
@@ -140,11 +146,11 @@ class Connections:
             self._forget()
 
     def _ready_url(self) -> str:
-        """The database's address, once its schema is known to be right. The embedded server gets it by itself."""
-        url = _address(self._config().database_url)
+        """The database's address, once its schema is known to be right."""
+        config = self._config()
         if self._checked:
-            return url or embedded.fall_back()
-        address = migrate.ready(url)
+            return migrate.address(config)
+        address = migrate.ready(config)
         self._checked = True
         return address
 
@@ -156,17 +162,6 @@ def _pauses() -> Iterator[float]:
     while (left_s := deadline - time.monotonic()) > 0:
         yield min(pause_s, left_s)
         pause_s = min(pause_s * 2 + 0.05, 1.0)
-
-
-def _address(url: str | None) -> str | None:
-    try:
-        conninfo_to_dict(url or "")
-    except psycopg.ProgrammingError:  # Its words quote the address, and with it the password.
-        raise ConfigError(
-            "database_url is not an address of Postgres: write it like postgresql://user:password@host:5432/name, "
-            "with %20 and the like for special characters"
-        ) from None
-    return url
 
 
 def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:

@@ -30,8 +30,7 @@ P = ParamSpec("P")
 C = TypeVar("C")  # what a plain call gives: the result, or a coroutine
 R = TypeVar("R")  # the result
 OnConflict = Literal["skip", "raise", "replace"]
-POSITIONAL = "*"
-"""The key under which positional arguments travel beside keyword ones; no parameter of a function is named so."""
+NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 class Using(TypedDict, total=False):
@@ -71,6 +70,8 @@ class Task(Generic[P, C, R]):
         self._using: Using = {}
         self._options: bytes | None = None
         self._signature = inspect.signature(function)
+        self._kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
+        self._all_named = set(self._kinds.values()) <= NAMED
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -124,16 +125,22 @@ class Task(Generic[P, C, R]):
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise BadArguments(f"{self.name} can't be called like that: {error}") from None
+        try:
+            return wire.encode(bound if self._all_named else self._sorted_out(bound), "arguments")
+        except wire.NotJson as error:
+            raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
+
+    def _sorted_out(self, bound: dict[str, Any]) -> object:
+        """Arguments of a function some of whose parameters have no name to be passed by."""
         positional: list[object] = []
         named: dict[str, object] = {}
-        kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
-        by_position = any(kinds[name] is inspect.Parameter.VAR_POSITIONAL for name in bound)
+        by_position = any(self._kinds[name] is inspect.Parameter.VAR_POSITIONAL for name in bound)
         for name, value in bound.items():
-            match kinds[name]:
+            match self._kinds[name]:
                 case inspect.Parameter.VAR_POSITIONAL:
                     positional.extend(value)
-                case inspect.Parameter.VAR_KEYWORD if POSITIONAL in value:
-                    raise BadArguments(f"{self.name} can't be enqueued: no argument can be named {POSITIONAL}")
+                case inspect.Parameter.VAR_KEYWORD if wire.POSITIONAL in value:
+                    raise BadArguments(f"{self.name} can't be enqueued: no argument can be named {wire.POSITIONAL}")
                 case inspect.Parameter.VAR_KEYWORD:
                     named |= value
                 case inspect.Parameter.POSITIONAL_ONLY:
@@ -142,20 +149,7 @@ class Task(Generic[P, C, R]):
                     positional.append(value)
                 case _:
                     named[name] = value
-        try:
-            if positional and named:
-                return wire.encode({POSITIONAL: positional, **named}, "arguments")
-            return wire.encode(positional or named, "arguments")
-        except wire.NotJson as error:
-            raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
-
-
-def unpack(args: object) -> tuple[list[Any], dict[str, Any]]:
-    """What `pack` made, or plain SQL gave, as positional and keyword arguments."""
-    if isinstance(args, list):
-        return args, {}
-    named = dict(cast("dict[str, Any]", args))
-    return named.pop(POSITIONAL, []), named
+        return {wire.POSITIONAL: positional, **named} if positional and named else positional or named
 
 
 def _check(using: Using) -> None:

@@ -137,10 +137,11 @@ def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 
     return True
 
 
-def fall_back() -> str:
-    """The default server, for when no database is named: said once per process, since it may be a surprise."""
+def fall_back(home: str | os.PathLike[str] | None = None) -> str:
+    """The server of `home` (or the default one), for when no database is named: said once per process, since it may
+    be a surprise."""
     global _warned
-    directory = default_directory()
+    directory = home or default_directory()
     url = ensure(directory)
     if not _warned:
         _warned = True

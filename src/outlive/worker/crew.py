@@ -97,7 +97,7 @@ class Crew:
         self.fork_ahead()
 
     async def reload(self) -> None:
-        """Import the app anew in a new zygote; idle children of the old go, busy ones finish. If that fails, all stays."""
+        """Import the app anew in a new zygote; idle children of the old go, busy ones finish. If it fails, all stay."""
         new = Nursery(self.target, self.worker)
         new.start()
         try:

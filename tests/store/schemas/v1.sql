@@ -235,7 +235,7 @@ language sql stable
 begin atomic
   -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set when it goes to `held`.
   -- `killed` tells a memory kill (a crash) from a MemoryError (a failure); `final` means no retry, whatever is left;
-  -- `after_s` is said instead of the backoff; `jitter` is between 0 and 1.
+  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1.
   with counted as (
     select p.*, k.kind,
       (had).failures + (k.kind = 'failure')::int as f,
@@ -251,6 +251,7 @@ begin atomic
   judged as (
     select n.*, case
       when outcome in ('succeeded', 'cancelled') then outcome
+      when (had).cancel_requested then 'cancelled'
       when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
       when n.kind = 'crash' and n.c >= n.max_crashes then 'quarantined'
       when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
@@ -266,13 +267,14 @@ begin atomic
     case when g.fate = 'quarantined' and g.kind = 'crash' then
            format('crashed %s times (max_crashes = %s)', g.c, g.max_crashes)
          when g.fate = 'quarantined' then
-           format('%s workers vanished while running it, the last one with nothing else to do (max_losses = %s)', g.l, g.max_losses)
+           format('%s workers vanished while running it (max_losses = %s)', g.l, g.max_losses)
          when g.fate = 'suspect' then
            format('%s workers vanished while running it: it runs alone next (max_losses = %s)', g.l, g.max_losses) end,
     case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
-         else outlive.now() + interval '1 second' * coalesce(after_s,
-           g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2)) end,
-    g.f::smallint, g.c::smallint, g.l::smallint
+         else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
+           g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
+    -- A counter without a limit stays at the end of its range: a job that can't be counted must not stop the reaper.
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
   from judged g;
 end;
 
@@ -316,7 +318,7 @@ begin
   return found;
 end $$;
 
-create or replace function outlive.fingerprint(task_name text, args json) returns text language sql immutable
+create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
 -- The same task with the same arguments, however their JSON was written.
 return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
 
@@ -357,17 +359,24 @@ end;
 create or replace function outlive.cancel(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
--- A running job whose row is locked (it is just being ended, or ends in its own transaction) is looked at again
--- for a second and then reported as it is.
+-- All waiting is done before the first row of `running` is locked, because a worker that waits for that row may have
+-- just claimed another of these jobs. After that what is locked is skipped, looked at again for a second (it is just
+-- being moved, or ends in its own transaction), and then reported as it is.
 declare
+  asked uuid[];
   w record;
 begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+  asked := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  perform from outlive.waiting t where t.id = any(asked) order by t.id for update;
+  perform from outlive.held t where t.id = any(asked) order by t.id for update;
+  foreach id in array asked loop
     changed := false; note := null;
     for look in 1..200 loop
-      delete from outlive.waiting t where t.id = cancel.id returning t.* into w;
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = cancel.id for update skip locked) returning t.* into w;
       if not found then
-        delete from outlive.held t where t.id = cancel.id returning t.* into w;
+        delete from outlive.held t where t.id =
+          (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
       end if;
       if found then
         perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
@@ -381,10 +390,9 @@ begin
       perform pg_sleep(0.005);
     end loop;
     state := outlive.state_of(id);
-    if state = 'running' and not changed then
-      note := 'it is being finished just now; look again';
-    elsif not changed then
-      note := 'it has ended already';
+    if not changed then
+      note := case when state in ('succeeded', 'failed', 'cancelled') then 'it has ended already'
+                   else 'somebody is moving it just now: look again' end;
     end if;
     return next;
   end loop;
@@ -393,11 +401,13 @@ end $$;
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- In the order of the keys, as enqueue takes them, so that two batches never wait for each other.
 declare
   j record;
   taken uuid;
 begin
-  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.id for update loop
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
     state := outlive.state_of(id);
     if state = 'retryable' then
@@ -412,7 +422,7 @@ begin
         insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
         if not found then
           select k.id into taken from outlive.dedupe_keys k where k.task = j.task and k.key = j.dedupe_key;
-          note := format('its dedupe key %L is taken by job %s', j.dedupe_key, taken);
+          note := format('its dedupe key %L is taken by %s', j.dedupe_key, coalesce('job ' || taken, 'another job'));
         end if;
       end if;
       if note is null then
@@ -523,7 +533,24 @@ begin
     raise exception using errcode = 'OL003', message =
       'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
   end if;
+  -- A limit that can't be read would stop the reaper for every job of its batch.
+  if exists (
+    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
+    where e.value <> 'null' and case
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses') then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
+  then
+    raise exception using errcode = 'OL003', message =
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, and on_worker_death is retry or fail';
+  end if;
   if keys is not null then
+    if 'replace' = any(on_conflicts) then
+      -- Jobs are locked before keys, by everybody: first those that this will replace.
+      perform from outlive.jobs j where j.id = any(array(
+        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+        where a.on_conflict = 'replace')) order by j.id for update;
+    end if;
     -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
     for job in
       select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
@@ -592,11 +619,14 @@ end $$;
 create or replace function outlive.enqueue(
   task text, args json default '{}', queue text default null, source text default null, priority int default 5,
   delay interval default null, run_at timestamptz default null, dedupe_key text default null,
-  on_conflict text default 'skip', options jsonb default null, id uuid default null)
+  on_conflict text default 'skip', options jsonb default null, id uuid default null,
+  max_args_bytes int default 1048576, notify boolean default true)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- One job, from plain SQL. An object is keyword arguments, an array positional ones. Returns the job's id, or the
--- id of the unfinished job that has the same dedupe key already.
+-- One job. An object is keyword arguments, an array positional ones. Returns the job's id, or the id of the unfinished
+-- job that has the same dedupe key already. A job with nothing special is written here, which takes half the time; all
+-- else is a batch of one.
+#variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
   other uuid;
@@ -604,10 +634,25 @@ begin
   if on_conflict not in ('skip', 'raise', 'replace') then
     raise exception using errcode = 'OL003', message = format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
+  if dedupe_key is null and options is null and delay is null and run_at is null
+     and octet_length(args::text) <= max_args_bytes then
+    with fresh as (
+      insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
+      select mine, task, coalesce(queue, t.queue, 'default'), coalesce(source, t.source, ''), args, coalesce(priority, 5),
+             outlive.now(), outlive.fingerprint(task, args), outlive.now()
+      from (select) one left join outlive.tasks t on t.name = task
+      on conflict do nothing
+      returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id)
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f;
+    if notify or exists (select from outlive.sleepers) then
+      perform pg_notify('outlive', '');
+    end if;
+    return mine;
+  end if;
   select e.existing into other from outlive.enqueue(
     array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
     array[extract(epoch from delay)::double precision], array[run_at],
-    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options], 1048576, true) e;
+    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options], max_args_bytes, notify) e;
   return coalesce(other, mine);
 end $$;
 
@@ -723,3 +768,4 @@ from outlive.sources s;
 
 -- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version) values (1);
+

@@ -34,7 +34,8 @@ revoke insert, update, delete on outlive.schema_version from outlive_worker;
 grant usage on all sequences in schema outlive to outlive_worker;
 grant execute on all functions in schema outlive to outlive_worker;
 
-grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid)
+grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid,
+  int, boolean)
   to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
   timestamptz[], text[], text[], jsonb[], int, boolean) to outlive_enqueue;

@@ -69,6 +69,8 @@ with pick as (
   where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
     and h.ready_at <= outlive.now()
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and not exists (select from outlive.sources s where s.name = h.source
+                    and (not s.enabled or coalesce(s.paused_until > outlive.now(), false)))
   order by h.since, h.id limit 1 for update skip locked),
 taken as (
   delete from outlive.held h where h.id in (select id from pick) returning h.*),

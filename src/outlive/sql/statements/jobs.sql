@@ -6,6 +6,12 @@ select asked, existing from outlive.enqueue(:ids::uuid[], :tasks::text[], :queue
   :priorities::smallint[], :delays_s::double precision[], :run_ats::timestamptz[], :keys::text[], :on_conflicts::text[],
   :options::jsonb[], :max_args_bytes::int, :notify::boolean);
 
+-- name: enqueue_one
+-- (none) -> pending, for one job. Its id comes back, or that of the unfinished job that has its dedupe key.
+select outlive.enqueue(:task::text, :args::json, :queue::text, :source::text, :priority::int,
+  :delay_s::double precision * interval '1 second', :run_at::timestamptz, :dedupe_key::text, :on_conflict::text,
+  :options::jsonb, :id::uuid, :max_args_bytes::int, :notify::boolean);
+
 -- name: cancel
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. A job without a row does not exist.
 select id, state, changed, note from outlive.cancel(:ids::uuid[]);

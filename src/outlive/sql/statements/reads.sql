@@ -95,14 +95,17 @@ where f.state = any(:states::text[]) and (:task::text is null or f.task = :task:
 order by f.id limit :limit::int;
 
 -- name: killers
+-- What is in quarantine, with the evidence of its last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
 
 -- name: stuck
+-- Running jobs whose lease has ended and that no reaper has seen yet.
 select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
 from outlive.stuck_jobs order by lease_until limit :limit::int;
 
 -- name: queues
+-- Every queue that has jobs or was paused. Counts every waiting row.
 select * from outlive.queue_states order by name;
 
 -- name: stats

@@ -1,0 +1,85 @@
+"""An app, and somebody who does a worker's part by the store's statements: the queue is tried without processes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from outlive import App, config, db, policy, store
+from outlive.client.task import Task
+from outlive.model import Claimed, Ended, Lane
+from outlive.states import Outcome
+
+NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
+
+
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@dataclass
+class Hand:
+    """A worker's statements, on a connection whose clock the test sets."""
+
+    connection: db.Connection
+    id: UUID = field(default_factory=uuid4)
+
+    def knows(self, *tasks: Task[..., Any, Any]) -> None:
+        """Write the tasks' policies, as a worker does when it starts."""
+        said = [policy.limits(task.name, task.policy, config.load(environ={})) for task in tasks]
+        db.run(self.connection, store.register_tasks(said))
+
+    def at(self, moment: datetime = NOON, *, later_s: float = 0.0) -> datetime:
+        moment += timedelta(seconds=later_s)
+        self.connection.execute("select set_config('outlive.now', %s, false)", [moment.isoformat()])
+        return moment
+
+    def claim(self, limit: int = 512) -> list[Claimed]:
+        """Look for lanes and claim from them, as a worker does."""
+        tasks = [row[0] for row in self.connection.execute("select distinct task from outlive.jobs").fetchall()]
+        found = db.run(self.connection, store.lanes(tasks))
+        lanes = [Lane(one.queue, one.source, one.task, one.priority) for one in sorted(found, key=lambda o: o.priority)]
+        return db.run(self.connection, store.end_and_claim(self.id, [], lanes, limit=limit)).claimed
+
+    def end(self, claimed: Claimed, outcome: Outcome = Outcome.SUCCEEDED, **evidence: Any) -> bool:
+        """False: the attempt is not ours any more."""
+        ended = Ended(claimed.token, outcome, **evidence)
+        return db.run(self.connection, store.end_and_claim(self.id, [ended])).stale == []
+
+    def run(self, outcome: Outcome = Outcome.SUCCEEDED, **evidence: Any) -> Claimed:
+        """Claim one job and end it like this."""
+        (claimed,) = self.claim(limit=1)
+        assert self.end(claimed, outcome, **evidence)
+        return claimed
+
+    def rows(self, query: str, *parameters: object) -> Sequence[tuple[Any, ...]]:
+        return self.connection.execute(query.encode(), parameters or None).fetchall()
+
+    def value(self, query: str, *parameters: object) -> Any:
+        ((only,),) = self.rows(query, *parameters)
+        return only
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[App]:
+    app = App(database_url)
+    yield app
+    app.connections.close()
+
+
+@pytest.fixture
+def task(app: App) -> Task[[int, int], int, int]:
+    return app.task(add)
+
+
+@pytest.fixture
+def new_hand(connect: Callable[[], db.Connection]) -> Callable[[], Hand]:
+    return lambda: Hand(connect())
+
+
+@pytest.fixture
+def hand(new_hand: Callable[[], Hand]) -> Hand:
+    return new_hand()

@@ -1,0 +1,286 @@
+"""J — jobs, as far as the queue itself goes."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from outlive import App, DuplicateJob, State, db, store
+from outlive.client.task import Task
+from outlive.model import new_job_id
+from outlive.states import TRANSITIONS, Outcome
+from tests.spec.conftest import NOON, Hand, add
+
+DAY_S = 86400.0
+AddTask = Task[[int, int], int, int]
+
+
+def test_J1_there_are_five_states_and_three_more() -> None:
+    assert {str(state) for state in State} == {
+        *("pending", "running", "retryable", "succeeded", "failed"),
+        *("blocked", "quarantined", "cancelled"),
+    }
+    named = {state for one in TRANSITIONS for state in (*one.before, *one.after)}
+    assert named == {*State, None}
+
+
+def test_J1_a_job_passes_through_its_states(task: AddTask, hand: Hand) -> None:
+    job = task.using(max_attempts=2).enqueue(1, 2)
+    seen = [job.status()]
+    hand.at(NOON)
+    for _ in range(2):
+        (claimed,) = hand.claim()
+        seen.append(job.status())
+        hand.end(claimed, Outcome.FAILED, after_s=0)
+        seen.append(job.status())
+    db.run(hand.connection, store.retry([job.id]))
+    hand.run(result=b"3")
+    seen.append(job.status())
+    assert seen == ["pending", "running", "retryable", "running", "failed", "succeeded"]
+    assert job.result(timeout=0) == 3
+
+
+def test_J1_a_finished_job_does_not_change_any_more(task: AddTask, hand: Hand) -> None:
+    job = task.enqueue(1, 2)
+    claimed = hand.run()
+    assert not hand.end(claimed, Outcome.FAILED)
+    for verb in (store.cancel, store.retry, store.release):
+        assert [one.changed for one in db.run(hand.connection, verb([job.id]))] == [False]
+    assert db.run(hand.connection, store.expire()) == []
+    assert job.status() is State.SUCCEEDED
+
+
+def delays_after(hand: Hand, outcome: Outcome, times: int) -> list[float]:
+    """How long one job waits after each of its ends, which come at once when it is ready."""
+    moment, waited = hand.at(NOON), []
+    for _ in range(times):
+        hand.run(outcome)
+        ready_at = hand.value("select ready_at from outlive.waiting")
+        waited.append((ready_at - moment).total_seconds())
+        moment = hand.at(ready_at)
+    return waited
+
+
+def test_J4_backoff_doubles_from_its_base_up_to_its_cap(app: App, hand: Hand) -> None:
+    task = app.task(max_attempts=20)(add)
+    hand.knows(task)
+    task.enqueue(1)
+    full = [min(60.0 * 2**n, DAY_S) for n in range(14)]
+    assert full[-1] == full[-2] == full[-3] == DAY_S
+    for waited, most in zip(delays_after(hand, Outcome.FAILED, 14), full, strict=True):
+        assert most / 2 <= waited <= most
+
+
+def test_J4_jitter_spreads_the_delays_between_half_and_all(app: App, hand: Hand) -> None:
+    app.enqueue_many([app.task(add).job(n) for n in range(100)])
+    hand.at(NOON)
+    for claimed in hand.claim():
+        hand.end(claimed, Outcome.FAILED)
+    waited = [(ready_at - NOON).total_seconds() for (ready_at,) in hand.rows("select ready_at from outlive.waiting")]
+    assert 30 <= min(waited) < 40
+    assert 50 < max(waited) <= 60
+
+
+def test_J4_a_job_is_claimable_only_after_its_next_retry_at(task: AddTask, hand: Hand) -> None:
+    job = task.enqueue(1, 2)
+    hand.at(NOON)
+    hand.run(Outcome.FAILED)
+    next_retry_at = hand.value("select next_retry_at from outlive.job_states where id = %s", job.id)
+    hand.at(next_retry_at - timedelta(milliseconds=1))
+    assert hand.claim() == []
+    hand.at(next_retry_at)
+    assert [one.id for one in hand.claim()] == [job.id]
+
+
+def test_J4_a_task_may_give_a_list_of_delays(app: App, hand: Hand) -> None:
+    task = app.task(backoff=["10s", "1m", 5])(add)
+    hand.knows(task)
+    task.enqueue(1)
+    waited = delays_after(hand, Outcome.FAILED, 4)
+    for some, most in zip(waited, [10, 60, 5, 5], strict=True):
+        assert most / 2 <= some <= most
+
+
+def test_J4_a_task_may_give_a_function_of_n(app: App, hand: Hand) -> None:
+    task = app.task(backoff=lambda n: 100.0 * (n + 1))(add)
+    hand.knows(task)
+    task.enqueue(1)
+    for some, most in zip(delays_after(hand, Outcome.FAILED, 3), [100, 200, 300], strict=True):
+        assert most / 2 <= some <= most
+
+
+def test_J4_failures_and_crashes_count_together(app: App, hand: Hand) -> None:
+    task = app.task(backoff=[10, 100, 1000], max_crashes=5)(add)
+    hand.knows(task)
+    task.enqueue(1)
+    first, second = delays_after(hand, Outcome.CRASHED, 2)
+    (claimed,) = hand.claim()
+    hand.end(claimed, Outcome.FAILED)
+    third = (hand.value("select ready_at from outlive.waiting") - hand.value("select outlive.now()")).total_seconds()
+    assert 5 <= first <= 10 < 50 <= second <= 100 < 500 <= third <= 1000
+
+
+def test_J5_a_repeated_enqueue_is_a_no_op(task: AddTask, hand: Hand) -> None:
+    again = task.using(id=new_job_id())
+    first, second = again.enqueue(1, 2), again.enqueue(1, 2)
+    assert first == second
+    assert hand.value("select count(*) from outlive.waiting") == 1
+    hand.run()
+    assert again.enqueue(1, 2).status() is State.SUCCEEDED
+
+
+def test_J5_a_hundred_thousand_jobs_are_enqueued_at_once(app: App, task: AddTask, hand: Hand) -> None:
+    jobs = app.enqueue_many([task.job(n, 0) for n in range(100_000)])
+    assert len({job.id for job in jobs}) == 100_000
+    assert hand.value("select count(*) from outlive.waiting") == 100_000
+    assert jobs[0].status() is jobs[-1].status() is State.PENDING
+
+
+def test_J5_many_jobs_are_enqueued_all_or_none(app: App, task: AddTask, hand: Hand) -> None:
+    task.using(dedupe_key="taken").enqueue(1, 2)
+    many = [task.job(n, 0) for n in range(5000)]
+    with pytest.raises(DuplicateJob):
+        app.enqueue_many([*many, task.using(dedupe_key="taken", on_conflict="raise").job(1, 2)])
+    assert hand.value("select count(*) from outlive.jobs") == 1
+
+
+def test_J5_a_job_may_be_delayed_or_have_its_time(task: AddTask, hand: Hand) -> None:
+    before = hand.value("select clock_timestamp()")
+    delayed = task.using(delay="5m").enqueue(1, 2)
+    timed = task.using(run_at=NOON).enqueue(1, 2)
+    ready = dict(hand.rows("select id, ready_at from outlive.waiting"))
+    assert ready[timed.id] == NOON
+    assert timedelta(minutes=5) <= ready[delayed.id] - before < timedelta(minutes=6)
+
+
+def test_J5_priority_0_is_the_most_urgent_and_5_the_default(task: AddTask, hand: Hand) -> None:
+    made = {n: task.using(priority=n).enqueue(n, 0).id for n in (9, 6, 0, 7, 4)}
+    made[5] = task.enqueue(1, 2).id
+    assert [hand.claim(limit=1)[0].id for _ in made] == [made[n] for n in sorted(made)]
+
+
+def test_J5_a_dedupe_key_is_unique_among_the_unfinished_jobs_of_a_task(task: AddTask, hand: Hand) -> None:
+    first = task.using(dedupe_key="page 1").enqueue(1, 2)
+    assert task.using(dedupe_key="page 1").enqueue(1, 2) == first
+    assert task.using(dedupe_key="page 2").enqueue(1, 2) != first
+    with pytest.raises(DuplicateJob) as refused:
+        task.using(dedupe_key="page 1", on_conflict="raise").enqueue(1, 2)
+    assert refused.value.existing == first.id
+    replacing = task.using(dedupe_key="page 1", on_conflict="replace").enqueue(1, 2)
+    assert (first.status(), replacing.status()) == (State.CANCELLED, State.PENDING)
+    hand.claim()
+    assert task.using(dedupe_key="page 1", on_conflict="replace").enqueue(1, 2) == replacing
+
+
+def test_J5_a_quarantined_job_counts_as_unfinished(task: AddTask, hand: Hand) -> None:
+    first = task.using(dedupe_key="page 1", max_crashes=1).enqueue(1, 2)
+    hand.run(Outcome.CRASHED, signal="SIGSEGV")
+    assert first.status() is State.QUARANTINED
+    assert task.using(dedupe_key="page 1").enqueue(1, 2) == first
+
+
+def test_J5_a_retry_takes_its_key_again_and_is_refused_if_it_is_taken(task: AddTask, hand: Hand) -> None:
+    first = task.using(dedupe_key="page 1").enqueue(1, 2)
+    hand.run(Outcome.FAILED, final=True)
+    second = task.using(dedupe_key="page 1").enqueue(1, 2)
+    (refused,) = db.run(hand.connection, store.retry([first.id]))
+    assert (refused.changed, refused.note) == (False, f"its dedupe key 'page 1' is taken by job {second.id}")
+    second.cancel()
+    (taken,) = db.run(hand.connection, store.retry([first.id]))
+    assert (taken.changed, first.status()) == (True, State.PENDING)
+    assert task.using(dedupe_key="page 1").enqueue(1, 2) == first
+
+
+def test_J5_a_job_is_enqueued_inside_the_callers_own_transaction(task: AddTask, database_url: str, hand: Hand) -> None:
+    with psycopg.connect(database_url) as callers:
+        task.using(connection=callers).enqueue(1, 2)
+        assert hand.claim() == []
+        callers.rollback()
+        job = task.using(connection=callers).enqueue(3, 4)
+    assert [one.id for one in hand.claim()] == [job.id]
+
+
+def test_J6_a_job_is_enqueued_from_plain_sql(hand: Hand) -> None:
+    named = hand.value("""select outlive.enqueue('shop.fetch', '{"a": 1}')""")
+    positional = hand.value("select outlive.enqueue('shop.fetch', '[1, 2]')")
+    assert {one.id: one.args for one in hand.claim()} == {named: b'{"a": 1}', positional: b"[1, 2]"}
+
+
+def test_J7_a_paused_queue_is_not_worked_on_until_it_is_resumed(task: AddTask, hand: Hand) -> None:
+    job = task.using(queue="slow").enqueue(1, 2)
+    db.run(hand.connection, store.pause_queue("slow"))
+    assert hand.claim() == []
+    assert job.status() is State.PENDING
+    db.run(hand.connection, store.resume_queue("slow"))
+    assert [one.id for one in hand.claim()] == [job.id]
+
+
+def test_J7_jobs_are_retried_cancelled_released_and_pruned_one_or_many(app: App, task: AddTask, hand: Hand) -> None:
+    def states(jobs: list[UUID]) -> set[State]:
+        return set(db.run(hand.connection, store.statuses(jobs)).values())
+
+    many = [job.id for job in app.enqueue_many([task.using(max_crashes=1).job(n, 0) for n in range(5)])]
+    assert all(one.changed for one in db.run(hand.connection, store.cancel(many)))
+    assert states(many) == {State.CANCELLED}
+    assert all(one.changed for one in db.run(hand.connection, store.retry(many)))
+    assert states(many) == {State.PENDING}
+    for claimed in hand.claim():
+        hand.end(claimed, Outcome.CRASHED)
+    assert states(many) == {State.QUARANTINED}
+    assert all(one.changed for one in db.run(hand.connection, store.release(many[:2])))
+    assert states(many[:2]) == {State.PENDING}
+    assert db.run(hand.connection, store.prune_jobs(many)) == 3
+    assert hand.value("select count(*) from outlive.jobs") == 2
+
+
+def test_J7_jobs_are_chosen_by_a_filter(task: AddTask, hand: Hand) -> None:
+    failed = [task.using(queue=queue).enqueue(1, 2).id for queue in ("default", "slow")]
+    for claimed in hand.claim():
+        hand.end(claimed, Outcome.FAILED, final=True)
+    task.enqueue(1, 2)
+    every = db.run(hand.connection, store.choose([State.FAILED], limit=10))
+    slow = db.run(hand.connection, store.choose([State.FAILED], queue="slow", limit=10))
+    assert (sorted(every), slow) == (sorted(failed), failed[1:])
+
+
+def test_J7_finished_jobs_go_after_seven_days_failed_ones_after_thirty(task: AddTask, app: App, hand: Hand) -> None:
+    hand.at(NOON)
+    jobs = [task.using(max_crashes=1).enqueue(n, 0) for n in range(3)]
+    succeeded, failed, killer = hand.claim()
+    hand.end(succeeded)
+    hand.end(failed, Outcome.FAILED, final=True)
+    hand.end(killer, Outcome.CRASHED)
+    keep_s = {State.SUCCEEDED: app.config.keep_finished_s, State.FAILED: app.config.keep_failed_s}
+    assert keep_s == {State.SUCCEEDED: 7 * DAY_S, State.FAILED: 30 * DAY_S}
+
+    def left(days: float) -> int:
+        hand.at(NOON, later_s=days * DAY_S)
+        for state, kept_s in keep_s.items():
+            db.run(hand.connection, store.prune_finished(state, keep_s=kept_s))
+        return int(hand.value("select count(*) from outlive.jobs"))
+
+    assert [left(days) for days in (6.9, 7.1, 29.9, 30.1, 1000)] == [3, 2, 2, 1, 1]
+    assert [job.id for job in jobs if job.id == killer.id and job.status() is State.QUARANTINED] == [killer.id]
+
+
+def test_J7_prune_works_in_batches_that_two_may_share(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
+    hands = [new_hand(), new_hand()]
+    app.enqueue_many([task.job(n, 0) for n in range(400)])
+    for claimed in hands[0].claim():
+        hands[0].end(claimed)
+
+    def prune(hand: Hand) -> int:
+        hand.at(NOON + timedelta(days=3650))
+        gone = 0
+        while True:
+            some, more = db.run(hand.connection, store.prune_finished(State.SUCCEEDED, keep_s=60, batch=50))
+            gone += some
+            if not more:
+                return gone
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sum(threads.map(prune, hands)) == 400
+    assert hands[0].value("select count(*) from outlive.jobs") == 0

@@ -1,0 +1,191 @@
+"""outlive.complete: a job's effects and its completion commit together or not at all, and nobody waits for them."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from outlive import db, store
+from outlive.errors import StaleAttempt
+from outlive.states import Outcome, State
+from tests.store.acting import (
+    ANNA,
+    BERT,
+    NOW,
+    TOMORROW,
+    Place,
+    Scene,
+    assert_sound,
+    bring,
+    claim,
+    complete,
+    contents,
+    end,
+    enqueue,
+    fire,
+    set_clock,
+    state_of,
+)
+
+Connect = Callable[[], db.Connection]
+
+
+@pytest.fixture
+def own(connect: Connect) -> db.Connection:
+    """The connection that a job has itself, with a table of its own; it never waits longer than a second."""
+    connection = connect()
+    connection.execute("create table effects (what text)")
+    connection.execute("set lock_timeout = '1s'")
+    set_clock(connection, NOW)
+    return connection
+
+
+@pytest.fixture
+def service(connect: Connect) -> db.Connection:
+    """The connection of its worker, which must not wait for a job's transaction: any wait is an error."""
+    connection = connect()
+    connection.execute("set lock_timeout = '50ms'")
+    set_clock(connection, NOW)
+    return connection
+
+
+def effects(connection: db.Connection) -> list[str]:
+    return [what for (what,) in connection.execute("select what from effects").fetchall()]
+
+
+def test_effects_and_completion_commit_together(own: db.Connection, service: db.Connection) -> None:
+    scene = bring(service, Place.RUNNING, dedupe_key="k")
+    with own.transaction():
+        own.execute("insert into effects values ('paid')")
+        complete(own, ANNA, scene.token, '{"paid": true}')
+        assert (effects(service), state_of(service, scene.job)) == ([], State.RUNNING)
+    assert (effects(service), state_of(service, scene.job)) == (["paid"], State.SUCCEEDED)
+    [attempt] = db.run(service, store.attempts(scene.job))
+    assert attempt.outcome is Outcome.SUCCEEDED
+    assert attempt.result is not None
+    assert bytes(attempt.result) == b'{"paid": true}'
+    assert enqueue(service, dedupe_key="k") != scene.job
+    assert_sound(service)
+
+
+def test_neither_is_left_when_the_jobs_transaction_rolls_back(own: db.Connection, service: db.Connection) -> None:
+    scene = bring(service, Place.RUNNING, dedupe_key="k")
+    before = contents(service)
+    with own.transaction(force_rollback=True):
+        own.execute("insert into effects values ('paid')")
+        complete(own, ANNA, scene.token)
+    assert effects(service) == []
+    assert contents(service) == before
+    assert end(service, ANNA, scene.token, "crash").stale == []
+
+
+def test_neither_is_left_when_the_job_dies_before_it_commits(
+    own: db.Connection, service: db.Connection, connect: Connect
+) -> None:
+    scene = bring(service, Place.RUNNING)
+    before = contents(service)
+    dying = connect()
+    dying.execute("begin")
+    dying.execute("insert into effects values ('paid')")
+    complete(dying, ANNA, scene.token)
+    own.execute("select pg_terminate_backend(%s, 5000)", [dying.info.backend_pid])
+    assert effects(service) == []
+    assert contents(service) == before
+
+
+@pytest.mark.parametrize("why", ["ended", "reclaimed", "another worker's", "unknown"])
+def test_a_stale_attempt_is_told_so_and_its_effects_are_undone(
+    own: db.Connection, service: db.Connection, why: str
+) -> None:
+    scene = bring(service, Place.RUNNING)
+    match why:
+        case "ended":
+            fire(service, "succeed", scene)
+        case "reclaimed":
+            fire(service, "hand_back", scene)
+            claim(service, BERT)
+        case "another worker's":
+            scene = Scene(scene.job, BERT, scene.token)
+        case "unknown":
+            scene = Scene(scene.job, ANNA, scene.token + 1000)
+    before = contents(service)
+    own.execute("begin")
+    own.execute("insert into effects values ('paid')")
+    with pytest.raises(StaleAttempt), db.blamed():
+        complete(own, scene.worker, scene.token)
+    own.execute("commit")
+    assert effects(service) == []
+    assert contents(service) == before
+
+
+def test_the_error_of_a_stale_attempt_has_a_sqlstate_of_its_own(own: db.Connection) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        complete(own, ANNA, 1)
+    assert raised.value.sqlstate == "OL002"
+
+
+def test_only_one_of_two_completions_commits(own: db.Connection, service: db.Connection) -> None:
+    scene = bring(service, Place.RUNNING)
+    complete(own, ANNA, scene.token)
+    with pytest.raises(StaleAttempt), db.blamed():
+        complete(own, ANNA, scene.token)
+    assert len(db.run(service, store.attempts(scene.job))) == 1
+
+
+def test_what_this_version_cannot_do_is_refused(own: db.Connection, service: db.Connection) -> None:
+    scene = bring(service, Place.RUNNING)
+    before = contents(service)
+    for name in ("records", "spawns"):
+        with pytest.raises(psycopg.Error, match="not supported") as raised:
+            own.execute(f"select outlive.complete(%s, %s, {name} => '[]')", [scene.token, ANNA])
+        assert raised.value.sqlstate == "OL003"
+    assert contents(service) == before
+
+
+def test_an_open_completion_blocks_neither_renewals_nor_the_reaper(own: db.Connection, service: db.Connection) -> None:
+    scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
+    with own.transaction():
+        complete(own, ANNA, scene.token)
+        assert db.run(service, store.renew(ANNA, [scene.token, other.token])) == {other.token: False}
+        assert db.run(service, store.ended([scene.token])) == {}
+        set_clock(service, TOMORROW)
+        assert [lost.token for lost in db.run(service, store.expire())] == [other.token]
+        assert db.run(service, store.clear_suspects()) == []
+        assert db.run(service, store.prune_jobs([scene.job])) == 0
+    assert db.run(service, store.renew(ANNA, [scene.token])) == {}
+    assert db.run(service, store.ended([scene.token])) == {scene.token: (Outcome.SUCCEEDED, State.SUCCEEDED)}
+
+
+def test_an_open_completion_is_reported_to_who_cancels_it(own: db.Connection, service: db.Connection) -> None:
+    scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
+    waiting = enqueue(service)
+    with own.transaction():
+        complete(own, ANNA, scene.token)
+        changes = {change.id: change for change in db.run(service, store.cancel([scene.job, other.job, waiting]))}
+    assert not changes[scene.job].changed
+    assert changes[scene.job].state == State.RUNNING
+    assert changes[scene.job].note == "somebody is moving it just now: look again"
+    assert (changes[other.job].changed, changes[waiting].changed) == (True, True)
+    [change] = db.run(service, store.cancel([scene.job]))
+    assert (change.state, change.changed, change.note) == ("succeeded", False, "it has ended already")
+
+
+def test_a_completion_that_rolls_back_leaves_the_attempt_to_the_reaper(
+    own: db.Connection, service: db.Connection
+) -> None:
+    scene = bring(service, Place.RUNNING)
+    with own.transaction(force_rollback=True):
+        complete(own, ANNA, scene.token)
+        set_clock(service, TOMORROW)
+        assert db.run(service, store.expire()) == []
+    assert [lost.token for lost in db.run(service, store.expire())] == [scene.token]
+    assert state_of(service, scene.job) is State.PENDING
+
+
+def test_an_open_completion_does_not_hold_up_other_ends_and_claims(own: db.Connection, service: db.Connection) -> None:
+    scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
+    waiting = enqueue(service)
+    with own.transaction():
+        complete(own, ANNA, scene.token)
+        assert end(service, ANNA, other.token, "succeed").stale == []
+        assert [claimed.id for claimed in claim(service)] == [waiting]

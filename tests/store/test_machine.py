@@ -1,0 +1,356 @@
+"""Many imaginary workers, clients and people, in any order that hypothesis can think of, on a real Postgres.
+
+After every step the invariants of the store are looked at: V1 what was acknowledged is never lost; V2 a job finishes
+once, and stays so until a person retries it; V3 only the current token writes; V4 nothing runs past its lease once
+the reaper has swept; V5 a killer stops at its limit, with the cause stored.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from outlive import db, store
+from outlive.errors import StaleAttempt
+from outlive.model import Claimed, Ended, JobRequest
+from outlive.states import FINISHED, Outcome, State
+from tests.store.acting import (
+    ENDS,
+    LANE,
+    NOW,
+    TASK,
+    assert_sound,
+    clear,
+    complete,
+    contents,
+    define,
+    set_clock,
+    state_of,
+)
+
+T = TypeVar("T")
+WORKERS = [UUID(int=n) for n in range(1, 6)]
+LEASE_S = 300.0
+
+# Some of everything, but most of what kills: the paths to quarantine are long.
+ends = st.sampled_from([*sorted(ENDS), "crash", "crash", "overrun"])
+numbers = st.integers(min_value=0, max_value=1000)
+keys = st.sampled_from([None, None, "a", "b", "c"])
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A worker was given this token for this job. It may still believe in it long after it has lost it."""
+
+    job: UUID
+    worker: UUID
+    token: int
+
+
+class Store(RuleBasedStateMachine):
+    """What the clients, workers and people were told, against what the tables hold."""
+
+    def __init__(self, connection: db.Connection) -> None:
+        super().__init__()
+        self.connection = connection
+        self.now: datetime = NOW
+        self.asked = 0
+        self.acknowledged: list[UUID] = []
+        self.rights: list[Right] = []
+        self.current: dict[UUID, Right] = {}  # Whose turn it is, as far as anybody was told.
+        self.leases: dict[int, datetime] = {}  # By token, until when.
+        self.finished: dict[UUID, tuple[State, int]] = {}  # How, and after how many attempts.
+        self.kills: Counter[UUID] = Counter()  # Crashes since a person last freed the job.
+        self.alive = list(WORKERS)  # The others are dead or cut off, and may return.
+        self.max_crashes = 2
+
+    def run(self, statement: db.Statement[Any]) -> Any:
+        return db.run(self.connection, statement)
+
+    def one_of(self, choice: list[T], number: int) -> T:
+        return choice[number % len(choice)]
+
+    @initialize()
+    def begin(self) -> None:
+        clear(self.connection)
+        self.connection.execute("select setseed(0)")  # The same steps give the same backoffs.
+        set_clock(self.connection, self.now)
+        self.limit(2)
+        for key in (None, None, None, "a", "b"):
+            self.enqueue(key, "skip", None)
+        self.claim(0, 3)
+
+    # Clients
+
+    @rule(key=keys, on_conflict=st.sampled_from(["skip", "replace"]), delay_s=st.sampled_from([None, 0.0, 30.0]))
+    def enqueue(self, key: str | None, on_conflict: str, delay_s: float | None) -> None:
+        self.asked += 1
+        job = JobRequest(
+            id=UUID(int=self.asked), task=TASK, args=b"[]", dedupe_key=key, on_conflict=on_conflict, delay_s=delay_s
+        )
+        refused = self.run(store.enqueue([job], max_args_bytes=100))
+        if job.id not in refused:
+            self.acknowledged.append(job.id)
+        else:
+            assert state_of(self.connection, refused[job.id]) not in FINISHED
+            assert on_conflict == "skip" or refused[job.id] in self.current
+
+    @precondition(lambda self: self.acknowledged)
+    @rule(number=numbers)
+    def enqueue_again(self, number: int) -> None:
+        """The client did not hear the answer: it repeats itself, and nothing changes."""
+        before = contents(self.connection)
+        job = JobRequest(id=self.one_of(self.acknowledged, number), task=TASK, args=b"[]")
+        assert self.run(store.enqueue([job], max_args_bytes=100)) == {}
+        assert contents(self.connection) == before
+
+    # Workers
+
+    def given(self, worker: UUID, claimed: list[Claimed]) -> None:
+        for one in claimed:
+            assert one.token not in {right.token for right in self.rights}, "a token was given twice"
+            assert one.crashes < self.max_crashes, "a killer was started again"
+            right = Right(one.id, worker, one.token)
+            self.rights.append(right)
+            assert one.id not in self.current, "it was claimed while it was running"
+            self.current[one.id] = right
+            self.leases[one.token] = self.now + timedelta(seconds=LEASE_S)
+
+    @precondition(lambda self: self.alive)
+    @rule(number=numbers, limit=st.integers(1, 4))
+    def claim(self, number: int, limit: int) -> None:
+        worker = self.one_of(self.alive, number)
+        turn = self.run(store.end_and_claim(worker, (), [LANE], limit=limit, lease_s=LEASE_S))
+        self.given(worker, turn.claimed)
+
+    @precondition(lambda self: self.alive)
+    @rule(number=numbers)
+    def claim_suspect(self, number: int) -> None:
+        worker = self.one_of(self.alive, number)
+        self.given(worker, self.run(store.claim_suspect(worker, tasks=[TASK], lease_s=LEASE_S)))
+
+    @precondition(lambda self: self.alive)
+    @rule(number=numbers)
+    def renew(self, number: int) -> None:
+        worker = self.one_of(self.alive, number)
+        tokens = [right.token for right in self.rights if right.worker == worker]
+        mine = {right.token for right in self.current.values() if right.worker == worker}
+        assert set(self.run(store.renew(worker, tokens, lease_s=LEASE_S))) == mine
+        self.leases |= dict.fromkeys(mine, self.now + timedelta(seconds=LEASE_S))
+
+    @precondition(lambda self: self.current)
+    @rule(number=numbers, event=ends, final=st.sampled_from([False, False, True]), late=st.booleans())
+    def end(self, number: int, event: str, final: bool, late: bool) -> None:
+        """A worker reports how an attempt ended; also a dead one, whose report was only late."""
+        right = self.one_of(list(self.current.values()), number)
+        report = Ended(right.token, **ENDS[event], final=final, after_s=None if late else 0.0)
+        turn = self.run(store.end_and_claim(right.worker, [report]))
+        assert turn.stale == []
+        self.ended(right, ENDS[event]["outcome"])
+        if event in ("crash", "overrun"):
+            self.kills[right.job] += 1
+            [row] = self.run(store.attempts(right.job))[-1:]
+            assert row.signal == ENDS[event]["signal"]
+
+    @precondition(lambda self: self.current)
+    @rule(number=numbers)
+    def complete(self, number: int) -> None:
+        right = self.one_of(list(self.current.values()), number)
+        complete(self.connection, right.worker, right.token)
+        self.ended(right, Outcome.SUCCEEDED)
+
+    def ended(self, right: Right, outcome: Outcome) -> None:
+        del self.current[right.job]
+        found = self.run(store.ended([right.token]))
+        assert found[right.token][0] is outcome
+        self.note(right.job)
+
+    @precondition(lambda self: self.rights)
+    @rule(number=numbers, event=st.sampled_from([*sorted(ENDS), "complete", "renew"]), stranger=st.booleans())
+    def come_back_too_late(self, number: int, event: str, stranger: bool) -> None:
+        """A worker returns with a token that was taken from it, or one that was never its own: nothing is written."""
+        stale = [right for right in self.rights if self.current.get(right.job) != right]
+        if self.current and (stranger or not stale):
+            owned = self.one_of(list(self.current.values()), number)
+            token, worker = owned.token, UUID(int=99)
+        else:
+            lost = self.one_of(stale, number)
+            token, worker = lost.token, lost.worker
+        before = contents(self.connection)
+        if event == "renew":
+            assert self.run(store.renew(worker, [token], lease_s=LEASE_S)) == {}
+        elif event == "complete":
+            with pytest.raises(StaleAttempt), db.blamed():
+                complete(self.connection, worker, token)
+        else:
+            turn = self.run(store.end_and_claim(worker, [Ended(token, **ENDS[event])]))
+            assert turn.stale == [token]
+        assert contents(self.connection) == before
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def vanish_or_return(self, worker: UUID) -> None:
+        self.alive = [other for other in WORKERS if (other in self.alive) != (other == worker)]
+
+    # Time and the reaper
+
+    @rule(seconds=st.sampled_from([1.0, 60.0, LEASE_S, LEASE_S + 1, 86400.0]))
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        set_clock(self.connection, self.now)
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, LEASE_S, LEASE_S + 1]))
+    def expire(self, seconds: float) -> None:
+        self.advance(seconds)
+        due = {right.token for right in self.current.values() if self.leases[right.token] < self.now}
+        lost = self.run(store.expire())
+        assert {one.token for one in lost} == due
+        for one in lost:
+            right = self.current[one.id]
+            assert (one.token, one.worker) == (right.token, right.worker)
+            self.ended(right, Outcome.LOST)
+        over = "select id from outlive.running where lease_until < outlive.now()"
+        assert self.connection.execute(over).fetchall() == [], "it runs past its lease"
+        assert self.run(store.stuck()) == []
+
+    @rule()
+    def quarantine_killers(self) -> None:
+        self.run(store.quarantine_killers())
+        over = "select id from outlive.waiting where crashes >= %s"
+        assert self.connection.execute(over, [self.max_crashes]).fetchall() == []
+
+    @rule()
+    def clear_suspects(self) -> None:
+        self.run(store.clear_suspects())
+
+    @rule(max_crashes=st.integers(1, 3))
+    def limit(self, max_crashes: int) -> None:
+        self.max_crashes = max_crashes
+        define(self.connection, max_attempts=3, max_crashes=max_crashes, max_losses=3)
+
+    # People
+
+    @precondition(lambda self: self.acknowledged)
+    @rule(number=numbers, verb=st.sampled_from(["cancel", "retry", "release", "block"]))
+    def operate(self, number: int, verb: str) -> None:
+        job = self.one_of(self.acknowledged, number)
+        statement: Callable[[list[UUID]], db.Statement[Any]] = {
+            "cancel": store.cancel,
+            "retry": store.retry,
+            "release": store.release,
+            "block": lambda ids: store.block(ids, "for a while"),
+        }[verb]
+        before = contents(self.connection)
+        [change] = self.run(statement([job]))
+        assert change.state == state_of(self.connection, job)
+        if not change.changed:
+            assert change.note
+            assert contents(self.connection) == before
+        elif verb in ("retry", "release"):
+            self.finished.pop(job, None)
+            self.kills.pop(job, None)
+        self.note(job)
+
+    @precondition(lambda self: self.acknowledged)
+    @rule(number=numbers)
+    def prune(self, number: int) -> None:
+        job = self.one_of(self.acknowledged, number)
+        forgettable = state_of(self.connection, job) in {*FINISHED, State.QUARANTINED}
+        assert self.run(store.prune_jobs([job])) == forgettable
+        if forgettable:
+            assert state_of(self.connection, job) is None
+            self.acknowledged.remove(job)
+            self.finished.pop(job, None)
+            self.kills.pop(job, None)
+
+    # What must always be true
+
+    def note(self, job: UUID) -> None:
+        """Remember that a job has finished; it must not change any more."""
+        state = state_of(self.connection, job)
+        if state in FINISHED and job not in self.finished:
+            assert state is not None
+            self.finished[job] = (state, len(self.run(store.attempts(job))))
+
+    @invariant()
+    def sound(self) -> None:
+        assert_sound(self.connection)
+
+    @invariant()
+    def v1_what_was_acknowledged_is_there(self) -> None:
+        states = self.run(store.statuses(self.acknowledged))
+        assert set(states) == set(self.acknowledged)
+        running = {job for job, state in states.items() if state is State.RUNNING}
+        assert running == set(self.current)
+
+    @invariant()
+    def v2_what_has_finished_stays_so(self) -> None:
+        rows = self.connection.execute("select job_id, count(*) from outlive.attempts group by 1").fetchall()
+        attempts: dict[UUID, int] = dict(rows)
+        states = self.run(store.statuses(self.acknowledged))
+        found = {job: (states[job], attempts[job]) for job in self.finished}
+        assert found == self.finished
+        for job, state in states.items():
+            if state in FINISHED and job not in self.finished:  # It was replaced by another with its key.
+                assert state is State.CANCELLED
+                self.finished[job] = (state, attempts[job])
+
+    @invariant()
+    def v3_the_current_token_is_the_one_in_the_table(self) -> None:
+        rows = self.connection.execute("select id, worker, token from outlive.running").fetchall()
+        assert {Right(*row) for row in rows} == set(self.current.values())
+
+    @invariant()
+    def v5_a_killer_stops_with_its_cause_stored(self) -> None:
+        crashes: dict[UUID, int] = dict(
+            self.connection.execute("select id, crashes from outlive.job_states").fetchall()
+        )
+        assert all(crashes[job] == kills for job, kills in self.kills.items())
+        assert max(crashes.values(), default=0) <= 3
+        killers = self.run(store.killers(limit=1000))
+        assert all(killer["details"] and killer["outcome"] for killer in killers)
+        held = {job for job, state in self.run(store.statuses(self.acknowledged)).items() if state is State.QUARANTINED}
+        assert {killer["id"] for killer in killers} == held
+
+
+SHORT = settings(
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+LONG = settings(SHORT, max_examples=1500, stateful_step_count=80, derandomize=False)
+
+
+def drive(connection: db.Connection, how: settings) -> None:
+    class Here(Store):
+        def __init__(self) -> None:
+            super().__init__(connection)
+
+    run_state_machine_as_test(Here, settings=how)
+
+
+@pytest.mark.timeout(400)  # A failure is first made as small as possible.
+def test_whatever_happens_in_whatever_order_the_invariants_hold(connection: db.Connection) -> None:
+    drive(connection, SHORT)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_whatever_happens_for_long_the_invariants_hold(connection: db.Connection) -> None:
+    drive(connection, LONG)

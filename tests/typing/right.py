@@ -1,0 +1,73 @@
+"""What must pass mypy --strict."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any, assert_type
+
+import psycopg
+
+import outlive
+from outlive.client.task import BoundJob
+from tests.typing.example import add, afetch, app, asum, fetch, nothing, shop
+
+assert_type(add(1, 2), int)
+assert_type(add.enqueue(1, b=2, label="x"), outlive.Job[int])
+assert_type(add.enqueue(1).result(timeout=30), int)
+assert_type(add.enqueue(1).status(), outlive.State)
+assert_type(add.enqueue(1).cancel(), bool)
+assert_type(add.enqueue(1).id, uuid.UUID)
+assert_type(add.job(1), BoundJob[int])
+assert_type(fetch.enqueue("u").result(), dict[str, str])
+assert_type(afetch.enqueue("u").result(), bytes | None)
+nothing.enqueue()
+
+everything = fetch.using(
+    id=uuid.uuid4(),
+    queue="slow",
+    source="example.org",
+    priority=1,
+    delay="5m",
+    dedupe_key="k",
+    on_conflict="replace",
+    max_attempts=1,
+    max_crashes=1,
+    max_losses=None,
+    timeout=None,
+    stall=datetime.timedelta(minutes=5),
+    memory="1GB",
+    on_worker_death="fail",
+)
+assert_type(everything.enqueue("u"), outlive.Job[dict[str, str]])
+fetch.using(source=shop, run_at=datetime.datetime.now(datetime.UTC)).enqueue("u")
+assert_type(app.enqueue_many(fetch.job(url) for url in ("a", "b")), list[outlive.Job[dict[str, str]]])
+assert_type(app.get_job(uuid.uuid4()), outlive.Job[Any])
+
+
+def in_a_transaction(connection: psycopg.Connection[tuple[int, str]]) -> None:
+    add.using(connection=connection).enqueue(1)
+    app.enqueue_many([add.job(1)], connection=connection)
+
+
+async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
+    assert_type(await afetch("u"), bytes | None)
+    assert_type(await asum(1, 2), int)
+    job = await asum.aenqueue(1, 2, 3)
+    assert_type(job, outlive.Job[int])
+    assert_type(await job.aresult(timeout=1), int)
+    assert_type(await job.astatus(), outlive.State)
+    assert_type(await job.acancel(), bool)
+    assert_type(await add.aenqueue(1), outlive.Job[int])
+    assert_type(await app.aenqueue_many([add.job(1)], connection=connection), list[outlive.Job[int]])
+    await add.using(connection=connection).aenqueue(1)
+
+
+try:
+    add.enqueue(1).result()
+except outlive.JobFailed as failed:
+    assert_type(failed.state, outlive.State)
+    if failed.attempt is not None:
+        assert_type(failed.attempt.outcome, outlive.Outcome)
+except outlive.DuplicateJob as duplicate:
+    assert_type(duplicate.existing, uuid.UUID | None)

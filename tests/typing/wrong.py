@@ -1,0 +1,41 @@
+"""What must not pass: each line that mypy must refuse ends with the code of the error that comes first."""
+
+from __future__ import annotations
+
+from tests.typing.example import add, afetch, app, asum, fetch
+
+add.enqueue("1")  # error: arg-type
+add.enqueue()  # error: call-arg
+add.enqueue(1, 2, 3)  # error: call-arg
+add.enqueue(1, c=2)  # error: call-arg
+add.enqueue(1, label=2)  # error: arg-type
+add("1")  # error: arg-type
+add.job("1")  # error: arg-type
+add.using(queue="slow").enqueue("1")  # error: arg-type
+text: str = add.enqueue(1).result()  # error: assignment
+more: list[str] = fetch.enqueue("u").result()  # error: assignment
+add.using(qeue="slow")  # error: call-arg
+add.using(priority="high")  # error: arg-type
+add.using(on_conflict="ignore")  # error: arg-type
+add.enqueue(1).result(timeout="soon")  # error: arg-type
+app.get_job("no-uuid")  # error: arg-type
+app.enqueue_many([1])  # error: arg-type
+app.enqueue_many([add])  # error: arg-type
+
+
+@app.task(max_attempt=3)  # error: call-overload
+def misspelt() -> None: ...
+
+
+@app.task(timeout=[1])  # error: call-overload
+def mistyped() -> None: ...
+
+
+async def main() -> None:
+    await asum.aenqueue(1, "2")  # error: arg-type
+    await afetch.aenqueue()  # error: call-arg
+    number: int = afetch("u")  # error: assignment
+    number = await afetch("u")  # error: assignment
+    number = await (await afetch.aenqueue("u")).aresult()  # error: assignment
+    number = asum.aenqueue(1)  # error: assignment
+    print(number)
