@@ -12,7 +12,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outlive import db, embedded, migrate
-from tests.waiting import eventually
 
 SERVER = "TESTED_SERVER_URL"
 TEMPLATE = "outlive_template"
@@ -41,8 +40,7 @@ HOME = pytest.StashKey[Path]()
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if home := config.stash.get(HOME, None):
-        embedded.release(home / "server")
-        eventually(lambda: not list(home.rglob("postmaster.pid")), what="the server stops")
+        assert embedded.release(home / "server", wait_s=10.0), "the tests' server did not stop"
         shutil.rmtree(home)
 
 

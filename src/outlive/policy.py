@@ -23,6 +23,7 @@ OnWorkerDeath = Literal["retry", "fail"]
 QuarantineBy = Literal["job", "fingerprint"]
 
 MAX_BACKOFF_STEPS = 32
+DEFAULT_QUEUE = "default"
 MAX_BACKOFF_S = 365 * 86400.0
 
 
@@ -150,7 +151,7 @@ def limits(name: str, policy: Policy, config: Config) -> Limits:
     """What the database is told of a task: its own policy, and the worker's configuration where it has none."""
     return Limits(
         name=name,
-        queue=policy.queue or "default",
+        queue=policy.queue or DEFAULT_QUEUE,
         source=policy.source or "",
         max_attempts=policy.max_attempts or config.max_attempts,
         max_crashes=policy.max_crashes or config.max_crashes,

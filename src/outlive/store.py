@@ -81,8 +81,9 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
 
 
 def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
+    plain = (job.dedupe_key, job.options, job.delay_s, job.run_at) == (None, None, None, None)
     return _statement(
-        "enqueue_one",
+        "enqueue_plain" if plain else "enqueue_one",
         lambda _, rows: {} if rows[0][0] == job.id else {job.id: rows[0][0]},
         id=job.id,
         task=job.task,

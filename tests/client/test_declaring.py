@@ -186,7 +186,7 @@ def test_only_a_function_can_be_a_task(thing: Any) -> None:
 def test_using_leaves_the_task_as_it_was_and_adds_up() -> None:
     slow = add.using(queue="slow").using(priority=1)
     assert (slow.job(1).request.queue, slow.job(1).request.priority) == ("slow", 1)
-    assert (add.job(1).request.queue, add.job(1).request.priority) == (None, None)
+    assert (add.job(1).request.queue, add.job(1).request.priority) == ("default", None)
     assert slow.name == add.name
 
 

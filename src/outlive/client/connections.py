@@ -60,8 +60,11 @@ class Connections:
             pauses = _pauses()
             while True:
                 try:
-                    with self._one() as connection:
+                    connection = self._take()
+                    try:
                         return work(connection)
+                    finally:
+                        self._give_back(connection)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
                     if pause_s is None or not db.transient(error):
@@ -108,21 +111,19 @@ class Connections:
         while idle:
             await idle.pop().close()
 
-    @contextlib.contextmanager
-    def _one(self) -> Iterator[db.Connection]:
+    def _take(self) -> db.Connection:
         self._notice_fork()
         with self._lock:
             connection = self._idle.pop() if self._idle else None
-        connection = connection or db.connect(self._ready_url())
-        try:
-            yield connection
-        finally:
-            with self._lock:
-                keep = _is_idle(connection) and len(self._idle) < MAX_IDLE
-                if keep:
-                    self._idle.append(connection)
-            if not keep:
-                connection.close()
+        return connection or db.connect(self._ready_url())
+
+    def _give_back(self, connection: db.Connection) -> None:
+        with self._lock:
+            keep = _is_idle(connection) and len(self._idle) < MAX_IDLE
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            connection.close()
 
     @contextlib.asynccontextmanager
     async def _aone(self) -> AsyncIterator[db.AsyncConnection]:

@@ -20,7 +20,7 @@ from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, new_job_id
-from outlive.policy import Duration, OnWorkerDeath, Policy, count, identifier, known, parse_limits, word
+from outlive.policy import DEFAULT_QUEUE, Duration, OnWorkerDeath, Policy, count, identifier, known, parse_limits, word
 from outlive.units import seconds
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Task(Generic[P, C, R]):
             id=using.get("id") or new_job_id(),
             task=self.name,
             args=self.pack(args, kwargs),
-            queue=using.get("queue", self.policy.queue),
-            source=source_name(using["source"]) if "source" in using else self.policy.source,
+            queue=using.get("queue", self.policy.queue or DEFAULT_QUEUE),
+            source=source_name(using["source"]) if "source" in using else self.policy.source or "",
             priority=using.get("priority"),
             delay_s=seconds(using["delay"]) if "delay" in using else None,
             run_at=using.get("run_at"),

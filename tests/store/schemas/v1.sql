@@ -636,15 +636,20 @@ begin
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null
      and octet_length(args::text) <= max_args_bytes then
+    if queue is null or source is null then
+      select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
+      from (select) one left join outlive.tasks t on t.name = task;
+    end if;
     with fresh as (
       insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
-      select mine, task, coalesce(queue, t.queue, 'default'), coalesce(source, t.source, ''), args, coalesce(priority, 5),
-             outlive.now(), outlive.fingerprint(task, args), outlive.now()
-      from (select) one left join outlive.tasks t on t.name = task
+      values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5), outlive.now(),
+              outlive.fingerprint(task, args), outlive.now())
       on conflict do nothing
-      returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id)
-    insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f;
-    if notify or exists (select from outlive.sleepers) then
+      returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
+    placed as (
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
+    select notify or exists (select from outlive.sleepers) into notify;
+    if notify then
       perform pg_notify('outlive', '');
     end if;
     return mine;

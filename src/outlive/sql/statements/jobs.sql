@@ -12,6 +12,11 @@ select outlive.enqueue(:task::text, :args::json, :queue::text, :source::text, :p
   :delay_s::double precision * interval '1 second', :run_at::timestamptz, :dedupe_key::text, :on_conflict::text,
   :options::jsonb, :id::uuid, :max_args_bytes::int, :notify::boolean);
 
+-- name: enqueue_plain
+-- (none) -> pending, for one job with neither key nor options nor a time of its own. Its id comes back.
+select outlive.enqueue(:task::text, :args::json, :queue::text, :source::text, :priority::int, id => :id::uuid,
+  max_args_bytes => :max_args_bytes::int, notify => :notify::boolean);
+
 -- name: cancel
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. A job without a row does not exist.
 select id, state, changed, note from outlive.cancel(:ids::uuid[]);
