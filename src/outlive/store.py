@@ -122,7 +122,7 @@ def _attempt(row: Sequence[Any]) -> Attempt:
     return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
 
 
-ASKED_FROM_JOBS = frozenset({"enqueue", "enqueue_one", "statuses", "outcomes", "cancel"})
+ASKED_FROM_JOBS = frozenset({"enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"})
 
 
 def asked(name: str, parameters: Sequence[object]) -> Statement[tuple[Sequence[str], list[Row]]]:
