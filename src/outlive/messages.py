@@ -150,6 +150,11 @@ FromZygote = Ready | Broken | Forked | NotForked | Exited
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
+# Making a decoder takes milliseconds; these are made once, before any fork.
+TO_CHILD: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
+FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+TO_ZYGOTE: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
+FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 
 
 def frame(message: Message) -> bytes:
@@ -160,8 +165,8 @@ def frame(message: Message) -> bytes:
 class Frames(Generic[T]):
     """Takes bytes as they come and gives the messages that are whole."""
 
-    def __init__(self, kinds: object) -> None:
-        self._decoder = msgspec.msgpack.Decoder(kinds)
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
+        self._decoder = decoder
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[T]:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 
 from outlive import errors
-from outlive.messages import Call, Completing, Done, Frames, Progress, Reply, Run, Stopping, ToChild, frame
+from outlive.messages import TO_CHILD, Call, Completing, Done, Frames, Progress, Reply, Run, Stopping, frame
 
 
 class SupervisorGone(Exception):
@@ -18,7 +18,7 @@ class SupervisorGone(Exception):
 class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._frames: Frames[ToChild] = Frames(ToChild)
+        self._frames = Frames(TO_CHILD)
         self._runs: deque[Run] = deque()
         self._replies: dict[int, Reply] = {}
         self._stopping = False

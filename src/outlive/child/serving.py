@@ -19,7 +19,7 @@ import struct
 import sys
 import termios
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Protocol
 from uuid import UUID
@@ -45,33 +45,31 @@ class Runnable(Protocol):
     def policy(self) -> Policy: ...
 
 
+Tasks = Mapping[str, Runnable]
 MAX_ERROR_CHARS = 8_000
 MAX_STACK_CHARS = 64_000
 
 
-def main(target: str, sock: int, output: int, stack: int) -> int:
+def main(tasks: Tasks, target: str, sock: int, output: int, stack: int) -> int:
     """Become a child of its own session, with its output and stack where the supervisor finds them."""
     os.setsid()
     kernel.become_subreaper()
-    kernel.leave_no_core_dump()
-    kernel.be_chosen_first_when_memory_ends()
     _plug(output)
     _reseed()
-    return serve(target, sock, stack)
+    return serve(tasks, target, sock, stack)
 
 
-def serve(target: str, sock: int, stack: int, first: Run | None = None) -> int:
+def serve(tasks: Tasks, target: str, sock: int, stack: int, first: Run | None = None) -> int:
     """Take jobs until one is the last, or nobody is left to work for."""
     faulthandler.enable(stack, all_threads=True)
     signal.signal(signal.SIGTERM, _stop)
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
     channel = Channel(socket.socket(fileno=sock))
     inside.gateway = channel
-    tasks = import_app(target).tasks
     with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
         while True:
             run = first or channel.next_run()
-            task: Runnable | None = tasks.get(run.task)
+            task = tasks.get(run.task)
             if task is not None and not task.policy.preload and first is None:
                 _exec(target, sock, stack, run)
             channel.send(_attempt(task, run, channel))
@@ -196,7 +194,7 @@ def go_on(target: str, sock: int, stack: int, note: int) -> int:
     """The other side of `_exec`."""
     run = msgspec.msgpack.decode(os.pread(note, os.fstat(note).st_size, 0), type=Run)
     os.close(note)
-    return serve(target, sock, stack, run)
+    return serve(import_app(target).tasks, target, sock, stack, run)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from outlive import kernel
 from outlive.child import serving
 from outlive.child.apps import facts_of, import_app
 from outlive.errors import AppNotFound
-from outlive.messages import Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
+from outlive.messages import TO_ZYGOTE, Broken, Exited, Forked, Frames, NotForked, Ready, frame
 
 IMPORT_FAILED = 3
 
@@ -38,14 +38,16 @@ class Zygote:
         kernel.become_subreaper()
         for name in ("PYTHONMALLOC", "GLIBC_TUNABLES"):  # They were for this process; a job's own need not have them.
             os.environ.pop(name, None)
-        app = import_app(self.target)
+        kernel.leave_no_core_dump()  # Children inherit this, and the next.
+        kernel.be_chosen_first_when_memory_ends()
+        self.app = import_app(self.target)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # The supervisor decides; its EOF is our end.
         gc.collect()
         gc.freeze()
-        self.say(Ready(facts_of(app), _threads()))
+        self.say(Ready(facts_of(self.app), _threads()))
 
     def run(self) -> None:
         poll = select.poll()
@@ -69,7 +71,7 @@ class Zygote:
             return False
         if not data:
             return False
-        for request in Frames[Fork](Fork).feed(data):
+        for request in Frames(TO_ZYGOTE).feed(data):
             self.fork(request.slot, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -95,7 +97,7 @@ class Zygote:
             self.control.close()
             os.close(self.wake_read)
             os.close(self.wake_write)
-            code = serving.main(self.target, *descriptors)
+            code = serving.main(self.app.tasks, self.target, *descriptors)
         finally:
             os._exit(code)
 

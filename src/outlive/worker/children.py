@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from outlive import kernel
-from outlive.messages import Frames, FromChild, Message, Run, TaskFacts, frame
+from outlive.messages import FROM_CHILD, Frames, FromChild, Message, Run, TaskFacts, frame
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.worker.nursery import Nursery
@@ -52,7 +52,7 @@ class Child:
     task: str | None = None
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
-    frames: Frames[FromChild] = field(default_factory=lambda: Frames(FromChild))
+    frames: Frames[FromChild] = field(default_factory=lambda: Frames(FROM_CHILD))
     tail: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
     retiring: bool = False

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from outlive import kernel
 from outlive.errors import AppNotFound
-from outlive.messages import Broken, Exited, Fork, Forked, Frames, FromZygote, NotForked, Ready, frame
+from outlive.messages import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
 
 TREE = "_OUTLIVE_TREE"
 """The variable by which every process below a worker is known as its own, also after it was orphaned."""
@@ -46,7 +46,7 @@ class Nursery:
     async def ready(self) -> Ready:
         """What the app has, once it is imported; AppNotFound with the traceback if it can't be."""
         loop = asyncio.get_running_loop()
-        frames: Frames[FromZygote] = Frames(FromZygote)
+        frames = Frames(FROM_ZYGOTE)
         while True:
             data = await loop.sock_recv(self.control, 262144)
             for message in frames.feed(data):
@@ -59,7 +59,7 @@ class Nursery:
                 raise AppNotFound(f"the process that imports {self.target} died with code {self.process.wait()}")
 
     def listen(self, hear: Callable[[Forked | NotForked | Exited | None], None]) -> None:
-        frames: Frames[Forked | NotForked | Exited] = Frames(Forked | NotForked | Exited)
+        frames = Frames(FROM_ZYGOTE)
 
         def read() -> None:
             try:
@@ -73,7 +73,8 @@ class Nursery:
                 hear(None)
                 return
             for message in frames.feed(data):
-                hear(message)
+                if isinstance(message, Forked | NotForked | Exited):
+                    hear(message)
 
         asyncio.get_running_loop().add_reader(self.control, read)
 
