@@ -5,7 +5,6 @@ This is one of the two places with a catch-all: whatever a job raises becomes da
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import faulthandler
 import fcntl
@@ -134,6 +133,8 @@ def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str
         positional, named = wire.unpack(wire.decode(run.args))
         value = task.function(*positional, **named)
         if inspect.iscoroutine(value):
+            import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
             value = asyncio.run(value)
     except Retry as error:
         after_s = None if error.after is None else units.seconds(error.after)

@@ -1,8 +1,7 @@
 """The client's connections to the database: made when first needed, shared by threads, not by processes.
 
 Idle connections wait in a list; whoever needs one takes it or makes one. After a fork the list is forgotten,
-not closed: its sockets are the parent's. Async connections are kept apart for each event loop. Inside a job there
-is no connection at all: statements go to the supervisor, which runs them.
+not closed: its sockets are the parent's. Async connections are kept apart for each event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg import pq
 
-from outlive import db, inside, migrate
+from outlive import db, migrate
 from outlive.config import Config
 
 T = TypeVar("T")
@@ -45,13 +44,8 @@ class Connections:
         self._checked = False
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
 
-    def run(self, statement: db.Statement[T]) -> T:
-        return self.run_all([statement])[0]
-
     def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
-        """All or none of them, here or, inside a job, by its supervisor."""
-        if inside.gateway is not None:
-            return db.read_answers(statements, inside.gateway.call("run", db.ask(statements)))
+        """All or none of them."""
         return self.within(lambda connection: db.run_all(connection, statements))
 
     def within(self, work: Callable[[db.Connection], T]) -> T:
@@ -73,13 +67,8 @@ class Connections:
                     self.close()  # What broke one has probably broken them all.
                     time.sleep(pause_s)
 
-    async def arun(self, statement: db.Statement[T]) -> T:
-        return (await self.arun_all([statement]))[0]
-
     async def arun_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
         """The async twin of `run_all`."""
-        if inside.gateway is not None:
-            return await asyncio.to_thread(self.run_all, statements)
         return await self.awithin(lambda connection: db.arun_all(connection, statements))
 
     async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:

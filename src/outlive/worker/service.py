@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import psycopg
 
-from outlive import db, store
+from outlive import db, statement, store
 from outlive.errors import OutliveError
 from outlive.messages import Call, Progress, Reply
 from outlive.model import Ended
@@ -50,9 +50,9 @@ class Service:
         self._asleep = False
         self.app_changed = False
 
-    async def run(self, statement: db.Statement[T]) -> T:
+    async def run(self, one: db.Statement[T]) -> T:
         async with self._lock:
-            return await db.arun(await self._connected(), statement)
+            return await db.arun(await self._connected(), one)
 
     async def _connected(self) -> db.AsyncConnection:
         if self._connection is None or self._connection.closed or self._connection.broken:
@@ -85,7 +85,7 @@ class Service:
         me = self.supervisor
         await asyncio.sleep(me.config.renew_s)
         turns = me.turns
-        tokens = {a.job.token: child for child in me.crew.busy for a in child.given if not child.exited}
+        tokens = {a.job.token: (child, a) for child in me.crew.busy for a in child.given if not child.exited}
         waiting = [a.job.token for a in me.crew.unplaced]
         started = time.monotonic()
         renewed = await self.run(store.renew(me.id, [*tokens, *waiting], lease_s=me.config.lease_s))
@@ -96,10 +96,14 @@ class Service:
         if missing:
             ended = await self.run(store.ended(missing))
             for token in missing:
-                if token in ended and not tokens[token].given[0].completing:
+                child, assignment = tokens[token]
+                if token in ended and not assignment.completing:
                     _log.error("attempt %d was given up by others: its process is killed", token)
                     turns.leases.pop(token, None)
-                    tokens[token].signal(9)
+                    child.signal(9)
+                elif token not in ended and assignment.completing and token in turns.leases:
+                    # Its own transaction holds its row, and while that goes on nobody else can take it.
+                    turns.leases[token] = max(turns.leases[token], started + 2 * me.config.renew_s)
 
     async def sweep_once(self) -> None:
         """End attempts whose lease is over, whoever held them."""
@@ -160,10 +164,10 @@ class Service:
         """Statements that a job wants run. They are durable when it hears of them."""
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
-        statements = [store.asked(name, parameters) for name, parameters in db.read_asked(call.body)]
+        statements = [store.asked(name, parameters) for name, parameters in statement.read_asked(call.body)]
         with db.blamed():
             async with self._lock:
-                return db.answer(await db.arun_all(await self._connected(), statements))
+                return statement.answer(await db.arun_all(await self._connected(), statements))
 
     async def settle_once(self) -> None:
         """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
