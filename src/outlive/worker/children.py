@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -55,6 +56,7 @@ class Child:
     frames: Frames[FromChild] = field(default_factory=lambda: Frames(FROM_CHILD))
     tail: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
+    waiting_to_send: bool = False
     retiring: bool = False
     exited: bool = False
 
@@ -82,15 +84,21 @@ class Child:
         self.unsent += frame(message)
 
     def flush(self) -> bool:
-        """Send what can be sent; True when nothing is left."""
+        """Send what can be sent, and the rest when there is room for it; True when nothing is left."""
+        waited = self.waiting_to_send
+        self.waiting_to_send = False
         try:
             while self.unsent:
                 del self.unsent[: self.socket.send(self.unsent)]
         except BlockingIOError:
-            return False
+            self.waiting_to_send = True
         except (BrokenPipeError, ConnectionResetError):
             self.unsent.clear()  # It is dead; its exit says the rest.
-        return True
+        if self.waiting_to_send and not waited:
+            asyncio.get_running_loop().add_writer(self.socket, self.flush)
+        elif waited and not self.waiting_to_send:
+            asyncio.get_running_loop().remove_writer(self.socket)
+        return not self.waiting_to_send
 
     def read_output(self) -> bool:
         """Take what it has printed, and keep the end. Bounded per call: a flood waits in the pipe. False at its end."""

@@ -408,7 +408,9 @@ class Crew:
 
     def _discard(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
+        child.exited = True
         loop.remove_reader(child.socket.fileno())
+        loop.remove_writer(child.socket.fileno())
         loop.remove_reader(child.output)
         child.close()
 
