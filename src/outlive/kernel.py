@@ -79,6 +79,11 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def kill_group(group: int, number: int = signal.SIGKILL) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+def kill_group(group: int, number: int = signal.SIGKILL) -> bool:
+    """False if there is no such group."""
+    with contextlib.suppress(PermissionError):
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return False
+    return True

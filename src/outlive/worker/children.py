@@ -132,8 +132,8 @@ class Child:
 
     def signal(self, number: int) -> None:
         if self.pid and not self.exited:
-            kernel.kill_group(self.pid, number)
-            kernel.kill(self.pid, number)
+            if not kernel.kill_group(self.pid, number):  # It has not made its group yet.
+                kernel.kill(self.pid, number)
 
     def dismiss(self) -> None:
         """Nothing more comes: it exits when it reads that."""
