@@ -314,14 +314,22 @@ class Crew:
         if child.given:
             child.given[0].started = child.given[0].moved = now
         child.read_output()
-        outcome, error = Outcome(done.outcome), done.error
+        outcome, error, killed_by = Outcome(done.outcome), done.error, None
         if assignment.verdict is not None:
             outcome, error = assignment.verdict
+        elif outcome is Outcome.RELEASED and done.after_s is None and not self.draining:
+            # Nobody here told it to stop: a signal from elsewhere is a kill, or it would come back for ever.
+            outcome, error, killed_by = (
+                Outcome.CRASHED,
+                "the process got a SIGTERM that its worker did not send",
+                "SIGTERM",
+            )
         end = Ended(
             token=done.token,
             outcome=outcome,
             error=error,
             exit_code=1 if outcome is Outcome.FAILED else None,
+            signal=killed_by,
             peak_memory_bytes=max(done.peak_memory_bytes or 0, assignment.peak_bytes) or None,
             cpu_s=done.cpu_s,
             output=child.take_output(MARK if done.marked else None) if child.tail else None,
