@@ -3,12 +3,15 @@
 import asyncio
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+
+import psycopg
 
 import outlive
 
@@ -246,3 +249,134 @@ def give_up() -> None:
 @app.task
 def not_needed() -> None:
     raise outlive.Cancel("somebody else did it")
+
+
+@app.task(recycle_after=2)
+def lukewarm() -> int:
+    return os.getpid()
+
+
+@app.task
+def own_command() -> str:
+    return Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+@app.task(preload=False)
+def own_command_cold() -> str:
+    return Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+@app.task(backoff=0)
+def complain_and_exit(code: int) -> None:
+    print("the complaint on stderr", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@app.task
+def flood_for_ever(path: str) -> None:
+    Path(path).touch()
+    while True:
+        os.write(2, b"flood" * 10_000)
+
+
+@app.task(memory="64MB", max_crashes=1)
+def feed_a_grandchild() -> None:
+    script = "import time\neaten = []\nwhile True:\n eaten.append(b'x' * 4_000_000)\n time.sleep(0.01)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+kept: list[bytes] = []
+
+
+@app.task(memory="64MB", max_crashes=1, recycle_after=100)
+def use_memory(megabytes: int, keep: bool = False) -> int:
+    """Warm: what it keeps is there when the next job begins, and not that job's."""
+    used = b"x" * (megabytes * 1_000_000)
+    if keep:
+        kept.append(used)
+    time.sleep(0.2)
+    return os.getpid()
+
+
+@app.task
+def own_limits() -> list[int]:
+    return [*resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_AS)[0]]
+
+
+@app.task(stall=0.5, max_attempts=1)
+def keep_moving(steps: int) -> str:
+    for step in range(steps):
+        outlive.current().progress(step, steps)
+        time.sleep(0.1)
+    return "moved"
+
+
+@app.task
+def show_progress(path: str) -> None:
+    outlive.current().progress(3, 10, "page 3")
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+@app.task
+def stop_with_progress(path: str) -> str:
+    """Its last words come together with its end, in a worker that is about to go."""
+    Path(path).touch()
+    while not outlive.current().stopping:
+        time.sleep(0.01)
+    outlive.current().checkpoint("the last")
+    return "told in time"
+
+
+@app.task(timeout=None)
+def ignore_all(path: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def pay(url: str, how: str, hold_s: float = 0.0) -> None:
+    """An effect and the completion, in the job's own transaction."""
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into effects values (%s)", [how])
+        outlive.current().complete(connection, {"paid": how})
+        time.sleep(hold_s)
+        match how:
+            case "roll back":
+                connection.rollback()
+            case "raise":
+                raise ValueError("after the completion")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(recycle_after=10000)
+def leave_a_mark(folder: str, n: int) -> None:
+    """One byte for each time that it runs."""
+    with Path(folder, str(n)).open("ab") as file:
+        file.write(b"x")
+
+
+@app.task(backoff=0, retry_on=KeyError, fail_on=LookupError, max_attempts=3)
+def look_up(kind: str) -> None:
+    raise {"key": KeyError, "index": IndexError, "other": ValueError}[kind](kind)
+
+
+@app.task(backoff=0)
+def fail_always() -> None:
+    raise RuntimeError("as always")
+
+
+@app.task(backoff=0)
+def third_time_lucky() -> str:
+    """It raises, then it kills its process, then it succeeds."""
+    context = outlive.current()
+    print(f"this is attempt {context.attempt}", flush=True)
+    if context.attempt == 1:
+        raise ValueError("not the first time")
+    if context.attempt == 2:
+        ctypes.string_at(0)
+    context.progress(1, 1, "lucky")
+    return "lucky"
