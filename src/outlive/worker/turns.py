@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import time
 from uuid import UUID
 
@@ -16,6 +17,7 @@ import psycopg
 from outlive import db, store
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Lane
+from outlive.states import Outcome
 from outlive.worker.crew import Crew
 from outlive.worker.lanes import Lanes
 
@@ -23,6 +25,7 @@ LOOK_S = 1.0
 """How often lanes are looked for while busy; the last of the pauses when idle."""
 IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 MAX_CLAIM = 512
+MAX_ERROR_CHARS = 1000
 
 _log = logging.getLogger("outlive.worker")
 
@@ -64,23 +67,44 @@ class Turns:
             return
         started = time.monotonic()
         ending, self.ended = self.ended, []
-        statement = store.end_and_claim(self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s)
+        self._unsure = True  # Until all that follows is known; being cancelled counts too.
         try:
+            statement = store.end_and_claim(self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s)
             turn = await db.arun(connection, statement)
-        except psycopg.Error:
+        except (psycopg.DataError, struct.error) as error:
+            self.ended += await self._writable(connection, ending, error)
+            return
+        except BaseException:
             self.ended = ending + self.ended
-            self._unsure = True
             raise
         for end in ending:
             self.leases.pop(end.token, None)
         for token in turn.stale:
             _log.warning("attempt %d was not ours any more: nothing of it was written", token)
-        self._adopt(turn.claimed, started)
         self.lanes.claimed(offered, turn.claimed)
         await self._fetch_checkpoints(connection, turn.claimed, crew)
+        self._adopt(turn.claimed, started)
+        self._unsure = False
         crew.take(sorted(turn.claimed, key=lambda job: (job.priority, job.ready_at)))
         if turn.claimed:
             self._idle_looks = 0
+
+    async def _writable(self, connection: db.AsyncConnection, ending: list[Ended], error: Exception) -> list[Ended]:
+        """One of these can't be written, whatever a child has said: end each by itself, and fail those that can't."""
+        refused = []
+        for n, end in enumerate(ending):
+            try:
+                await db.arun(connection, store.end_and_claim(self.worker, [end]))
+            except (psycopg.DataError, struct.error):
+                _log.error("how attempt %d ended can't be written: %s", end.token, error)
+                words = f"how it ended can't be written: {error}".replace("\0", "")
+                refused.append(Ended(end.token, Outcome.FAILED, error=words[:MAX_ERROR_CHARS], final=True))
+            except BaseException:
+                self.ended += refused + ending[n:]
+                raise
+            else:
+                self.leases.pop(end.token, None)
+        return refused
 
     async def _fetch_checkpoints(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> None:
         """What an earlier attempt left; first attempts have nothing, and cost nothing."""
@@ -142,15 +166,18 @@ class Turns:
     async def _reconcile(self, connection: db.AsyncConnection, crew: Crew) -> None:
         """What the database has under our name is the truth about the statement that we did not hear the end of."""
         started = time.monotonic()
+        known = set(self.leases)
         have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
         reported = {end.token for end in self.ended}
         self.ended = [end for end in self.ended if end.token in have]
         for token in reported - have.keys():
             self.leases.pop(token, None)
-        unknown = [job for token, job in have.items() if token not in self.leases and token not in reported]
+        known |= self.leases.keys() | reported
+        unknown = [job for token, job in have.items() if token not in known]
+        await self._fetch_checkpoints(connection, unknown, crew)
         self._adopt(unknown, started)
-        crew.take(unknown)
         self._unsure = False
+        crew.take(unknown)
         _log.info(
             "the connection is back: %d reports were in already, %d claims adopted",
             len(reported - have.keys()),

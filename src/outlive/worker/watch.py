@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 
+from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker import memory
 from outlive.worker.children import KILL_AFTER_S, Assignment, Child
@@ -27,14 +28,23 @@ class Watch:
         now = time.monotonic()
         self.crew.reap_adopted()
         self.crew.fork_ahead()
+        self._drop_unplaced(now)
         for child in self.crew.busy:
             current = child.given[0]
-            if now > self.turns.leases.get(current.job.token, now):
+            lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
+            if now > self.turns.leases.get(current.job.token, now) and not lost:
                 self._fence(child)
             elif current.verdict is not None:
                 self._insist(child, current, now)
             else:
                 self._judge(child, current, now)
+
+    def _drop_unplaced(self, now: float) -> None:
+        """What waits for a child and can't be trusted to be ours any more is not begun."""
+        late = [one for one in self.crew.unplaced if now > self.turns.leases.get(one.job.token, now)]
+        for one in late:
+            self.crew.unplaced.remove(one)
+            self.crew.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error="it had not begun"))
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.started > current.timeout_s:
@@ -62,13 +72,14 @@ class Watch:
         child.signal(signal.SIGTERM)
 
     def _insist(self, child: Child, current: Assignment, now: float) -> None:
-        if current.term_sent is not None and now - current.term_sent > KILL_AFTER_S:
+        if current.term_sent is None or now - current.term_sent > KILL_AFTER_S:
             child.signal(signal.SIGKILL)
 
     def _fence(self, child: Child) -> None:
-        """Its lease can't be trusted any more: somebody else may run it soon."""
-        for assignment in child.given:
-            self.turns.leases.pop(assignment.job.token, None)
+        """Its lease can't be trusted any more: somebody else may run it soon.
+
+        The lease stays known until the end is written: what is unknown would be adopted, and run beside the dying.
+        """
         _log.error("job %s: its lease could not be renewed in time; its process is killed", child.given[0].job.id)
         child.given[0].verdict = (Outcome.LOST, "Worker died unexpectedly")
         child.signal(signal.SIGKILL)
