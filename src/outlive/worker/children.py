@@ -131,9 +131,10 @@ class Child:
             return None
 
     def signal(self, number: int) -> None:
-        if self.pid and not self.exited:
-            if not kernel.kill_group(self.pid, number):  # It has not made its group yet.
-                kernel.kill(self.pid, number)
+        if not self.pid or self.exited:
+            return
+        if not kernel.kill_group(self.pid, number):  # It has not made its group yet.
+            kernel.kill(self.pid, number)
 
     def dismiss(self) -> None:
         """Nothing more comes: it exits when it reads that."""

@@ -45,6 +45,7 @@ class Turns:
         self._looked_at = 0.0
         self._idle_looks = 0
         self._unsure = False
+        self._reconciled_at = time.monotonic()
         self._connection: db.AsyncConnection | None = None
 
     def end(self, end: Ended) -> None:
@@ -104,6 +105,8 @@ class Turns:
                 raise
             else:
                 self.leases.pop(end.token, None)
+        if not refused:
+            raise error
         return refused
 
     async def _fetch_checkpoints(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> None:
@@ -159,12 +162,15 @@ class Turns:
     async def _connected(self, crew: Crew) -> db.AsyncConnection:
         if self._connection is None or self._connection.broken or self._connection.closed:
             self._connection = await db.aconnect(self.url, hot=True)
-        if self._unsure:
+        if self._unsure or time.monotonic() - self._reconciled_at > self.config.renew_s:
             await self._reconcile(self._connection, crew)
         return self._connection
 
     async def _reconcile(self, connection: db.AsyncConnection, crew: Crew) -> None:
-        """What the database has under our name is the truth about the statement that we did not hear the end of."""
+        """What the database has under our name is the truth about the statement that we did not hear the end of.
+
+        Repeated with every renewal, because a server may still be at that statement when it is asked the first time.
+        """
         started = time.monotonic()
         known = set(self.leases)
         have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
@@ -176,13 +182,11 @@ class Turns:
         unknown = [job for token, job in have.items() if token not in known]
         await self._fetch_checkpoints(connection, unknown, crew)
         self._adopt(unknown, started)
-        self._unsure = False
+        if self._unsure or unknown:
+            known_ends = len(reported - have.keys())
+            _log.info("looked up: %d reports were in already, %d claims are adopted", known_ends, len(unknown))
+        self._unsure, self._reconciled_at = False, started
         crew.take(unknown)
-        _log.info(
-            "the connection is back: %d reports were in already, %d claims adopted",
-            len(reported - have.keys()),
-            len(unknown),
-        )
 
     async def close(self) -> None:
         if self._connection is not None:
