@@ -35,6 +35,14 @@ LISTEN_S = 0.25
 _log = logging.getLogger("outlive.worker")
 
 
+def _if_not_completed(end: Ended) -> Ended:
+    """How an attempt ended that was to end in its own transaction, and did not."""
+    if end.outcome is not Outcome.SUCCEEDED:
+        return end
+    error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
+    return Ended(end.token, Outcome.FAILED, error=error, output=end.output)
+
+
 class Service:
     def __init__(self, supervisor: Supervisor, url: str) -> None:
         self.supervisor, self.url = supervisor, url
@@ -77,13 +85,13 @@ class Service:
             _log.warning("job %s has crashed as often as it may: quarantined", id)
 
     async def _register_tasks(self) -> None:
-        self.app_changed = False
-        await self.run(store.register_tasks(facts.limits for facts in self.supervisor.crew.tasks.values()))
+        tasks = self.supervisor.crew.tasks
+        await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
+        self.app_changed = tasks is not self.supervisor.crew.tasks
 
     async def renew_once(self) -> None:
         """Keep what children are really working on; what is no longer ours is killed."""
         me = self.supervisor
-        await asyncio.sleep(me.config.renew_s)
         turns = me.turns
         tokens = {a.job.token: (child, a) for child in me.crew.busy for a in child.given if not child.exited}
         waiting = [a.job.token for a in me.crew.unplaced]
@@ -97,13 +105,17 @@ class Service:
             ended = await self.run(store.ended(missing))
             for token in missing:
                 child, assignment = tokens[token]
+                if assignment not in child.given:
+                    continue  # It has ended meanwhile, and by us.
                 if token in ended and not assignment.completing:
+                    # If it has not begun, the watch ends it when it does: what is before it is not to blame.
                     _log.error("attempt %d was given up by others: its process is killed", token)
                     turns.leases.pop(token, None)
-                    child.signal(9)
+                    assignment.verdict = assignment.verdict or (Outcome.LOST, "given up by others")
                 elif token not in ended and assignment.completing and token in turns.leases:
                     # Its own transaction holds its row, and while that goes on nobody else can take it.
                     turns.leases[token] = max(turns.leases[token], started + 2 * me.config.renew_s)
+        await asyncio.sleep(me.config.renew_s)  # At the end: a renewal that failed is tried again at once.
 
     async def sweep_once(self) -> None:
         """End attempts whose lease is over, whoever held them."""
@@ -130,16 +142,23 @@ class Service:
                 asked = await self.calls.get()
         except TimeoutError:
             asked = None
-        if self.app_changed:
-            await self._register_tasks()
         if asked is not None:
             await self._answer(*asked)
-        if self.progress:
-            await self.run(store.write_progress(self.progress))
-            self.progress.clear()
-        for end in self.last_words:
+        if self.app_changed:
+            await self._register_tasks()
+        await self._write_progress()
+
+    async def _write_progress(self) -> None:
+        """Write what was said, and only then let those end who have said it. More may come in meanwhile."""
+        said, ends = list(self.progress), list(self.last_words)
+        try:
+            if said:
+                await self.run(store.write_progress(said))
+        except psycopg.DataError as error:
+            _log.error("progress that can't be written is left out: %s", error)
+        del self.progress[: len(said)], self.last_words[: len(ends)]
+        for end in ends:
             self.supervisor.turns.end(end)
-        self.last_words.clear()
 
     def end_after_progress(self, end: Ended) -> bool:
         """Keep an attempt's end until what it said before is written; False if there is nothing to wait for."""
@@ -177,35 +196,44 @@ class Service:
         await asyncio.sleep(SETTLE_S)
         if not self.unsettled:
             return
-        ends, self.unsettled = self.unsettled, []
+        ends = list(self.unsettled)
         me = self.supervisor
         done = await self.run(store.ended([end.token for end in ends]))
         free = await self.run(store.renew(me.id, [end.token for end in ends], lease_s=me.config.lease_s))
         for end in ends:
             if end.token in done:
                 me.turns.leases.pop(end.token, None)
-            elif end.token not in free:
-                self.unsettled.append(end)
-            elif end.outcome is Outcome.SUCCEEDED:
-                error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
-                me.turns.end(Ended(end.token, Outcome.FAILED, error=error, output=end.output))
+            elif end.token in free:
+                me.turns.end(_if_not_completed(end))
             else:
-                me.turns.end(end)
+                continue
+            self.unsettled.remove(end)
 
     async def listen_once(self) -> None:
         """Hear when something is put into the queue. Says that it sleeps only while the worker is idle."""
         if self._listener is None or self._listener.closed or self._listener.broken:
-            self._listener = await db.aconnect(self.url)
-            await self._listener.execute("listen outlive")
+            listener = await db.aconnect(self.url)
+            await listener.execute("listen outlive")
+            self._listener = listener
+            self._asleep = False  # A server that has crashed does not know any more who sleeps.
+            self.supervisor.turns.notify()  # Nobody heard what came meanwhile.
         turns = self.supervisor.turns
-        if turns.idle != self._asleep:
-            self._asleep = turns.idle
-            await self.run((store.sleep if turns.idle else store.wake)(self.supervisor.id))
+        idle = turns.idle
+        if idle != self._asleep:
+            await self.run((store.sleep if idle else store.wake)(self.supervisor.id))
+            self._asleep = idle
         async for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1):
             turns.notify()
 
     async def say_goodbye(self, ends: list[Ended]) -> None:
+        """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""
         me = self.supervisor
+        await self._write_progress()
+        ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
+        known = {end.token for end in ends}
+        for job in await self.run(store.adopt(me.id)):
+            if job.token not in known:
+                ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
         if ends:
             await self.run(store.end_and_claim(me.id, ends))
         await self.run(store.wake(me.id))

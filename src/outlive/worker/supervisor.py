@@ -30,6 +30,8 @@ from outlive.worker.watch import Watch
 
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
 TERM_BEFORE_END_S = 5.0
+GOODBYE_S = 2.0
+"""How long a database that does not answer may delay the end, once for what is under way and once for the goodbye."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -43,6 +45,7 @@ class Supervisor:
         self.crew = Crew(target, self.id, config, self.slots, self)
         self.stop_asked = 0
         self.stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> int:
         """Work until told to stop. The zygote is there before any connection is."""
@@ -130,14 +133,17 @@ class Supervisor:
     async def _finish(self) -> None:
         """Give back what is left, say goodbye, leave no process. A database that does not answer delays nothing."""
         left = self.crew.end()
-        for task in getattr(self, "_tasks", []):
+        for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GOODBYE_S)
         if not hasattr(self, "service"):
             return
         ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(3.0):
-                await self.service.say_goodbye(self.turns.ended + ends)
+        goodbye = asyncio.create_task(self.service.say_goodbye(ends))
+        await asyncio.wait([goodbye], timeout=GOODBYE_S)
+        if not goodbye.done() or goodbye.exception():
+            _log.error("the database does not answer: what is not reported comes back when its lease ends")
         with contextlib.suppress(Exception):
             await self.turns.close()
         _log.info("Worker %s stopped", self.id)
