@@ -10,7 +10,6 @@ import faulthandler
 import fcntl
 import inspect
 import os
-import random
 import resource
 import signal
 import socket
@@ -19,14 +18,13 @@ import sys
 import termios
 import traceback
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
 
 from outlive import inside, kernel, units, wire
-from outlive.child import context
+from outlive.child import context, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import Cancel, Fail, Retry, Stopped
@@ -61,7 +59,7 @@ def main(tasks: Tasks, target: str, sock: int, output: int, stack: int) -> int:
 def serve(tasks: Tasks, target: str, sock: int, stack: int, first: Run | None = None) -> int:
     """Take jobs until one is the last, or nobody is left to work for."""
     faulthandler.enable(stack, all_threads=True)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stops.on_sigterm)
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
     channel = Channel(socket.socket(fileno=sock))
     inside.gateway = channel
@@ -96,13 +94,10 @@ def _plug(output: int) -> None:
     os.dup2(output, 2)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped("the worker has told this job to stop")
-
-
 def _reseed() -> None:
     """Children of one zygote must not draw the same numbers."""
-    random.seed()
+    if random := sys.modules.get("random"):
+        random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
 
@@ -131,11 +126,12 @@ def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str
     """outcome, result, error, stack, final, after_s."""
     try:
         positional, named = wire.unpack(wire.decode(run.args))
-        value = task.function(*positional, **named)
-        if inspect.iscoroutine(value):
-            import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+        with stops.let_through():
+            value = task.function(*positional, **named)
+            if inspect.iscoroutine(value):
+                import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
-            value = asyncio.run(value)
+                value = asyncio.run(value)
     except Retry as error:
         after_s = None if error.after is None else units.seconds(error.after)
         return Outcome.FAILED, None, _words(error), None, False, after_s
