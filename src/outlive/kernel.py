@@ -7,8 +7,12 @@ import ctypes
 import os
 import resource
 import signal
+import time
+from collections.abc import Collection
 
 _PR_SET_CHILD_SUBREAPER = 36
+KILL_TREE_S = 2.0
+"""A process that the kernel does not let go, as one that waits for a dead disk, must not hold up its killer."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -56,13 +60,19 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def kill_tree(mark: str) -> None:
-    """Kill all below this process whose environment has the mark, until none is left."""
-    while marked := [pid for pid in descendants_of(os.getpid()) if _has(pid, mark.encode())]:
-        for pid in marked:
+def kill_tree(mark: str, *, spare: Collection[int] = ()) -> None:
+    """Kill all below this process whose environment has the mark, until none is left; not what is below `spare`."""
+
+    def marked() -> list[int]:
+        kept = {pid for root in spare for pid in (root, *descendants_of(root))}
+        return [pid for pid in descendants_of(os.getpid()) if pid not in kept and _has(pid, mark.encode())]
+
+    deadline = time.monotonic() + KILL_TREE_S
+    while (found := marked()) and time.monotonic() < deadline:
+        for pid in found:
             kill(pid)
-        with contextlib.suppress(ChildProcessError):
-            for pid in marked:
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
 

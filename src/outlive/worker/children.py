@@ -58,6 +58,7 @@ class Child:
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
     retiring: bool = False
+    distrusted: bool = False
     exited: bool = False
 
     @property

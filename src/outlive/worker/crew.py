@@ -6,6 +6,7 @@ It knows processes and no database; what it learns goes to the `Report` that it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -43,6 +44,7 @@ AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 MAX_AHEAD = 400
 REVIVE_S = 1.0
+_OUTCOMES = frozenset(Outcome)
 
 _log = logging.getLogger("outlive.worker")
 
@@ -72,6 +74,7 @@ class Crew:
         self._number = 0
         self._forking = 0
         self._oom_kills = _oom_kills()
+        self._coming: Nursery | None = None
         self.mark = f"{TREE}={worker}"
 
     # The zygote
@@ -99,13 +102,20 @@ class Crew:
     async def reload(self) -> None:
         """Import the app anew in a new zygote; idle children of the old go, busy ones finish. If it fails, all stay."""
         new = Nursery(self.target, self.worker)
-        new.start()
+        try:
+            new.start()
+        except OSError as error:
+            _log.error("the app can't be imported anew, and the old one stays: %s", error)
+            return
+        self._coming = new
         try:
             ready = await new.ready()
-        except AppNotFound as error:
+        except (AppNotFound, OSError) as error:
             _log.error("the app can't be imported anew, and the old one stays: %s", error)
             new.end()
             return
+        finally:
+            self._coming = None
         self.nursery = new
         for child in list(self.children.values()):
             child.retiring = True
@@ -121,10 +131,11 @@ class Crew:
             case Forked(slot, pid):
                 self._forked(self.children[slot], pid)
             case NotForked(slot, reason):
-                self._forking -= 1
-                self.fork_refused_at = time.monotonic()
-                _log.error("no new child: %s; nothing is claimed until one can be made", reason)
                 self._discard(self.children.pop(slot))
+                if nursery is self.nursery:
+                    self._forking -= 1
+                    self._refused(reason)
+                self._let_go(nursery)
             case Exited():
                 self._exited(message)
                 self._let_go(nursery)
@@ -153,24 +164,42 @@ class Crew:
 
     def fork_ahead(self) -> None:
         """Have as many ready children as slots may need next."""
-        if self.draining or (self.fork_refused_at and time.monotonic() - self.fork_refused_at < 1.0):
+        if self.draining or self.nursery.facts is None:
+            return
+        if self.fork_refused_at and time.monotonic() - self.fork_refused_at < 1.0:
             return
         for _ in range(self.slots - len(self.ready) - self._forking):
-            self._number += 1
+            try:
+                self._ask_for_child()
+            except OSError as error:  # No descriptors are left, or the zygote does not listen.
+                self._refused(str(error))
+                return
+
+    def _ask_for_child(self) -> None:
+        self._number += 1
+        with contextlib.ExitStack() as opened:
             ours, theirs = socket.socketpair()
-            read, write = os.pipe2(os.O_CLOEXEC)
-            stack = os.memfd_create("outlive-stack")
-            ours.setblocking(False)
-            os.set_blocking(read, False)
-            child = Child(self._number, self.nursery, ours, read, stack)
-            self.children[child.slot] = child
-            self._forking += 1
-            self.nursery.fork(child.slot, [theirs.fileno(), write, stack])
-            theirs.close()
-            os.close(write)
-            loop = asyncio.get_running_loop()
-            loop.add_reader(ours.fileno(), self._read, child)
-            loop.add_reader(read, self._read_output, child)
+            opened.callback(ours.close)
+            with theirs:
+                read, write = os.pipe2(os.O_CLOEXEC)
+                opened.callback(os.close, read)
+                with open(write, "wb", buffering=0):
+                    stack = os.memfd_create("outlive-stack")
+                    opened.callback(os.close, stack)
+                    self.nursery.fork(self._number, [theirs.fileno(), write, stack])
+            opened.pop_all()
+        ours.setblocking(False)
+        os.set_blocking(read, False)
+        child = Child(self._number, self.nursery, ours, read, stack)
+        self.children[child.slot] = child
+        self._forking += 1
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._read, child)
+        loop.add_reader(read, self._read_output, child)
+
+    def _refused(self, reason: str) -> None:
+        self.fork_refused_at = time.monotonic()
+        _log.error("no new child: %s; nothing is claimed until one can be made", reason)
 
     # Work
 
@@ -259,22 +288,22 @@ class Crew:
 
     # What children say
 
-    def _read(self, child: Child) -> None:
+    def _read(self, child: Child) -> bool:
+        """Hear what it says; False when there is nothing more to hear now."""
         try:
             data = child.socket.recv(262144)
         except BlockingIOError:
-            return
+            return False
         except ConnectionResetError:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(child.socket.fileno())
-            return
+            return False
         try:
             messages = child.frames.feed(data)
         except Exception as error:
-            _log.error("child %d says what nobody understands (%s): it is killed", child.pid, error)
-            child.signal(signal.SIGKILL)
-            return
+            self._distrust(child, f"says what nobody understands ({error})")
+            return False
         for message in messages:
             match message:
                 case Done():
@@ -290,6 +319,21 @@ class Crew:
                         child.given[0].completing = True
         if child.unsent:
             child.flush()
+        return True
+
+    def _read_all(self, child: Child) -> None:
+        """All that it said before it died."""
+        while not child.distrusted and self._read(child):
+            pass
+
+    def _distrust(self, child: Child, reason: str) -> None:
+        """Nothing more is heard from it but its end."""
+        _log.error("child %d %s: it is killed", child.pid, reason)
+        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+        child.retiring = child.distrusted = True
+        if child.given and child.given[0].verdict is None:
+            child.given[0].verdict = (Outcome.CRASHED, f"its process {reason}")
+        child.signal(signal.SIGKILL)
 
     def _read_output(self, child: Child) -> None:
         self._read_quietly(child)
@@ -298,13 +342,15 @@ class Crew:
 
     def _read_quietly(self, child: Child) -> None:
         """Hear what it said before reading what it printed since."""
-        if child.socket.fileno() >= 0:
+        if child.socket.fileno() >= 0 and not child.distrusted:
             self._read(child)
 
     def _done(self, child: Child, done: Done) -> None:
         if not child.given or child.given[0].job.token != done.token:
-            _log.error("child %d answers for a job that it does not have: it is killed", child.pid)
-            child.signal(signal.SIGKILL)
+            self._distrust(child, "answers for a job that it does not have")
+            return
+        if done.outcome not in _OUTCOMES:
+            self._distrust(child, "ends its job in a way that there is not")
             return
         assignment = child.given.popleft()
         now = time.monotonic()
@@ -339,12 +385,14 @@ class Crew:
             after_s=done.after_s,
         )
         self.report.ended(assignment.job, end, completing=assignment.completing)
+        if child.retiring and not child.given and child.served < assignment.facts.recycle_after:
+            child.dismiss()  # It was told of no last job; it has become surplus since.
 
     def _exited(self, exit: Exited) -> None:
         child = self.by_pid.pop(exit.pid, None)
         if child is None:
             return
-        self._read_quietly(child)
+        self._read_all(child)
         child.read_output()
         child.exited = True
         self.children.pop(child.slot, None)
@@ -385,33 +433,38 @@ class Crew:
         """Its children are gone or going; their attempts are lost, at nobody's fault. A new one is made at once."""
         _log.error("the zygote died: its jobs are given up, and a new one is started")
         mine = [child for child in self.children.values() if child.nursery is nursery]
-        lost = [assignment for child in mine for assignment in child.given]
         for child in mine:
+            self._read_all(child)  # It may have ended its job before.
             child.signal(signal.SIGKILL)
             self._discard(child)
             self.children.pop(child.slot)
             self.by_pid.pop(child.pid, None)
         self.ready = deque(child for child in self.ready if child.nursery is not nursery)
         nursery.end()
-        for assignment in lost:
-            end = Ended(assignment.job.token, Outcome.LOST, error="Worker died unexpectedly")
-            self.report.ended(assignment.job, end)
+        kernel.kill_tree(self.mark, spare=self._zygotes())
+        for child in mine:
+            for n, assignment in enumerate(child.given):
+                end = Ended(assignment.job.token, Outcome.LOST, error="Worker died unexpectedly")
+                if n > 0:
+                    end = Ended(assignment.job.token, Outcome.RELEASED, error="it had not begun")
+                self.report.ended(assignment.job, end, completing=assignment.completing)
         if nursery is self.nursery and not self.draining:
-            kernel.kill_tree(self.mark)
             self._forking = 0
             self._revival = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
         """A new zygote, as often as it takes: the app could be imported before."""
         while not self.draining:
-            self.nursery = Nursery(self.target, self.worker)
-            self.nursery.start()
+            new = Nursery(self.target, self.worker)
             try:
+                new.start()
+                self.nursery = new
                 await self.prepare()
                 return
-            except AppNotFound as error:
-                _log.error("the new zygote can't import the app: %s", error)
-                self.nursery.end()
+            except (AppNotFound, OSError) as error:
+                _log.error("there is no new zygote yet: %s", error)
+                if new is self.nursery:
+                    new.end()
                 await asyncio.sleep(REVIVE_S)
 
     def _discard(self, child: Child) -> None:
@@ -437,15 +490,21 @@ class Crew:
         for child in list(self.children.values()):
             child.signal(signal.SIGKILL)
             self._discard(child)
-        for nursery in {child.nursery for child in self.children.values()} | {self.nursery}:
-            nursery.end()
+        for nursery in {child.nursery for child in self.children.values()} | {self.nursery, self._coming}:
+            if nursery is not None:
+                nursery.end()
         self.children.clear()
         kernel.kill_tree(self.mark)
         return left
 
+    def _zygotes(self) -> set[int]:
+        """Those that live: the one that forks, those whose last jobs still run, and the one that is coming."""
+        nurseries = {child.nursery for child in self.children.values()} | {self.nursery, self._coming}
+        return {one.process.pid for one in nurseries if one and one.process.returncode is None}
+
     def reap_adopted(self) -> None:
         """Processes that fell to us, as the nearest subreaper or as PID 1, are not left as zombies."""
-        zygotes = {child.nursery.process.pid for child in self.children.values()} | {self.nursery.process.pid}
+        zygotes = self._zygotes()
         try:
             while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if seen.si_pid in zygotes:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from uuid import UUID
 
-from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.messages import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
 
@@ -88,7 +87,8 @@ class Nursery:
         with contextlib.suppress(RuntimeError, ValueError):
             asyncio.get_running_loop().remove_reader(self.control)
         self.control.close()
+        self.facts = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(2)
-        kernel.kill(self.process.pid)
+        self.process.kill()
         self.process.wait()
