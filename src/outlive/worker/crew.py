@@ -231,6 +231,10 @@ class Crew:
 
     def take(self, jobs: list[Claimed]) -> None:
         """Give claimed jobs to children; what has no child yet waits for one that is being made."""
+        if self.draining:
+            for job in jobs:
+                self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="its worker stops"))
+            return
         ahead: dict[int, tuple[Child, list[Assignment]]] = {}
         for job in jobs:
             _log.info("Starting job %s", job.id)
@@ -266,6 +270,8 @@ class Crew:
         return best
 
     def _place(self) -> None:
+        if self.draining:
+            return
         while self.unplaced and self.ready:
             child = self.ready.popleft()
             assignment = self.unplaced.popleft()
@@ -479,6 +485,9 @@ class Crew:
 
     def tell_to_stop(self) -> None:
         self.draining = True
+        while self.unplaced:
+            one = self.unplaced.popleft()
+            self.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error="its worker stops"))
         for child in self.busy:
             child.send(Stopping())
             child.flush()
