@@ -1,4 +1,4 @@
-"""SIGTERM in a child: it raises `Stopped` in the job, so that `finally` runs, but never in the middle of our own work."""
+"""SIGTERM in a child: it raises `Stopped` in the job, so that `finally` runs, but never in the middle of our work."""
 
 from __future__ import annotations
 

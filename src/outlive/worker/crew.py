@@ -36,7 +36,6 @@ from outlive.messages import (
 )
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
-from outlive.worker import memory
 from outlive.worker.children import Assignment, Child, died
 from outlive.worker.nursery import TREE, Nursery
 
@@ -223,11 +222,21 @@ class Crew:
                 facts = self.tasks[child.task]
                 if facts.limits.source:
                     continue
-                ahead = min(MAX_AHEAD, int(AHEAD_S / max(self.pace_s.get(child.task, AHEAD_S), 1e-6)))
-                left = min(ahead - len(child.given), facts.recycle_after - child.served)
+                left = min(self._ahead(child.task) - len(child.given), facts.recycle_after - child.served)
                 if left > 0:
                     room[child.task] = room.get(child.task, 0) + left
         return room
+
+    def _ahead(self, task: str) -> int:
+        """How many jobs of a warm task make up the work that its child should have before it."""
+        return min(MAX_AHEAD, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6)))
+
+    def well_fed(self) -> bool:
+        """Every slot is taken, and every child has enough before it: nothing is urgent."""
+        busy = self.busy
+        return len(busy) >= self.slots and all(
+            child.task is not None and len(child.given) > max(1, self._ahead(child.task) // 2) for child in busy
+        )
 
     def take(self, jobs: list[Claimed]) -> None:
         """Give claimed jobs to children; what has no child yet waits for one that is being made."""
@@ -275,8 +284,6 @@ class Crew:
         while self.unplaced and self.ready:
             child = self.ready.popleft()
             assignment = self.unplaced.popleft()
-            if assignment.memory_bytes is not None:
-                assignment.base_bytes = memory.anonymous_bytes(child.pid)
             child.give([assignment], self.config.max_result_bytes, self.checkpoints)
         self._retire_surplus()
         self.fork_ahead()
@@ -364,7 +371,7 @@ class Crew:
         pace_s = self.pace_s.get(assignment.job.task, took_s)
         self.pace_s[assignment.job.task] = pace_s + (took_s - pace_s) * 0.1
         if child.given:
-            child.given[0].started = child.given[0].moved = now
+            child.begin()
         child.read_output()
         outcome, error, killed_by = Outcome(done.outcome), done.error, None
         if assignment.verdict is not None:
