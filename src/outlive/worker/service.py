@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import psycopg
 
-from outlive import db, statement, store
+from outlive import db, kernel, statement, store
 from outlive.errors import OutliveError
 from outlive.messages import Call, Progress, Reply
 from outlive.model import Ended
@@ -224,6 +224,11 @@ class Service:
             self._asleep = idle
         async for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1):
             turns.notify()
+
+    def hang_up(self) -> None:
+        for connection in (self._connection, self._listener):
+            if connection is not None and not connection.closed:
+                kernel.hang_up(connection.fileno())
 
     async def say_goodbye(self, ends: list[Ended]) -> None:
         """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""

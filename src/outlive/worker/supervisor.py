@@ -46,24 +46,36 @@ class Supervisor:
         self.stop_asked = 0
         self.stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
 
     async def run(self) -> int:
         """Work until told to stop. The zygote is there before any connection is."""
+        self._listen_to_signals()
         self.crew.start()
         try:
-            url = await asyncio.to_thread(self.url)
-            self.turns = Turns(self.id, self.config, url)
-            self.service = Service(self, url)
-            self.watch = Watch(self.crew, self.turns)
-            await self.crew.prepare()
-            await self.service.register()
-            self._listen_to_signals()
-            _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
-            await self._work()
-            await self._drain()
+            starting = asyncio.create_task(self._start())
+            stopping = asyncio.create_task(self.stopping.wait())
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                await self._work()
+                await self._drain()
+            else:
+                starting.cancel()
         finally:
             await self._finish()
         return 0
+
+    async def _start(self) -> None:
+        url = await asyncio.to_thread(self.url)
+        self.turns = Turns(self.id, self.config, url)
+        self.service = Service(self, url)
+        self.watch = Watch(self.crew, self.turns)
+        await self.crew.prepare()
+        await self.service.register()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
 
     async def _work(self) -> None:
         """All services, until somebody asks to stop; then those that draining needs go on."""
@@ -102,14 +114,26 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ask_to_stop)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _ask_to_stop(self) -> None:
         self.stop_asked += 1
         self.stopping.set()
 
     def _reload(self) -> None:
-        self._reloading = asyncio.get_running_loop().create_task(self.crew.reload())
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
+        else:
+            self._reload_again = True
+
+    async def _reload_all(self) -> None:
+        """One after the other: the code may have changed again while it was imported."""
+        self._reload_again = True
+        while self._reload_again and not self.stopping.is_set():
+            self._reload_again = False
+            try:
+                await self.crew.reload()
+            except Exception:
+                _log.exception("the app was not imported anew")
 
     async def _drain(self) -> None:
         """Claim nothing more, tell jobs, let them finish; near the end of the grace SIGTERM, at its end SIGKILL."""
@@ -135,18 +159,27 @@ class Supervisor:
         left = self.crew.end()
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=GOODBYE_S)
         if not hasattr(self, "service"):
             return
+        await self._at_most(GOODBYE_S, self._tasks)
         ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
         goodbye = asyncio.create_task(self.service.say_goodbye(ends))
-        await asyncio.wait([goodbye], timeout=GOODBYE_S)
-        if not goodbye.done() or goodbye.exception():
+        await self._at_most(GOODBYE_S, [goodbye])
+        if goodbye.cancelled() or not goodbye.done() or goodbye.exception():
             _log.error("the database does not answer: what is not reported comes back when its lease ends")
         with contextlib.suppress(Exception):
             await self.turns.close()
         _log.info("Worker %s stopped", self.id)
+
+    async def _at_most(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for tasks; those that take longer wait for a server that is silent, and their connections are cut."""
+        _, late = await asyncio.wait(tasks, timeout=seconds) if tasks else (set(), set())
+        if late:
+            self.turns.hang_up()
+            self.service.hang_up()
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late, timeout=0.5)
 
     # What the crew reports
 

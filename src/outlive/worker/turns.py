@@ -14,7 +14,7 @@ from uuid import UUID
 
 import psycopg
 
-from outlive import db, store
+from outlive import db, kernel, store
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Lane
 from outlive.states import Outcome
@@ -190,6 +190,10 @@ class Turns:
             _log.info("looked up: %d reports were in already, %d claims are adopted", known_ends, len(unknown))
         self._unsure, self._reconciled_at = False, started
         crew.take(unknown)
+
+    def hang_up(self) -> None:
+        if self._connection is not None and not self._connection.closed:
+            kernel.hang_up(self._connection.fileno())
 
     async def close(self) -> None:
         if self._connection is not None:
