@@ -16,6 +16,7 @@ from outlive import kernel
 from outlive.messages import FROM_CHILD, Frames, FromChild, Message, Run, TaskFacts, frame
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.worker import memory
 from outlive.worker.nursery import Nursery
 
 OUTPUT_TAIL_BYTES = 64 * 1024
@@ -67,12 +68,11 @@ class Child:
 
     def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[UUID, bytes]) -> None:
         """Hand over work, in order. The first begins now if nothing is before it."""
-        now = time.monotonic()
         for assignment in assignments:
             job = assignment.job
-            if not self.given:
-                assignment.started = assignment.moved = now
             self.given.append(assignment)
+            if len(self.given) == 1:
+                self.begin()
             self.task = job.task
             self.served += 1
             last = self.served >= assignment.facts.recycle_after
@@ -80,6 +80,13 @@ class Child:
             checkpoint = checkpoints.pop(job.id, None)
             self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, last, max_result_bytes, checkpoint))
         self.flush()
+
+    def begin(self) -> None:
+        """The first of what it was given begins, with the memory that the child has already."""
+        assignment = self.given[0]
+        assignment.started = assignment.moved = time.monotonic()
+        if assignment.memory_bytes is not None:
+            assignment.base_bytes = memory.anonymous_bytes(self.pid)
 
     def send(self, message: Message) -> None:
         self.unsent += frame(message)

@@ -14,7 +14,12 @@ def anonymous_bytes(pid: int) -> int:
 
 def proportional_bytes(pid: int) -> int:
     """The same, with pages that several share counted once: dear to ask for, asked before a kill."""
-    return sum(_field(f"/proc/{one}/smaps_rollup", "Pss_Anon:") for one in (pid, *kernel.descendants_of(pid)))
+    return sum(own_proportional_bytes(one) for one in (pid, *kernel.descendants_of(pid)))
+
+
+def own_proportional_bytes(pid: int) -> int:
+    """The same of one process alone."""
+    return _field(f"/proc/{pid}/smaps_rollup", "Pss_Anon:")
 
 
 def _field(path: str, name: str) -> int:

@@ -48,7 +48,6 @@ class Watch:
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.started > current.timeout_s:
-            _log.warning("Job %s timed out", current.job.id)
             self.end(child, Outcome.TIMED_OUT, "Hard timeout exceeded")
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
@@ -58,15 +57,22 @@ class Watch:
     def _weigh(self, child: Child, current: Assignment, limit_bytes: int) -> None:
         used = memory.anonymous_bytes(child.pid) - current.base_bytes
         current.peak_bytes = max(current.peak_bytes, used)
-        if used > limit_bytes and memory.proportional_bytes(child.pid) - current.base_bytes > limit_bytes:
+        if used > limit_bytes and self._is_its_own(child, limit_bytes):
             current.verdict = (
                 Outcome.OUT_OF_MEMORY,
                 f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}",
             )
             child.signal(signal.SIGKILL)
 
+    def _is_its_own(self, child: Child, limit_bytes: int) -> bool:
+        """Not pages counted twice. A child's share of what it has from its zygote is as large as the zygote's own."""
+        inherited_bytes = memory.own_proportional_bytes(child.nursery.process.pid)
+        return memory.proportional_bytes(child.pid) - inherited_bytes > limit_bytes
+
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
         """SIGTERM now, SIGKILL after a while."""
+        if outcome is Outcome.TIMED_OUT:
+            _log.warning("Job %s timed out", child.given[0].job.id)
         child.given[0].verdict = (outcome, error)
         child.given[0].term_sent = time.monotonic()
         child.signal(signal.SIGTERM)
