@@ -111,7 +111,7 @@ def stall() -> None:
 
 
 @app.task
-def leave_grandchildren(path: str) -> None:
+def leave_grandchildren(path: str, stay: bool = False) -> None:
     """A plain child, and one that forked twice and has a session of its own."""
     plain = subprocess.Popen(["sleep", "600"])
     script = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
@@ -120,6 +120,8 @@ def leave_grandchildren(path: str) -> None:
     while not Path(path).exists() or not Path(path).read_text():
         time.sleep(0.01)
     Path(path + ".plain").write_text(str(plain.pid))
+    while stay:
+        time.sleep(1)
 
 
 @app.task
