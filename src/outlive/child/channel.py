@@ -9,11 +9,32 @@ from collections import deque
 
 from outlive import errors
 from outlive.child import stops
-from outlive.messages import TO_CHILD, Call, Completing, Done, Frames, Progress, Reply, Run, Stopping, frame
+from outlive.messages import (
+    MAX_FRAME_BYTES,
+    TO_CHILD,
+    Call,
+    Completing,
+    Done,
+    Frames,
+    Message,
+    Progress,
+    Reply,
+    Run,
+    Stopping,
+    frame,
+)
 
 
 class SupervisorGone(Exception):
     """EOF: there is nobody left to work for."""
+
+
+def _bounded(message: Message) -> bytes:
+    """A frame that the supervisor takes: it kills whoever sends a longer one."""
+    data = frame(message)
+    if len(data) > MAX_FRAME_BYTES:
+        raise errors.BadArguments(f"{len(data):,} bytes are more than a job may say at once ({MAX_FRAME_BYTES:,})")
+    return data
 
 
 class Channel:
@@ -42,14 +63,14 @@ class Channel:
     def send(self, message: Done | Call | Progress | Completing) -> None:
         """All of it: a signal that ends the job waits until it is out."""
         with self._lock, stops.held():
-            self._socket.sendall(frame(message))
+            self._socket.sendall(_bounded(message))
 
     def call(self, verb: str, body: bytes) -> bytes:
         """Ask, and wait for the answer; an error comes out as it was raised there."""
         with self._lock, stops.held():
             self._number += 1
             number = self._number
-            self._socket.sendall(frame(Call(number, verb, body)))
+            self._socket.sendall(_bounded(Call(number, verb, body)))
             while number not in self._replies:
                 self._read()
             reply = self._replies.pop(number)

@@ -42,7 +42,8 @@ class Context:
         """Shown live, handed to nobody, and proof that the job does not stall."""
         if message is not None:
             message = message.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_MESSAGE_CHARS]
-        self._channel.send(Progress(self.token, current, total, message, None))
+        now, most = (None if number is None else float(number) for number in (current, total))
+        self._channel.send(Progress(self.token, now, most, message, None))
 
     def checkpoint(self, data: object) -> None:
         """Kept for the next attempt, which finds it in `last_checkpoint`."""

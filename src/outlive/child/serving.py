@@ -27,7 +27,7 @@ from outlive import inside, kernel, units, wire
 from outlive.child import context, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
-from outlive.errors import Cancel, Fail, Retry, Stopped
+from outlive.errors import Cancel, ConfigError, Fail, Retry, Stopped
 from outlive.messages import MARK, Done, Run
 from outlive.policy import Policy
 from outlive.states import Outcome
@@ -133,7 +133,10 @@ def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str
 
                 value = asyncio.run(value)
     except Retry as error:
-        after_s = None if error.after is None else units.seconds(error.after)
+        try:
+            after_s = None if error.after is None else units.seconds(error.after)
+        except ConfigError as wrong:
+            return Outcome.FAILED, None, f"{_words(error)} ({wrong})", None, False, None
         return Outcome.FAILED, None, _words(error), None, False, after_s
     except Fail as error:
         return Outcome.FAILED, None, _words(error), None, True, None
@@ -181,16 +184,20 @@ def _clean(text: str, most: int) -> str:
 
 def _mark_output() -> bool:
     """Say in the output where this job's ends, if some of it is still unread."""
-    (unread,) = struct.unpack("i", fcntl.ioctl(1, termios.FIONREAD, b"\0\0\0\0"))
-    if unread:
-        os.write(1, MARK)
-    return bool(unread)
+    with contextlib.suppress(OSError):  # The job has closed its output, or put something else in its place.
+        (unread,) = struct.unpack("i", fcntl.ioctl(1, termios.FIONREAD, b"\0\0\0\0"))
+        if unread:
+            os.write(1, MARK)
+        return bool(unread)
+    return False
 
 
 def go_on(target: str, sock: int, stack: int, note: int) -> int:
     """The other side of `_exec`."""
     run = msgspec.msgpack.decode(os.pread(note, os.fstat(note).st_size, 0), type=Run)
     os.close(note)
+    for descriptor in (sock, stack):
+        os.set_inheritable(descriptor, False)
     return serve(import_app(target).tasks, target, sock, stack, run)
 
 
