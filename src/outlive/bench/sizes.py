@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four count a worker's jobs."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four are a worker's jobs."""
 
     seconds: float = 2.0
     samples: int = 3

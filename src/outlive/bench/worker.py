@@ -16,13 +16,13 @@ from outlive.bench import jobs
 from outlive.bench.run import Run
 from outlive.bench.stock import Stock
 from outlive.config import Config
-from outlive.demo.process import expect_alive, worker
+from outlive.demo.process import LOG, expect_alive, worker
 from outlive.errors import OutliveError
 
 SMALL = "outlive.bench.jobs:app"
 HEAVY = "outlive.bench.heavy:app"
 LOOK_S = 0.2
-START_S = 60.0
+START_S = 20.0
 LEAST_PER_S = 50
 """A worker that is slower than this is given up."""
 
@@ -62,7 +62,7 @@ class Worker:
         while self._left():
             expect_alive(self.process, self.directory)
             if time.monotonic() > deadline:
-                raise OutliveError("the worker does not come to an end")
+                raise OutliveError(f"the worker does not come to an end: {self._where()}")
             time.sleep(LOOK_S)
         expect_alive(self.process, self.directory)
 
@@ -71,6 +71,14 @@ class Worker:
             "select exists (select from outlive.waiting) or exists (select from outlive.running)"
         ).fetchone()
         return row is not None and bool(row[0])
+
+    def _where(self) -> str:
+        """What is left, and what the worker says."""
+        row = self.run.databases.loaded.connection.execute(
+            "select (select count(*) from outlive.waiting), (select count(*) from outlive.running)"
+        ).fetchone()
+        said = (self.directory / LOG).read_text(errors="replace")[-1000:]
+        return f"{row[0] if row else 0} jobs wait, {row[1] if row else 0} run; its log ends with {said!r}"
 
     def memory_mb(self) -> float:
         """What the supervisor has in memory."""
