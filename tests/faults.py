@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 import outlive
+from outlive.messages import Done, Progress, frame
 
 app = outlive.App()
 
@@ -382,3 +384,85 @@ def third_time_lucky() -> str:
         ctypes.string_at(0)
     context.progress(1, 1, "lucky")
     return "lucky"
+
+
+@app.task
+def draw() -> float:
+    return random.random()
+
+
+@app.task
+def own_oom_score() -> int:
+    return int(Path("/proc/self/oom_score_adj").read_text())
+
+
+@app.task
+def length_of(text: str) -> int:
+    return len(text)
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def say_garbage(kind: str) -> None:
+    """Write to its own socket what no child says."""
+    token = outlive.current().token
+    said = {
+        "noise": b"\0\0\0\5noise",
+        "long frame": b"\xff" * 100_000,
+        "wrong token": frame(Done(token + 1, "succeeded")),
+        "no outcome": frame(Done(token, "excellent")),
+        "no json": frame(Done(token, "succeeded", result=b"{")),
+        "no number": frame(Done(token, "succeeded", peak_memory_bytes=2**63)),
+        "bad progress": frame(Progress(token, None, None, "a\0b", b"{")),
+    }[kind]
+    for path in sockets_of(os.getpid()):
+        os.write(int(Path(path).name), said)
+    if kind != "bad progress":
+        time.sleep(600)
+
+
+@app.task(max_attempts=1)
+def say_too_much(kind: str) -> str:
+    if kind == "progress":
+        outlive.current().progress(message="m" * 100_000_000)
+    else:
+        outlive.current().checkpoint("c" * 70_000_000)
+    return "said"
+
+
+@app.task(max_attempts=1)
+def close_output() -> str:
+    os.close(1)
+    os.close(2)
+    return "quiet"
+
+
+@app.task(recycle_after=50, backoff=0)
+def work_a_little(n: int) -> int:
+    time.sleep(0.005)
+    return n
+
+
+@app.task
+def open_sockets() -> list[str]:
+    """Those of this process and of the zygote."""
+    return [path for pid in (os.getpid(), os.getppid()) for path in sockets_of(pid)]
+
+
+def sockets_of(pid: int) -> list[str]:
+    paths = [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    return [path for path in paths if os.path.islink(path) and os.readlink(path).startswith("socket:")]
+
+
+@app.task(recycle_after=100)
+def wait_warm(path: str) -> int:
+    Path(path + ".started").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@app.task
+def orphan_and_wait(path: str) -> None:
+    """Leave grandchildren, and stay."""
+    leave_grandchildren.function(path)
+    time.sleep(600)
