@@ -2,13 +2,18 @@
 
 import os
 import re
+import selectors
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outlive import config, kernel
 from tests import faults
@@ -20,14 +25,24 @@ ROOT = Path(__file__).resolve().parents[2]
 class Worker:
     """A worker process, its log, and its end."""
 
-    def __init__(self, database_url: str, log: Path, *, slots: int, settings: dict[str, str], target: str) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        log: Path,
+        *,
+        slots: int,
+        settings: dict[str, str],
+        target: str,
+        within: Sequence[str] = (),
+        folder: Path = ROOT,
+    ) -> None:
         self._log = log
-        environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OUTLIVE_DATABASE_URL": database_url}
+        environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}", "OUTLIVE_DATABASE_URL": database_url}
         environ |= {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "outlive", "worker", target, "--slots", str(slots)],
-                cwd=ROOT,
+                [*within, sys.executable, "-m", "outlive", "worker", target, "--slots", str(slots)],
+                cwd=folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -66,6 +81,69 @@ class Worker:
         return self.process.wait(within_s)
 
 
+class Proxy:
+    """A way to the database that can fall silent: connections stay open, and nothing comes through."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        parts = conninfo_to_dict(url)
+        self._server = f"{parts['host']}/.s.PGSQL.{parts['port']}"
+        self.url = make_conninfo(url, host=str(folder))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{folder}/.s.PGSQL.{parts['port']}")
+        self._listener.listen()
+        self._frozen = threading.Event()
+        self._ours, self._theirs = socket.socketpair()
+        self._open: list[socket.socket] = [self._listener, self._ours, self._theirs]
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.send(b"x")
+        self._thread.join()
+        for one in self._open:
+            one.close()
+
+    def freeze(self) -> None:
+        self._frozen.set()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._theirs, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._theirs:
+                        return
+                    if key.fileobj is self._listener:
+                        self._accept(selector)
+                    elif self._frozen.is_set() or not self._forward(key):
+                        selector.unregister(key.fileobj)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        client, _ = self._listener.accept()
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self._server)
+        self._open += [client, server]
+        selector.register(client, selectors.EVENT_READ, server)
+        selector.register(server, selectors.EVENT_READ, client)
+
+    def _forward(self, key: selectors.SelectorKey) -> bool:
+        source, target = key.fileobj, key.data
+        assert isinstance(source, socket.socket)
+        try:
+            data = source.recv(65536)
+            if data:
+                target.sendall(data)
+            else:
+                target.shutdown(socket.SHUT_RDWR)
+            return bool(data)
+        except OSError:
+            return False
+
+
 def cmdline(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -85,9 +163,18 @@ def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     """Starts workers; what is left of them at the end of the test is a failure of the test."""
     made: list[Worker] = []
 
-    def make(*, slots: int = 4, target: str = "tests.faults:app", wait: bool = True, **settings: str) -> Worker:
+    def make(
+        *,
+        slots: int = 4,
+        target: str = "tests.faults:app",
+        wait: bool = True,
+        url: str = database_url,
+        within: Sequence[str] = (),
+        folder: Path = ROOT,
+        **settings: str,
+    ) -> Worker:
         log = tmp_path / f"worker-{len(made)}.log"
-        worker = Worker(database_url, log, slots=slots, settings=settings, target=target)
+        worker = Worker(url, log, slots=slots, settings=settings, target=target, within=within, folder=folder)
         made.append(worker)
         return worker.started() if wait else worker
 
