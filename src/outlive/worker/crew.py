@@ -244,44 +244,42 @@ class Crew:
             for job in jobs:
                 self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="its worker stops"))
             return
-        ahead: dict[int, tuple[Child, list[Assignment]]] = {}
+        given: dict[int, list[Assignment]] = {}
+        taken = len(self.busy) + len(self.unplaced)
         for job in jobs:
             _log.info("Starting job %s", job.id)
             facts = self.tasks.get(job.task)
             if facts is None:
-                self.report.ended(
-                    job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0)
-                )
+                end = Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0)
+                self.report.ended(job, end)
                 continue
-            assignment = _assignment(job, facts)
-            child = self._bound(job.task, facts, ahead)
-            if child is None:
-                self.unplaced.append(assignment)
+            child, before = self._bound(job.task, facts, given)
+            if child is None or (before and taken < self.slots):  # A free slot is better than a place in a line.
+                self.unplaced.append(_assignment(job, facts))
+                taken += 1
             else:
-                ahead.setdefault(child.slot, (child, []))[1].append(assignment)
-        for child, assignments in ahead.values():
-            child.give(assignments, self.config.max_result_bytes, self.checkpoints)
+                given.setdefault(child.slot, []).append(_assignment(job, facts))
+                taken += not before
+        for slot, assignments in given.items():
+            self.children[slot].give(assignments, self.config.max_result_bytes, self.checkpoints)
         self._place()
 
-    def _bound(self, task: str, facts: TaskFacts, ahead: dict[int, tuple[Child, list[Assignment]]]) -> Child | None:
-        """The warm child of this task with the least to do and room for more."""
-        if facts.recycle_after == 1:
-            return None
+    def _bound(self, task: str, facts: TaskFacts, given: dict[int, list[Assignment]]) -> tuple[Child | None, int]:
+        """The warm child of this task that has the least to do, and how many jobs are before it."""
         best: Child | None = None
-        least = MAX_AHEAD
-        for child in self.children.values():
+        least = 0
+        for child in self.children.values() if facts.recycle_after > 1 else ():
             if child.task == task and not child.retiring and child.pid:
-                extra = len(ahead[child.slot][1]) if child.slot in ahead else 0
-                if child.served + extra < facts.recycle_after and len(child.given) + extra < least:
-                    best, least = child, len(child.given) + extra
-        if best is not None and least > 0 and len(self.busy) + len(self.unplaced) < self.slots and self.ready:
-            return None  # A free slot is better than a place in a line.
-        return best
+                more = len(given.get(child.slot, ()))
+                load = len(child.given) + more
+                if child.served + more < facts.recycle_after and (best is None or load < least):
+                    best, least = child, load
+        return best, least
 
     def _place(self) -> None:
         if self.draining:
             return
-        while self.unplaced and self.ready:
+        while self.unplaced and self.ready and len(self.busy) < self.slots:
             child = self.ready.popleft()
             assignment = self.unplaced.popleft()
             child.give([assignment], self.config.max_result_bytes, self.checkpoints)
