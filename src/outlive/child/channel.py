@@ -80,7 +80,7 @@ class Channel:
         return reply.body
 
     def _read(self) -> None:
-        data = self._socket.recv(262144)
+        data = self._socket.recv(65536)
         if not data:
             raise SupervisorGone
         for message in self._frames.feed(data):

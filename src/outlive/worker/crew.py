@@ -302,7 +302,7 @@ class Crew:
     def _read(self, child: Child) -> bool:
         """Hear what it says; False when there is nothing more to hear now."""
         try:
-            data = child.socket.recv(262144)
+            data = child.socket.recv(65536)
         except BlockingIOError:
             return False
         except ConnectionResetError:
@@ -370,7 +370,8 @@ class Crew:
         self.pace_s[assignment.job.task] = pace_s + (took_s - pace_s) * 0.1
         if child.given:
             child.begin()
-        child.read_output()
+        if done.marked:  # Else all that it printed was read before.
+            child.read_output()
         outcome, error, killed_by = Outcome(done.outcome), done.error, None
         if assignment.verdict is not None:
             outcome, error = assignment.verdict
