@@ -28,6 +28,7 @@ def worker(
 def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
     """Everything on this machine: the database (an embedded one if none is named), its schema, and a worker."""
     migrate.migrate(desk.bare_connection)
+    desk.close()  # The zygote is made before the worker has any connection.
     work(desk, target, slots=slots, queues=None, name=None, quiet=quiet)
 
 
