@@ -461,6 +461,12 @@ def wait_warm(path: str) -> int:
     return os.getpid()
 
 
+@app.task(timeout=0.5, max_attempts=1)
+def stop_parent() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
 @app.task
 def orphan_and_wait(path: str) -> None:
     """Leave grandchildren, and stay."""

@@ -130,6 +130,16 @@ def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, 
     eventually(lambda: len(kernel.children_of(next(zygotes(worker)))) >= 4, what="all slots are there again")
 
 
+def test_a_stopped_zygote_goes_on(start: Start, connection: db.Connection) -> None:
+    """4b, 7"""
+    worker = start(slots=1)
+    job = faults.stop_parent.enqueue()
+    assert finished(job) is State.FAILED
+    assert attempts(connection, job)[0].outcome is Outcome.TIMED_OUT
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    assert worker.process.poll() is None
+
+
 def zygotes(worker: Worker) -> Iterator[int]:
     try:
         yield worker.zygote()
@@ -258,8 +268,12 @@ def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.
     eventually(lambda: kernel.children_of(zygote))
     os.kill(zygote, signal.SIGSTOP)  # From now on there are no new children.
     first, second = faults.add.enqueue(1, 1), faults.add.enqueue(2, 2)
-    assert first.result(timeout=20) == 2
-    eventually(lambda: second.status() is State.RUNNING, what="it is claimed")
+
+    def claimed() -> bool:
+        os.kill(zygote, signal.SIGSTOP)  # The worker wakes it now and then.
+        return first.status() is State.SUCCEEDED and second.status() is State.RUNNING
+
+    eventually(claimed, within_s=20, what="it is claimed")
     assert worker.stop(within_s=20) == 0
     assert second.status() is State.PENDING
     assert [one.outcome for one in attempts(connection, second)] == [Outcome.RELEASED]

@@ -43,6 +43,7 @@ AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 MAX_AHEAD = 400
 REVIVE_S = 1.0
+WAKE_S = 5.0
 _OUTCOMES = frozenset(Outcome)
 
 _log = logging.getLogger("outlive.worker")
@@ -74,6 +75,7 @@ class Crew:
         self._forking = 0
         self._oom_kills = _oom_kills()
         self._coming: Nursery | None = None
+        self._woken_at = time.monotonic()
         self.mark = f"{TREE}={worker}"
 
     # The zygote
@@ -516,6 +518,13 @@ class Crew:
         """Those that live: the one that forks, those whose last jobs still run, and the one that is coming."""
         nurseries = {child.nursery for child in self.children.values()} | {self.nursery, self._coming}
         return {one.process.pid for one in nurseries if one and one.process.returncode is None}
+
+    def wake_zygotes(self, now: float) -> None:
+        """One that was stopped, as by a job that stops its parent, goes on; one that runs does not notice."""
+        if now - self._woken_at > WAKE_S:
+            self._woken_at = now
+            for pid in self._zygotes():
+                kernel.kill(pid, signal.SIGCONT)
 
     def reap_adopted(self) -> None:
         """Processes that fell to us, as the nearest subreaper or as PID 1, are not left as zombies."""

@@ -27,6 +27,7 @@ class Watch:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
         self.crew.reap_adopted()
+        self.crew.wake_zygotes(now)
         self.crew.fork_ahead()
         self._drop_unplaced(now)
         for child in self.crew.busy:
