@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 import outlive
-from outlive.messages import Done, Progress, frame
+from outlive.talk import Done, Progress, frame
 
 app = outlive.App()
 

@@ -1,6 +1,7 @@
 """The storage contract: one verb per transition, each a `Statement` that sync and async callers run alike.
 
-The SQL lives in sql/statements; here parameters are packed and rows become data. Python never sends "now".
+The SQL lives in sql/statements; here parameters are packed and rows become data. Python never sends "now". It is
+longer than other files because it is a list: one small function for each statement, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import msgspec
 
 from outlive import sql
 from outlive.errors import BadArguments
-from outlive.messages import Progress
 from outlive.model import Attempt, Change, Claimed, Ended, JobRequest, Lane, LaneState, Lost, Turn
 from outlive.policy import Limits
 from outlive.statement import (
@@ -34,6 +34,7 @@ from outlive.statement import (
     column,
 )
 from outlive.states import Outcome, State
+from outlive.talk import Progress
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)

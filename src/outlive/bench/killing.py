@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from outlive.bench import jobs
 from outlive.bench.figures import Bound, Figure
 from outlive.bench.run import Line, Run
+from outlive.bench.sizes import Sizes
 from outlive.bench.worker import SMALL, Worker, clear, working
 
 SLOTS = 8
@@ -24,7 +25,7 @@ def _beside(run: Run) -> Iterator[Figure]:
     count = run.sizes.killing
     killers = max(1, count // ONE_IN)
     with working(run, SMALL, slots=SLOTS) as worker:
-        for _ in range(run.sizes.samples):
+        for _ in range(_pairs(run.sizes)):
             alone.append(_pages(worker, count, poisoned=0))
             run.moved_on()
             beside.append(_pages(worker, count, poisoned=killers))
@@ -49,6 +50,11 @@ def _beside(run: Run) -> Iterator[Figure]:
     )
 
 
+def _pairs(sizes: Sizes) -> int:
+    """Two are enough of what takes so long."""
+    return min(2, sizes.samples)
+
+
 def _pages(worker: Worker, count: int, *, poisoned: int) -> float:
     """The killers lie evenly among the others; healthy ones a second, until the last of them has ended."""
     clear(worker.run)
@@ -59,4 +65,4 @@ def _pages(worker: Worker, count: int, *, poisoned: int) -> float:
     return worker.rate(count)
 
 
-LINES = [Line("killers", "healthy jobs beside those that kill", lambda sizes: 2 * sizes.samples, _beside)]
+LINES = [Line("killers", "healthy jobs beside those that kill", lambda sizes: 2 * _pairs(sizes), _beside)]

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from outlive import config as configuration
 from outlive.errors import AppNotFound
-from outlive.messages import TaskFacts
 from outlive.policy import Unset, limits
+from outlive.talk import TaskFacts
 
 
 class App(Protocol):

@@ -9,14 +9,14 @@ from collections import deque
 
 from outlive import errors
 from outlive.child import stops
-from outlive.messages import (
+from outlive.talk import (
     MAX_FRAME_BYTES,
     TO_CHILD,
     Call,
     Completing,
     Done,
     Frames,
-    Message,
+    Said,
     Progress,
     Reply,
     Run,
@@ -29,7 +29,7 @@ class SupervisorGone(Exception):
     """EOF: there is nobody left to work for."""
 
 
-def _bounded(message: Message) -> bytes:
+def _bounded(message: Said) -> bytes:
     """A frame that the supervisor takes: it kills whoever sends a longer one."""
     data = frame(message)
     if len(data) > MAX_FRAME_BYTES:

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from outlive import wire
 from outlive.errors import OutliveError
-from outlive.messages import Completing, Progress
+from outlive.talk import Completing, Progress
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from outlive.child.channel import Channel
 
-MAX_MESSAGE_CHARS = 2000
+MAX_WORDS_CHARS = 2000
 
 
 class NoJob(OutliveError):
@@ -41,7 +41,7 @@ class Context:
     def progress(self, current: float | None = None, total: float | None = None, message: str | None = None) -> None:
         """Shown live, handed to nobody, and proof that the job does not stall."""
         if message is not None:
-            message = message.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_MESSAGE_CHARS]
+            message = message.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_WORDS_CHARS]
         now, most = (None if number is None else float(number) for number in (current, total))
         self._channel.send(Progress(self.token, now, most, message, None))
 

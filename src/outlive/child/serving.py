@@ -28,9 +28,9 @@ from outlive.child import context, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import Cancel, ConfigError, Fail, Retry, Stopped
-from outlive.messages import MARK, Done, Run
 from outlive.policy import Policy
 from outlive.states import Outcome
+from outlive.talk import MARK, Done, Run
 
 
 class Runnable(Protocol):

@@ -20,7 +20,7 @@ from outlive import kernel
 from outlive.child import serving
 from outlive.child.apps import facts_of, import_app
 from outlive.errors import AppNotFound
-from outlive.messages import TO_ZYGOTE, Broken, Exited, Forked, Frames, NotForked, Ready, frame
+from outlive.talk import TO_ZYGOTE, Broken, Exited, Forked, Frames, NotForked, Ready, frame
 
 IMPORT_FAILED = 3
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from outlive import kernel
-from outlive.messages import FROM_CHILD, Frames, FromChild, Message, Run, TaskFacts, frame
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.talk import FROM_CHILD, Frames, FromChild, Run, Said, TaskFacts, frame
 from outlive.worker import memory
 from outlive.worker.nursery import Nursery
 
@@ -88,7 +88,7 @@ class Child:
         if assignment.memory_bytes is not None:
             assignment.base_bytes = memory.anonymous_bytes(self.pid)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Said) -> None:
         self.unsent += frame(message)
 
     def flush(self) -> bool:

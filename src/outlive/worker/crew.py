@@ -1,6 +1,9 @@
 """The crew: a worker's children and who does what. It forks ahead, hands out work, and turns every end into data.
 
 It knows processes and no database; what it learns goes to the `Report` that it was given.
+
+It is longer than other files: who belongs to whom, and what becomes of a job when one of them dies, is decided in
+one place, because each of these changes the same few tables.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import msgspec
 from outlive import kernel
 from outlive.config import Config
 from outlive.errors import AppNotFound
-from outlive.messages import (
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+from outlive.talk import (
     MARK,
     Call,
     Completing,
@@ -34,8 +39,6 @@ from outlive.messages import (
     Stopping,
     TaskFacts,
 )
-from outlive.model import Claimed, Ended
-from outlive.states import Outcome
 from outlive.worker.children import Assignment, Child, died
 from outlive.worker.nursery import TREE, Nursery
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from outlive.errors import AppNotFound
-from outlive.messages import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
+from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
 
 TREE = "_OUTLIVE_TREE"
 """The variable by which every process below a worker is known as its own, also after it was orphaned."""

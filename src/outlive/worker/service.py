@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -17,10 +18,9 @@ import psycopg
 
 from outlive import db, kernel, statement, store
 from outlive.errors import OutliveError
-from outlive.messages import Call, Progress, Reply
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.version import VERSION
+from outlive.talk import Call, Progress, Reply
 from outlive.worker.children import Child
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Service:
                 name=me.name,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
-                version=VERSION,
+                version=version("outlive"),
                 queues=me.config.queues,
                 slots=me.slots,
             )

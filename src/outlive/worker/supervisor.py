@@ -19,9 +19,9 @@ from uuid import UUID, uuid4
 import psycopg
 
 from outlive.config import Config
-from outlive.messages import Call, Progress
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.talk import Call, Progress
 from outlive.worker.children import Child
 from outlive.worker.crew import Crew
 from outlive.worker.service import Service

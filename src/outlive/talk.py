@@ -19,14 +19,14 @@ MARK = b"\0\x1eoutlive\x1e\0"
 """Ends the output of a job, in the output, where some of it is still unread and the next job's may follow."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class Said(msgspec.Struct, frozen=True, array_like=True):
     """Each kind is told by its tag, the first element."""
 
 
 # From the supervisor to a child
 
 
-class Run(Message, frozen=True, tag=1):
+class Run(Said, frozen=True, tag=1):
     """Run this. `last`: exit afterwards."""
 
     token: int
@@ -39,11 +39,11 @@ class Run(Message, frozen=True, tag=1):
     checkpoint: bytes | None = None
 
 
-class Stopping(Message, frozen=True, tag=2):
+class Stopping(Said, frozen=True, tag=2):
     """The worker drains: finish soon."""
 
 
-class Reply(Message, frozen=True, tag=3):
+class Reply(Said, frozen=True, tag=3):
     """The answer to a Call; `error` names an exception of outlive's."""
 
     number: int
@@ -54,7 +54,7 @@ class Reply(Message, frozen=True, tag=3):
 # From a child to the supervisor
 
 
-class Done(Message, frozen=True, tag=4):
+class Done(Said, frozen=True, tag=4):
     """How the job ended that was to be run first."""
 
     token: int
@@ -69,7 +69,7 @@ class Done(Message, frozen=True, tag=4):
     marked: bool = False
 
 
-class Call(Message, frozen=True, tag=5):
+class Call(Said, frozen=True, tag=5):
     """The job wants something that only the supervisor can do."""
 
     number: int
@@ -77,7 +77,7 @@ class Call(Message, frozen=True, tag=5):
     body: bytes
 
 
-class Progress(Message, frozen=True, tag=6):
+class Progress(Said, frozen=True, tag=6):
     token: int
     current: float | None
     total: float | None
@@ -85,7 +85,7 @@ class Progress(Message, frozen=True, tag=6):
     checkpoint: bytes | None
 
 
-class Completing(Message, frozen=True, tag=7):
+class Completing(Said, frozen=True, tag=7):
     """The job is about to end in a transaction of its own: don't end it in the hot statement."""
 
     token: int
@@ -94,7 +94,7 @@ class Completing(Message, frozen=True, tag=7):
 # From the supervisor to the zygote, and back
 
 
-class Fork(Message, frozen=True, tag=8):
+class Fork(Said, frozen=True, tag=8):
     """Make a child; its socket, its output and its stack file come along as descriptors."""
 
     slot: int
@@ -111,30 +111,30 @@ class TaskFacts(msgspec.Struct, frozen=True):
     preload: bool
 
 
-class Ready(Message, frozen=True, tag=9):
+class Ready(Said, frozen=True, tag=9):
     """The app is imported. `threads` names what a fork would leave behind."""
 
     tasks: list[TaskFacts]
     threads: list[str]
 
 
-class Broken(Message, frozen=True, tag=10):
+class Broken(Said, frozen=True, tag=10):
     """The app can't be imported."""
 
     traceback: str
 
 
-class Forked(Message, frozen=True, tag=11):
+class Forked(Said, frozen=True, tag=11):
     slot: int
     pid: int
 
 
-class NotForked(Message, frozen=True, tag=12):
+class NotForked(Said, frozen=True, tag=12):
     slot: int
     reason: str
 
 
-class Exited(Message, frozen=True, tag=13):
+class Exited(Said, frozen=True, tag=13):
     """A child is gone, and with it all that it left behind."""
 
     pid: int
@@ -157,7 +157,7 @@ TO_ZYGOTE: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
 FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 
 
-def frame(message: Message) -> bytes:
+def frame(message: Said) -> bytes:
     body = _encoder.encode(message)
     return len(body).to_bytes(4, "big") + body
 

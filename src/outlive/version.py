@@ -1,3 +1,0 @@
-"""The version, where everybody can import it."""
-
-VERSION = "0.1.0"
