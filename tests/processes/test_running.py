@@ -105,6 +105,7 @@ def test_a_job_that_takes_too_long_is_ended_whatever_it_does(
     assert finished(job) is State.FAILED
     (only,) = attempts(connection, job)
     assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout exceeded")
+    assert f"in {task.name.rpartition('.')[2]}" in (only.stack or "") or task is faults.ignore_sigterm
 
 
 def test_a_stopped_child_is_ended_too(start: Start, connection: db.Connection) -> None:

@@ -98,8 +98,8 @@ def _reseed() -> None:
     """Children of one zygote must not draw the same numbers."""
     if random := sys.modules.get("random"):
         random.seed()
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):  # Only what is loaded: numpy loads it when it is asked for.
+        numpy_random.seed()
 
 
 def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:

@@ -396,7 +396,7 @@ class Crew:
             peak_memory_bytes=max(done.peak_memory_bytes or 0, assignment.peak_bytes) or None,
             cpu_s=done.cpu_s,
             output=child.take_output(MARK if done.marked else None) if child.tail else None,
-            stack=done.stack,
+            stack=done.stack or (child.take_stack() if assignment.verdict is not None else None),
             result=done.result if outcome is Outcome.SUCCEEDED else None,
             final=done.final,
             after_s=done.after_s,
