@@ -183,7 +183,7 @@ def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     for worker in made:
         if worker.process.poll() is None:
             worker.process.send_signal(signal.SIGTERM)
-            worker.process.send_signal(signal.SIGTERM)
+            worker.process.send_signal(signal.SIGINT)
     for worker in made:
         try:
             worker.process.wait(20)
