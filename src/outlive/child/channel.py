@@ -16,10 +16,10 @@ from outlive.talk import (
     Completing,
     Done,
     Frames,
-    Said,
     Progress,
     Reply,
     Run,
+    Said,
     Stopping,
     frame,
 )

@@ -223,24 +223,25 @@ class Crew:
         if self.draining:
             return room
         for child in self.children.values():
-            if child.given and not child.retiring and child.task:
+            if child.given and not child.retiring and child.task in self.tasks:
                 facts = self.tasks[child.task]
-                if facts.limits.source:
-                    continue
-                left = min(self._ahead(child.task) - len(child.given), facts.recycle_after - child.served)
+                left = min(self.ahead(child.task) - len(child.given), facts.recycle_after - child.served)
                 if left > 0:
                     room[child.task] = room.get(child.task, 0) + left
         return room
 
-    def _ahead(self, task: str) -> int:
-        """How many jobs of a warm task make up the work that its child should have before it."""
-        return min(MAX_AHEAD, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6)))
+    def ahead(self, task: str) -> int:
+        """How many jobs of a warm task make up the work that its child should have before it; 1 for all others."""
+        facts = self.tasks[task]
+        if facts.recycle_after == 1 or facts.limits.source:
+            return 1
+        return max(1, min(MAX_AHEAD, facts.recycle_after, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6))))
 
     def well_fed(self) -> bool:
         """Every slot is taken, and every child has enough before it: nothing is urgent."""
         busy = self.busy
         return len(busy) >= self.slots and all(
-            child.task is not None and len(child.given) > max(1, self._ahead(child.task) // 2) for child in busy
+            child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in busy
         )
 
     def take(self, jobs: list[Claimed]) -> None:
@@ -284,10 +285,14 @@ class Crew:
     def _place(self) -> None:
         if self.draining:
             return
-        while self.unplaced and self.ready and len(self.busy) < self.slots:
-            child = self.ready.popleft()
-            assignment = self.unplaced.popleft()
-            child.give([assignment], self.config.max_result_bytes, self.checkpoints)
+        while self.unplaced and self.ready and (free := self.slots - len(self.busy)) > 0:
+            first = self.unplaced[0]
+            share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
+            mine = [one for one in self.unplaced if one.job.task == first.job.task]
+            mine = mine[: min(share, self.ahead(first.job.task))]
+            placed = {one.job.token for one in mine}
+            self.unplaced = deque(one for one in self.unplaced if one.job.token not in placed)
+            self.ready.popleft().give(mine, self.config.max_result_bytes, self.checkpoints)
         self._retire_surplus()
         self.fork_ahead()
 

@@ -12,6 +12,7 @@ import struct
 import time
 from uuid import UUID
 
+import msgspec
 import psycopg
 
 from outlive import db, kernel, store
@@ -128,12 +129,21 @@ class Turns:
         if self.closing or not self.lanes:
             return [], 0
         if free := crew.capacity():
-            return self.lanes.offer(free, lambda task: task in crew.tasks), free
+            return self._for_free_slots(crew, free)
         room = crew.room()
         limit = min(MAX_CLAIM, sum(room.values()))
         if limit < 1:
             return [], 0
         return self.lanes.offer(limit, lambda task: room.get(task, 0) > 0), limit
+
+    def _for_free_slots(self, crew: Crew, free: int) -> tuple[list[Lane], int]:
+        """Whoever's turn it is decides: fresh jobs, one for each slot, or jobs of one warm task, with some ahead."""
+        lanes = self.lanes.offer(free, lambda task: task in crew.tasks)
+        ahead = crew.ahead(lanes[0].task) if lanes else 1
+        if ahead <= 1:
+            return [lane for lane in lanes if crew.ahead(lane.task) <= 1], free
+        limit = min(MAX_CLAIM, free * ahead)
+        return [msgspec.structs.replace(lane, quota=limit) for lane in lanes if lane.task == lanes[0].task], limit
 
     async def _look(self, connection: db.AsyncConnection, crew: Crew) -> None:
         """Find the lanes that have something: when told so, when idle, and once a second while busy."""
