@@ -1,5 +1,6 @@
 """outlive: jobs outlive their workers. A PostgreSQL job system for work that kills processes."""
 
+from outlive.child.context import Context, NoJob, current
 from outlive.client.app import App
 from outlive.client.job import Job
 from outlive.client.source import Source
@@ -17,6 +18,7 @@ from outlive.errors import (
     Retry,
     SchemaMismatch,
     StaleAttempt,
+    Stopped,
 )
 from outlive.states import Outcome, State
 
@@ -27,12 +29,14 @@ __all__ = [
     "BadArguments",
     "Cancel",
     "ConfigError",
+    "Context",
     "DatabaseUnreachable",
     "DuplicateJob",
     "Fail",
     "Job",
     "JobFailed",
     "JobNotFound",
+    "NoJob",
     "Outcome",
     "OutliveError",
     "Retry",
@@ -40,5 +44,7 @@ __all__ = [
     "Source",
     "StaleAttempt",
     "State",
+    "Stopped",
     "Task",
+    "current",
 ]

@@ -1,4 +1,4 @@
-"""How statements reach Postgres: connections, parameters in bulk, and whose fault an error is.
+"""How statements reach Postgres: connections, and whose fault an error is.
 
 A `Statement` is a value; `run` and `arun` are the one difference between sync and async callers. Nothing here
 knows what a statement means.
@@ -6,12 +6,9 @@ knows what a statement means.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -28,9 +25,11 @@ from outlive.errors import (
     SchemaMismatch,
     StaleAttempt,
 )
+from outlive.statement import Column
+from outlive.statement import Row as Row
+from outlive.statement import Statement as Statement
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 AsyncConnection = psycopg.AsyncConnection[Row]
 AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 
@@ -60,21 +59,6 @@ def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
     return cursor
 
 
-@dataclass(frozen=True, slots=True)
-class Statement(Generic[T]):
-    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once.
-
-    The columns' names, which are dear, are there for those that say `named`.
-    """
-
-    name: str
-    text: bytes
-    parameters: tuple[object, ...]
-    decode: Callable[[Sequence[str], list[Row]], T]
-    hot: bool = False
-    named: bool = False
-
-
 def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
     """Run it on a connection of ours, or on a `foreign` one, which is left as it was."""
     if isinstance(connection, Connection) and not foreign:
@@ -94,6 +78,28 @@ async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
     return _decoded(statement, cursor, await cursor.fetchall() if _has_rows(cursor) else [])
+
+
+def run_all(
+    connection: psycopg.Connection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
+) -> list[T]:
+    """All or none of them."""
+    with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
+        return [run(connection, statement, foreign=foreign) for statement in statements]
+
+
+async def arun_all(
+    connection: psycopg.AsyncConnection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
+) -> list[T]:
+    """The async twin of `run_all`."""
+    async with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
+        return [await arun(connection, statement, foreign=foreign) for statement in statements]
+
+
+def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequence[object]) -> bool:
+    """Only where each statement would commit by itself: in a transaction that psycopg began for its caller,
+    a block of ours could be the outermost one, and its end would commit."""
+    return connection.autocommit and len(statements) > 1
 
 
 def _has_rows(cursor: AnyCursor) -> bool:
@@ -117,7 +123,7 @@ def connect(url: str, *, hot: bool = False) -> Connection:
     return connection
 
 
-async def aconnect(url: str) -> AsyncConnection:
+async def aconnect(url: str, *, hot: bool = False) -> AsyncConnection:
     connection = await psycopg.AsyncConnection.connect(
         url, autocommit=True, connect_timeout=10, application_name="outlive"
     )
@@ -125,6 +131,8 @@ async def aconnect(url: str) -> AsyncConnection:
     cursor = await connection.execute("select pg_backend_pid()")
     if await cursor.fetchone() != (connection.info.backend_pid,):
         connection.prepare_threshold = None
+    elif hot:
+        await connection.execute(PINNED)
     return connection
 
 
@@ -163,58 +171,6 @@ def blamed(*, foreign: bool = False) -> Iterator[None]:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {said}") from error
         raise OutliveError(f"the database refused: {said}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A type of array parameter: the oids of its elements and of the array, and how an element is written."""
-
-    element: int
-    array: int
-    write: Callable[[Any], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """An array parameter in Postgres' binary form: its elements are written once, and read without a cast."""
-
-    array: int
-    data: bytes
-
-
-def column(kind: Kind, values: Iterable[object]) -> Column | None:
-    """The values as one array parameter; null if there is nothing but nulls."""
-    parts = []
-    nulls = 0
-    for value in values:
-        if value is None:
-            parts.append(b"\xff\xff\xff\xff")
-            nulls += 1
-        else:
-            data = kind.write(value)
-            parts.append(len(data).to_bytes(4, "big") + data)
-    if not parts:
-        return Column(kind.array, struct.pack(">iiI", 0, 0, kind.element))
-    if nulls == len(parts):
-        return None
-    head = struct.pack(">iiIii", 1, nulls > 0, kind.element, len(parts), 1)
-    return Column(kind.array, head + b"".join(parts))
-
-
-def _microseconds(moment: datetime) -> bytes:
-    return struct.pack(">q", (moment - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
-
-
-BIGINTS = Kind(20, 1016, struct.Struct(">q").pack)
-INTS = Kind(23, 1007, struct.Struct(">i").pack)
-SMALLINTS = Kind(21, 1005, struct.Struct(">h").pack)
-FLOATS = Kind(701, 1022, struct.Struct(">d").pack)
-BOOLEANS = Kind(16, 1000, struct.Struct(">?").pack)
-TEXTS = Kind(25, 1009, str.encode)
-UUIDS = Kind(2950, 2951, lambda value: value.bytes)
-JSONS = Kind(114, 199, lambda value: value)
-JSONBS = Kind(3802, 3807, lambda value: b"\1" + value)
-TIMES = Kind(1184, 1185, _microseconds)
 
 
 class _ColumnDumper(Dumper):

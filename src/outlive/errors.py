@@ -86,3 +86,7 @@ class Fail(OutliveError):
 
 class Cancel(OutliveError):
     """Raised by a job: I am not needed any more."""
+
+
+class Stopped(BaseException):
+    """Raised inside a job when its worker tells it to stop, so that `finally` runs. Not an Exception: let it pass."""

@@ -1,6 +1,7 @@
 """The storage contract: one verb per transition, each a `Statement` that sync and async callers run alike.
 
-The SQL lives in sql/statements; here parameters are packed and rows become data. Python never sends "now".
+The SQL lives in sql/statements; here parameters are packed and rows become data. Python never sends "now". It is
+longer than other files because it is a list: one small function for each statement, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +14,27 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import db, sql
-from outlive.db import Row, Statement, column
+from outlive import sql
+from outlive.errors import BadArguments
 from outlive.model import Attempt, Change, Claimed, Ended, JobRequest, Lane, LaneState, Lost, Turn
 from outlive.policy import Limits
+from outlive.statement import (
+    BIGINTS,
+    BOOLEANS,
+    FLOATS,
+    INTS,
+    JSONBS,
+    JSONS,
+    SMALLINTS,
+    TEXTS,
+    TIMES,
+    UUIDS,
+    Row,
+    Statement,
+    column,
+)
 from outlive.states import Outcome, State
+from outlive.talk import Progress
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -62,17 +79,17 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
     return _statement(
         "enqueue",
         lambda _, rows: dict(rows),
-        ids=column(db.UUIDS, (job.id for job in jobs)),
-        tasks=column(db.TEXTS, (job.task for job in jobs)),
-        queues=column(db.TEXTS, (job.queue for job in jobs)),
-        sources=column(db.TEXTS, (job.source for job in jobs)),
-        args=column(db.JSONS, (job.args for job in jobs)),
-        priorities=column(db.SMALLINTS, (job.priority for job in jobs)),
-        delays_s=column(db.FLOATS, (job.delay_s for job in jobs)),
-        run_ats=column(db.TIMES, (job.run_at for job in jobs)),
-        keys=column(db.TEXTS, (job.dedupe_key for job in jobs)),
-        on_conflicts=column(db.TEXTS, keyed),
-        options=column(db.JSONBS, (job.options for job in jobs)),
+        ids=column(UUIDS, (job.id for job in jobs)),
+        tasks=column(TEXTS, (job.task for job in jobs)),
+        queues=column(TEXTS, (job.queue for job in jobs)),
+        sources=column(TEXTS, (job.source for job in jobs)),
+        args=column(JSONS, (job.args for job in jobs)),
+        priorities=column(SMALLINTS, (job.priority for job in jobs)),
+        delays_s=column(FLOATS, (job.delay_s for job in jobs)),
+        run_ats=column(TIMES, (job.run_at for job in jobs)),
+        keys=column(TEXTS, (job.dedupe_key for job in jobs)),
+        on_conflicts=column(TEXTS, keyed),
+        options=column(JSONBS, (job.options for job in jobs)),
         max_args_bytes=max_args_bytes,
         notify=notify,
     )
@@ -100,7 +117,7 @@ def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> State
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
-    return _statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=column(db.UUIDS, ids))
+    return _statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=column(UUIDS, ids))
 
 
 def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
@@ -112,12 +129,22 @@ def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
         state, *attempt = rows[0][1:]
         return State(state), _attempt(attempt) if attempt[0] is not None and attempt[1] is not None else None
 
-    return _statement("outcomes", decode, ids=column(db.UUIDS, [job]))
+    return _statement("outcomes", decode, ids=column(UUIDS, [job]))
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:
     number, outcome, *evidence, result = row
     return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
+
+
+ASKED_FROM_JOBS = frozenset({"enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"})
+
+
+def asked(name: str, parameters: Sequence[object]) -> Statement[tuple[Sequence[str], list[Row]]]:
+    """A statement that a job asks for by its name; its rows go back as they are."""
+    if name not in ASKED_FROM_JOBS:
+        raise BadArguments(f"a job can't ask for the statement {name}")
+    return Statement(name, _TEXTS[name][0], tuple(parameters), lambda names, rows: (names, rows))
 
 
 # Workers
@@ -140,24 +167,24 @@ def end_and_claim(
         worker=worker,
         limit=limit,
         lease_s=lease_s,
-        tokens=column(db.BIGINTS, (end.token for end in ended)),
-        outcomes=column(db.TEXTS, outcomes),
-        errors=column(db.TEXTS, (end.error for end in ended)),
-        exit_codes=column(db.INTS, (end.exit_code for end in ended)),
-        signals=column(db.TEXTS, (end.signal for end in ended)),
-        peaks_bytes=column(db.BIGINTS, (end.peak_memory_bytes for end in ended)),
-        cpus_s=column(db.FLOATS, (end.cpu_s for end in ended)),
-        outputs=column(db.TEXTS, (end.output for end in ended)),
-        stacks=column(db.TEXTS, (end.stack for end in ended)),
-        results=column(db.JSONS, (end.result for end in ended)),
-        finals=column(db.BOOLEANS, (end.final or None for end in ended)),
-        afters_s=column(db.FLOATS, (end.after_s for end in ended)),
-        queues=column(db.TEXTS, (lane.queue for lane in lanes)),
-        sources=column(db.TEXTS, (lane.source for lane in lanes)),
-        tasks=column(db.TEXTS, (lane.task for lane in lanes)),
-        priorities=column(db.SMALLINTS, (lane.priority for lane in lanes)),
-        marks=column(db.TIMES, (lane.mark or _EVER for lane in lanes)),
-        quotas=column(db.INTS, (lane.quota for lane in lanes)),
+        tokens=column(BIGINTS, (end.token for end in ended)),
+        outcomes=column(TEXTS, outcomes),
+        errors=column(TEXTS, (end.error for end in ended)),
+        exit_codes=column(INTS, (end.exit_code for end in ended)),
+        signals=column(TEXTS, (end.signal for end in ended)),
+        peaks_bytes=column(BIGINTS, (end.peak_memory_bytes for end in ended)),
+        cpus_s=column(FLOATS, (end.cpu_s for end in ended)),
+        outputs=column(TEXTS, (end.output for end in ended)),
+        stacks=column(TEXTS, (end.stack for end in ended)),
+        results=column(JSONS, (end.result for end in ended)),
+        finals=column(BOOLEANS, (end.final or None for end in ended)),
+        afters_s=column(FLOATS, (end.after_s for end in ended)),
+        queues=column(TEXTS, (lane.queue for lane in lanes)),
+        sources=column(TEXTS, (lane.source for lane in lanes)),
+        tasks=column(TEXTS, (lane.task for lane in lanes)),
+        priorities=column(SMALLINTS, (lane.priority for lane in lanes)),
+        marks=column(TIMES, (lane.mark or _EVER for lane in lanes)),
+        quotas=column(INTS, (lane.quota for lane in lanes)),
     )
 
 
@@ -175,8 +202,8 @@ def claim_suspect(
         "claim_suspect",
         partial(_structs, Claimed),
         worker=worker,
-        tasks=column(db.TEXTS, tasks),
-        queues=None if queues is None else column(db.TEXTS, queues),
+        tasks=column(TEXTS, tasks),
+        queues=None if queues is None else column(TEXTS, queues),
         lease_s=lease_s,
     )
 
@@ -184,7 +211,7 @@ def claim_suspect(
 def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]:
     """The tokens renewed, and whether each is asked to stop. A token missing here: read `ended` before judging."""
     return _statement(
-        "renew", lambda _, rows: dict(rows), worker=worker, tokens=column(db.BIGINTS, tokens), lease_s=lease_s
+        "renew", lambda _, rows: dict(rows), worker=worker, tokens=column(BIGINTS, tokens), lease_s=lease_s
     )
 
 
@@ -192,7 +219,7 @@ def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
     return _statement(
         "ended",
         lambda _, rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
-        tokens=column(db.BIGINTS, tokens),
+        tokens=column(BIGINTS, tokens),
     )
 
 
@@ -216,8 +243,8 @@ def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statemen
     return _statement(
         "lanes",
         partial(_structs, LaneState),
-        tasks=column(db.TEXTS, tasks),
-        queues=None if queues is None else column(db.TEXTS, queues),
+        tasks=column(TEXTS, tasks),
+        queues=None if queues is None else column(TEXTS, queues),
     )
 
 
@@ -231,6 +258,47 @@ def wake(worker: UUID) -> Statement[None]:
 
 def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
     return _statement("register_tasks", _none, policies=msgspec.json.encode(list(limits)).decode())
+
+
+def register_worker(
+    id: UUID, *, name: str, hostname: str, pid: int, version: str, queues: Sequence[str] | None, slots: int
+) -> Statement[None]:
+    return _statement(
+        "register_worker",
+        _none,
+        id=id,
+        name=name,
+        hostname=hostname,
+        pid=pid,
+        version=version,
+        queues=None if queues is None else column(TEXTS, queues),
+        slots=slots,
+    )
+
+
+def stop_worker(worker: UUID) -> Statement[None]:
+    return _statement("stop_worker", _none, worker=worker)
+
+
+def cancels(worker: UUID) -> Statement[set[int]]:
+    return _statement("cancels", lambda _, rows: {row[0] for row in rows}, worker=worker)
+
+
+def write_progress(progress: Iterable[Progress]) -> Statement[None]:
+    """The latest word of each attempt."""
+    latest: dict[int, dict[str, object]] = {}
+    for one in progress:
+        said = latest.setdefault(one.token, {"token": one.token})
+        for name in ("current", "total", "message"):
+            if getattr(one, name) is not None:
+                said[name] = getattr(one, name)
+        if one.checkpoint is not None:
+            said["checkpoint"] = msgspec.Raw(one.checkpoint)
+    return _statement("write_progress", _none, progress=msgspec.json.encode(list(latest.values())).decode())
+
+
+def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
+    return _statement("checkpoints", lambda _, rows: dict(rows), ids=column(UUIDS, ids))
 
 
 # Operators
@@ -253,11 +321,11 @@ def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]:
 
 
 def _verb(name: str, ids: Iterable[UUID], **more: object) -> Statement[list[Change]]:
-    return _statement(name, partial(_structs, Change), ids=column(db.UUIDS, ids), **more)
+    return _statement(name, partial(_structs, Change), ids=column(UUIDS, ids), **more)
 
 
 def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
-    return _statement("prune_jobs", _scalar, ids=column(db.UUIDS, ids))
+    return _statement("prune_jobs", _scalar, ids=column(UUIDS, ids))
 
 
 def prune_finished(state: State, *, keep_s: float, batch: int = 5000) -> Statement[tuple[int, bool]]:
@@ -316,7 +384,7 @@ def choose(
     return _statement(
         "choose",
         lambda _, rows: [row[0] for row in rows],
-        states=column(db.TEXTS, map(str, states)),
+        states=column(TEXTS, map(str, states)),
         task=task,
         queue=queue,
         older_s=older_s,

@@ -12,7 +12,21 @@ from outlive.bench.figures import Bound, Figure
 from outlive.bench.plot import draw
 from outlive.bench.stock import Stock
 
-TINY = sizes.Sizes(seconds=0.02, samples=1, crowd=2_000, few=500, stock=1_500, bulk=50, lanes=70, hold_s=0.1, looks=20)
+TINY = sizes.Sizes(
+    seconds=0.02,
+    samples=1,
+    crowd=2_000,
+    few=500,
+    stock=1_500,
+    bulk=50,
+    lanes=70,
+    hold_s=0.1,
+    looks=20,
+    warm=300,
+    fresh=20,
+    pickups=3,
+    killing=50,
+)
 KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", "ratio", "bound", "passed", "series"}
 
 
@@ -82,6 +96,8 @@ def test_a_figure_is_held_against_its_bound() -> None:
     assert passed([3, 1, 9], Bound("at most", 2)) is False
     assert passed([70, 75, 80], Bound("of reference", 0.75), [90, 100, 200]) is True
     assert passed([70, 74, 80], Bound("of reference", 0.75), [90, 100, 200]) is False
+    assert passed([52], Bound("at most of reference", 1.1), [50]) is True
+    assert passed([56], Bound("at most of reference", 1.1), [50]) is False
 
 
 def test_a_picture_can_be_drawn_of_nothing(tmp_path: Path) -> None:

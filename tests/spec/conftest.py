@@ -1,4 +1,5 @@
-"""An app, and somebody who does a worker's part by the store's statements: the queue is tried without processes."""
+"""What the acceptance tests share: an app, and somebody who does a worker's part by the store's statements, so that
+the queue is tried without processes; and real workers that run the faulty jobs of tests/faults.py."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +9,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from outlive import App, config, db, policy, store
+from outlive import App, Job, State, config, db, policy, store
 from outlive.client.task import Task
-from outlive.model import Claimed, Ended, Lane
+from outlive.model import Attempt, Claimed, Ended, Lane
 from outlive.states import Outcome
+from tests.processes.conftest import Worker
+from tests.processes.conftest import app as faulty_app
+from tests.processes.conftest import start as start_worker
+from tests.waiting import eventually
 
+__all__ = ["faulty_app", "start_worker"]
+
+Start = Callable[..., Worker]
 NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 
@@ -83,3 +91,28 @@ def new_hand(connect: Callable[[], db.Connection]) -> Callable[[], Hand]:
 @pytest.fixture
 def hand(new_hand: Callable[[], Hand]) -> Hand:
     return new_hand()
+
+
+@pytest.fixture
+def start(faulty_app: None, start_worker: Start) -> Start:
+    """Starts workers for the app of tests/faults.py, whose jobs go to the test's database."""
+    return start_worker
+
+
+def ended(job: Job[Any], state: State, *, within_s: float = 20.0) -> None:
+    """Wait until the job has come to this state."""
+    eventually(lambda: job.status() is state, within_s=within_s, what=f"{job} is {state} and not {job.status()}")
+
+
+def attempts(connection: db.Connection, job: Job[Any]) -> list[Attempt]:
+    return db.run(connection, store.attempts(job.id))
+
+
+def outcomes(connection: db.Connection, job: Job[Any]) -> list[Outcome]:
+    return [attempt.outcome for attempt in attempts(connection, job)]
+
+
+def counters(connection: db.Connection, job: Job[Any]) -> tuple[int, int, int]:
+    """Failures, crashes and losses."""
+    (row,) = db.run(connection, store.job(job.id))
+    return row["failures"], row["crashes"], row["losses"]

@@ -1,8 +1,9 @@
-"""J — jobs, as far as the queue itself goes."""
+"""J — jobs."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID
 
 import psycopg
@@ -12,7 +13,9 @@ from outlive import App, DuplicateJob, State, db, store
 from outlive.client.task import Task
 from outlive.model import new_job_id
 from outlive.states import TRANSITIONS, Outcome
-from tests.spec.conftest import NOON, Hand, add
+from tests import faults
+from tests.spec.conftest import NOON, Hand, Start, add, attempts, counters, ended, outcomes
+from tests.waiting import eventually
 
 DAY_S = 86400.0
 AddTask = Task[[int, int], int, int]
@@ -284,3 +287,42 @@ def test_J7_prune_works_in_batches_that_two_may_share(task: AddTask, app: App, n
     with ThreadPoolExecutor(2) as threads:
         assert sum(threads.map(prune, hands)) == 400
     assert hands[0].value("select count(*) from outlive.jobs") == 0
+
+
+@pytest.mark.parametrize(("jobs", "workers"), [(20, 2), pytest.param(20_000, 8, marks=pytest.mark.long)])
+def test_J2_each_job_runs_exactly_once(
+    start: Start, connection: db.Connection, tmp_path: Path, jobs: int, workers: int
+) -> None:
+    effects = tmp_path / "effects"
+    effects.mkdir()
+    for worker in [start(slots=2, wait=False) for _ in range(workers)]:
+        worker.started()
+    faults.app.enqueue_many(faults.leave_a_mark.job(str(effects), n) for n in range(jobs))
+    left = "select from outlive.waiting union all select from outlive.running limit 1"
+    eventually(lambda: not connection.execute(left).fetchall(), within_s=60, what="all jobs have ended")
+    ends = connection.execute("select count(*), count(distinct job_id) from outlive.attempts").fetchone()
+    assert ends == (jobs, jobs)
+    states = connection.execute("select status, count(*) from outlive.job_states group by 1").fetchall()
+    assert states == [("succeeded", jobs)]
+    marks = {path.name: path.stat().st_size for path in effects.iterdir()}
+    assert marks == {str(n): 1 for n in range(jobs)}
+
+
+def test_J3_retry_and_fail_decide(start: Start, connection: db.Connection) -> None:
+    start()
+    later, never = faults.retry_after.enqueue(3600.0), faults.give_up.enqueue()
+    ended(later, State.RETRYABLE)
+    (waits,) = connection.execute("select ready_at - outlive.now() from outlive.waiting").fetchall()
+    assert timedelta(minutes=59) < waits[0] <= timedelta(hours=1)
+    ended(never, State.FAILED)
+    assert [one.error for one in attempts(connection, never)] == ["Fail: never again"]
+
+
+def test_J3_classes_named_by_the_task_decide_and_others_are_retried(start: Start, connection: db.Connection) -> None:
+    start()
+    named, refused, ordinary = (faults.look_up.enqueue(kind) for kind in ("key", "index", "other"))
+    by_default = faults.fail_always.enqueue()
+    for job, times in ((named, 3), (refused, 1), (ordinary, 3), (by_default, 5)):
+        ended(job, State.FAILED)
+        assert outcomes(connection, job) == [Outcome.FAILED] * times
+        assert counters(connection, job) == (times, 0, 0)

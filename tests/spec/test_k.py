@@ -1,6 +1,7 @@
-"""K — killer jobs, as far as SQL goes."""
+"""K — killer jobs."""
 
 from collections.abc import Callable
+from typing import cast
 
 import psycopg
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from outlive import App, JobFailed, State, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
-from tests.spec.conftest import NOON, Hand, add
+from tests import faults
+from tests.spec.conftest import NOON, Hand, Start, add, attempts, counters, ended, outcomes
+from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
 TRACKING = ("waiting", "running", "held", "dedupe_keys")
@@ -129,3 +132,98 @@ def test_K6_release_frees_a_killer_and_resets_its_crash_count(task: AddTask, han
     assert (change.changed, job.status()) == (True, State.PENDING)
     (claimed,) = hand.claim()
     assert (claimed.attempt, claimed.crashes) == (2, 0)
+
+
+def test_K1_a_killer_leaves_a_durable_trace(start: Start, connection: db.Connection) -> None:
+    start(name="crawler-1")
+    segfault = faults.segfault.using(max_crashes=1).enqueue()
+    killed = faults.die_by.using(max_crashes=1).enqueue("SIGKILL")
+    eater = faults.eat_memory.enqueue()
+    traces = []
+    for job in (segfault, killed, eater):
+        ended(job, State.QUARANTINED)
+        (trace,) = attempts(connection, job)
+        assert (trace.attempt, trace.worker) == (1, "crawler-1")
+        assert trace.started_at
+        assert trace.started_at < trace.ended_at
+        assert trace.peak_memory_bytes
+        traces.append((trace.outcome, trace.signal))
+    assert traces == [
+        (Outcome.CRASHED, "SIGSEGV"),
+        (Outcome.CRASHED, "SIGKILL"),
+        (Outcome.OUT_OF_MEMORY, "SIGKILL"),
+    ]
+    (trace,) = attempts(connection, segfault)
+    assert "the last words before the segfault" in (trace.output or "")
+    assert "in segfault" in (trace.stack or "")
+
+
+def test_K2_a_killer_is_quarantined_after_max_crashes_until_a_person_releases_it(
+    start: Start, connection: db.Connection
+) -> None:
+    start()
+    by_default = [faults.die_by.enqueue(name) for name in ("SIGSEGV", "SIGTERM", "SIGINT")]
+    its_own = faults.die_by.using(max_crashes=2).enqueue("SIGKILL")
+    its_tasks = faults.eat_memory.enqueue()
+    for job, limit in [*((job, 3) for job in by_default), (its_own, 2), (its_tasks, 1)]:
+        ended(job, State.QUARANTINED)
+        assert counters(connection, job) == (0, limit, 0)
+        assert len(attempts(connection, job)) == limit
+    db.run(connection, store.release([its_own.id]))
+    eventually(lambda: len(attempts(connection, its_own)) == 4 and its_own.status() is State.QUARANTINED)
+
+
+def test_K3_killers_take_down_neither_the_worker_nor_any_other_job(start: Start, connection: db.Connection) -> None:
+    worker = start()
+    killers = faults.app.enqueue_many(
+        job
+        for _ in range(3)
+        for job in (faults.die_by.job("SIGSEGV"), faults.die_by.job("SIGKILL"), faults.exit_with.job(9))
+    )
+    healthy = faults.app.enqueue_many(faults.add.job(n, n) for n in range(100))
+    warm = faults.app.enqueue_many(faults.warm.job(n) for n in range(100))
+    assert [job.result(timeout=30) for job in healthy] == [2 * n for n in range(100)]
+    for one in (*healthy, *warm):
+        ended(one, State.SUCCEEDED)
+    for killer in killers:
+        ended(killer, State.QUARANTINED)
+    found = connection.execute("select state, count(*) from outlive.attempts group by 1 order by 2").fetchall()
+    assert dict(found) == {"quarantined": 9, "retryable": 18, "succeeded": 200}
+    assert worker.process.poll() is None
+
+
+@pytest.fixture
+def effects(connection: db.Connection) -> Callable[[], list[str]]:
+    """What jobs have done, in the same database."""
+    connection.execute("create table effects (what text)")
+    return lambda: sorted(what for (what,) in connection.execute("table effects").fetchall())
+
+
+def test_K8_effects_and_completion_commit_together_or_not_at_all(
+    start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
+) -> None:
+    start()
+    paid, undone, raised, died = (
+        faults.pay.enqueue(database_url, how) for how in ("commit", "roll back", "raise", "die")
+    )
+    assert cast("object", paid.result(timeout=20)) == {"paid": "commit"}
+    ended(undone, State.FAILED)
+    ended(raised, State.FAILED)
+    ended(died, State.QUARANTINED)
+    assert effects() == ["commit"]
+    traces = [
+        (trace.outcome, trace.signal) for job in (paid, undone, raised, died) for trace in attempts(connection, job)
+    ]
+    failed = (Outcome.FAILED, None)
+    assert traces == [(Outcome.SUCCEEDED, None), failed, failed, (Outcome.CRASHED, "SIGKILL")]
+    assert attempts(connection, raised)[0].error == "ValueError: after the completion"
+
+
+def test_K8_a_transaction_that_outlasts_the_lease_is_not_torn_down(
+    start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
+) -> None:
+    start(lease_s="2", sweep_s="0.5")
+    job = faults.pay.enqueue(database_url, "commit", hold_s=3)
+    assert cast("object", job.result(timeout=20)) == {"paid": "commit"}
+    assert outcomes(connection, job) == [Outcome.SUCCEEDED]
+    assert effects() == ["commit"]

@@ -1,17 +1,25 @@
-"""L — leases, as far as SQL goes."""
+"""L — leases."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
-from outlive import App, State, db, store
+from outlive import App, State, config, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
-from tests.spec.conftest import NOON, Hand
+from tests import faults
+from tests.processes.conftest import alive
+from tests.spec.conftest import NOON, Hand, Start, attempts, counters, ended, outcomes
+from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
 
@@ -165,3 +173,90 @@ def test_L4_the_same_worker_with_an_old_token_of_the_same_job_is_refused(task: A
     assert first.token != second.token
     assert not hand.end(first)
     assert hand.end(second)
+
+
+def began(path: Path) -> list[int]:
+    """The processes that have begun to wait for this file."""
+    return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
+
+
+def test_L2_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_lease_and_interval(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    workers = [start(wait=False, lease_s="3", sweep_s="0.5") for _ in range(2)]
+    by_id = {worker.started().id: worker for worker in workers}
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    beats: dict[datetime, str] = {}
+
+    def renewed_for_longer_than_the_lease() -> bool:
+        beats.update(connection.execute("select heartbeat_at, worker::text from outlive.running").fetchall())
+        return bool(beats) and max(beats) - min(beats) > timedelta(seconds=3)
+
+    eventually(renewed_for_longer_than_the_lease, within_s=20)
+    (holder,) = set(beats.values())
+    by_id[holder].process.kill()
+    eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=20)
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+    free_after = attempts(connection, job)[0].ended_at - max(beats)
+    assert timedelta(seconds=3) <= free_after < timedelta(seconds=3 + 0.5 + 2)
+
+
+def test_L4_a_worker_that_comes_back_from_the_dead_kills_its_child(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    frozen = start(lease_s="2", sweep_s="0.5")
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    (first,) = eventually(lambda: began(tmp_path / "go"))
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        start(lease_s="2", sweep_s="0.5")
+        eventually(lambda: len(began(tmp_path / "go")) == 2)
+        assert alive(first)
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    eventually(lambda: not alive(first), within_s=2)
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+
+
+def test_L5_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
+    start: Start, connect: Callable[[], db.Connection], database_url: str, server_url: str, tmp_path: Path
+) -> None:
+    worker = start(lease_s="4", sweep_s="0.5")
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    (first,) = eventually(lambda: began(tmp_path / "go"))
+    name = str(conninfo_to_dict(database_url)["dbname"])
+    closing = sql.SQL("alter database {} allow_connections {}").format
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(closing(sql.Identifier(name), sql.SQL("false")))
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        eventually(lambda: not alive(first), within_s=4)
+        admin.execute(closing(sql.Identifier(name), sql.SQL("true")))
+    (tmp_path / "go").touch()
+    ended(job, State.SUCCEEDED)
+    connection = connect()
+    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert counters(connection, job) == (0, 0, 1)
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"lease_s": "10", "renew_s": "6"}, "would give up jobs that are well; set renew_s to at most 5"),
+        ({"heartbeat_s": "60", "stale_s": "60"}, "every worker would be stale between two heartbeats"),
+        ({"grace_s": "5"}, "children get SIGTERM 5 seconds before its end"),
+    ],
+)
+def test_L6_contradictory_intervals_are_refused_at_start(start: Start, settings: dict[str, str], reason: str) -> None:
+    worker = start(wait=False, **settings)
+    assert worker.process.wait(20) == 2
+    assert reason in " ".join(worker.log().split())
+
+
+def test_L6_intervals_not_set_follow_from_those_that_are() -> None:
+    assert config.load(environ={}).renew_s == 20
+    assert config.load(environ={"OUTLIVE_LEASE_S": "8"}).renew_s == 2

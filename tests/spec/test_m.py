@@ -1,11 +1,15 @@
-"""M — seeing, as SQL views."""
+"""M — seeing."""
 
+import json
+import subprocess
+import sys
 from datetime import timedelta
 
-from outlive import db, store
+from outlive import State, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
-from tests.spec.conftest import NOON, Hand
+from tests import faults
+from tests.spec.conftest import NOON, Hand, Start, ended
 
 AddTask = Task[[int, int], int, int]
 
@@ -56,3 +60,48 @@ def test_M1_one_look_shows_recent_jobs_and_how_they_stand(task: AddTask, hand: H
         (failed.id, "failed", "ValueError: no"),
     }
     assert seen[-1][0] == min(failed.id, running.id, waiting.id)
+
+
+def test_M2_one_command_shows_one_jobs_whole_life(start: Start, database_url: str) -> None:
+    start(name="crawler-1")
+    job = faults.third_time_lucky.enqueue()
+    assert job.result(timeout=20) == "lucky"
+    command = [sys.executable, "-m", "outlive", "show", str(job.id), "--json", "--database-url", database_url]
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert (shown["state"], shown["result"], shown["failures"], shown["crashes"]) == ("succeeded", "lucky", 1, 1)
+    assert (shown["progress"]["current"], shown["progress"]["message"]) == (1, "lucky")
+    first, second, third = shown["attempts"]
+    assert [one["outcome"] for one in shown["attempts"]] == ["failed", "crashed", "succeeded"]
+    assert first["error"] == "ValueError: not the first time"
+    assert "in third_time_lucky" in first["stack"]
+    assert second["signal"] == "SIGSEGV"
+    assert "in third_time_lucky" in second["stack"]
+    for n, one in enumerate(shown["attempts"], start=1):
+        assert one["attempt"] == n
+        assert one["worker"] == "crawler-1"
+        assert one["output"] == f"this is attempt {n}\n"
+        assert one["peak_memory_bytes"] > 1_000_000
+        assert one["cpu_s"] >= 0
+        assert one["started_at"] < one["ended_at"]
+    assert third["error"] is None
+
+
+def test_M4_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
+    worker = start()
+    assert f"Worker {worker.id} started" in worker.log()
+    well = faults.add.enqueue(1, 2)
+    raised = faults.raise_error.using(max_attempts=1).enqueue()
+    exited = faults.exit_with.using(max_crashes=1).enqueue(7)
+    killed = faults.die_by.using(max_crashes=1).enqueue("SIGSEGV")
+    late = faults.hang.enqueue()
+    ended(well, State.SUCCEEDED)
+    for job, state in ((raised, State.FAILED), (exited, State.QUARANTINED), (killed, State.QUARANTINED)):
+        ended(job, state)
+    ended(late, State.FAILED)
+    log = worker.log()
+    assert all(f"Starting job {job.id}" in log for job in (well, raised, exited, killed, late))
+    assert f"Job {well.id} completed successfully" in log
+    assert f"Job {raised.id} failed with code 1" in log
+    assert f"Job {exited.id} failed with code 7" in log
+    assert f"Job {killed.id} failed with code -11" in log
+    assert f"Job {late.id} timed out" in log

@@ -15,6 +15,7 @@ from outlive.db import Statement
 from outlive.model import Ended
 from outlive.sql import statements
 from outlive.states import Outcome, State
+from outlive.talk import Progress
 from tests.conftest import TEMPLATE
 from tests.store.making import WORKER, claim, enqueue, lane, limits, make, new_worker, request, state, value, values
 
@@ -218,7 +219,12 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.enqueue([request(queue="plain")], max_args_bytes=100))
         run(store.sleep(WORKER)), run(store.lanes(["work"])), run(store.wake(WORKER))
         tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
-        run(store.renew(WORKER, tokens)), run(store.adopt(WORKER))
+        run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
+        (
+            run(store.write_progress([Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
+        run(store.checkpoints([one.id for one in batch]))
+        run(store.register_worker(WORKER, name="n", hostname="h", pid=1, version="v", queues=None, slots=1))
+        run(store.stop_worker(WORKER))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
         assert run(store.end_and_claim(WORKER, ends)).stale == []

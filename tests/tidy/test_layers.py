@@ -14,7 +14,7 @@ LAYERS = [
     {"client", "worker", "child"},
     {"store", "migrate"},
     {"db", "sql", "embedded"},
-    {"states", "model", "policy", "errors", "config", "wire", "units", "logs"},
+    {"statement", "states", "model", "policy", "errors", "config", "wire", "talk", "inside", "kernel", "units", "logs"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 APART = {"client", "worker", "child"}

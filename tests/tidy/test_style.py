@@ -89,7 +89,8 @@ def test_no_test_mocks_or_sleeps(path: Path) -> None:
                 assert not (module or "").startswith(("unittest", "mock")), shown(path, node.lineno)
                 assert module not in {"time", "asyncio"} or "sleep" not in {alias.name for alias in names}
             case ast.Attribute(value=ast.Name(id="time" | "asyncio"), attr="sleep"):
-                assert shown(path) == "tests/waiting.py", f"{shown(path, node.lineno)}: wait with eventually"
+                allowed = {"tests/waiting.py", "tests/faults.py"}  # Jobs may sleep; tests may not.
+                assert shown(path) in allowed, f"{shown(path, node.lineno)}: wait with eventually"
 
 
 @pytest.mark.parametrize("path", sorted(set((ROOT / "tests").rglob("test_*.py"))), ids=shown)

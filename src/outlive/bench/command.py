@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -16,11 +14,25 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from outlive.bench import claiming, crowds, enqueueing, looking, pruning, report, sizes, vacuum
+from outlive.bench import (
+    claiming,
+    crowds,
+    enqueueing,
+    killing,
+    looking,
+    pruning,
+    rates,
+    report,
+    sizes,
+    vacuum,
+    waiting,
+    weighing,
+)
 from outlive.bench.crew import Crew, OrderFailed
 from outlive.bench.databases import databases
 from outlive.bench.figures import Figure
 from outlive.bench.run import Line, Run, named
+from outlive.demo.process import stopped_by_sigterm
 from outlive.errors import OutliveError
 
 LINES: list[Line] = [
@@ -30,6 +42,10 @@ LINES: list[Line] = [
     *crowds.LINES,
     *looking.LINES,  # After the last crowd, whose million jobs it looks at.
     *pruning.LINES,
+    *rates.LINES,
+    *waiting.LINES,
+    *weighing.LINES,
+    *killing.LINES,
 ]
 
 
@@ -41,7 +57,7 @@ def main(arguments: list[str]) -> int:
         out.print("--plot needs matplotlib, which is not installed: `pip install matplotlib`, or leave --plot out.")
         return 2
     try:
-        with _stopped_by_sigterm():
+        with stopped_by_sigterm():
             figures, summary = run(asked, named(LINES, asked.only), Console(stderr=True))
     except (OutliveError, OrderFailed) as error:
         Console(stderr=True).print(f"bench: {error}", style="red", markup=False)
@@ -79,11 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     names = [line.name for line in LINES]
     parser = argparse.ArgumentParser(
         prog="outlive bench",
-        description="Measure the store on a durable server that is made for it and goes with it.",
+        description="Measure the store and a worker on a durable server that is made for it and goes with it.",
         epilog="lines: " + "; ".join(f"{line.name} ({line.about})" for line in LINES),
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, default=[], help="only these lines")
-    parser.add_argument("--quick", action="store_true", help="small sizes: about a minute")
+    parser.add_argument("--quick", action="store_true", help="small sizes: about two minutes")
     parser.add_argument("--seconds", type=_positive, help="the length of one sample (2; with --quick 0.4)")
     parser.add_argument("--database-url", metavar="URL", help="measure on this server, in databases made for it")
     parser.add_argument("--json", metavar="FILE|-", help="write the figures as one object")
@@ -112,17 +128,3 @@ def _progress(console: Console) -> Progress:
         transient=True,
         refresh_per_second=2,
     )
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C, so that the server and its directory go."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -10,9 +10,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure must reach: at least or at most a value, or at least a part of its reference."""
+    """What a figure must reach: at least or at most a value or a part of its reference."""
 
-    kind: Literal["at least", "at most", "of reference"]
+    kind: Literal["at least", "at most", "of reference", "at most of reference"]
     value: float
 
     def __str__(self) -> str:
@@ -23,6 +23,8 @@ class Bound:
                 return f"≤ {self.value:g}"
             case "of reference":
                 return f"≥ {self.value:.0%}"
+            case "at most of reference":
+                return f"≤ {self.value:.0%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Figure:
                 return self.median <= self.bound.value
             case "of reference":
                 return self.ratio is not None and self.ratio >= self.bound.value
+            case "at most of reference":
+                return self.ratio is not None and self.ratio <= self.bound.value
 
     def as_json(self) -> dict[str, object]:
         return {

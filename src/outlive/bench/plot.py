@@ -1,4 +1,4 @@
-"""The figures as a picture of six panels. The only file that imports matplotlib, and only when it is asked for."""
+"""The figures as a picture of nine panels. The only file that imports matplotlib, and only when it is asked for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CELL = re.compile(r"k=(\d+), (\d+) connection")
 def draw(figures: Sequence[Figure], summary: Mapping[str, Any], path: Path) -> None:
     """Write the picture; a panel for which nothing was measured says so."""
     with pyplot.rc_context(_LOOK):
-        picture, axes = pyplot.subplots(2, 3, figsize=(16, 9), layout="constrained")
+        picture, axes = pyplot.subplots(3, 3, figsize=(16, 13.5), layout="constrained")
         for panel, (title, lines, paint) in zip(axes.flat, _PANELS, strict=True):
             chosen = [figure for figure in figures if figure.line in lines]
             panel.set_title(title, loc="left", fontweight="bold", color=INK, pad=10)
@@ -111,19 +111,23 @@ def _bars(axes: Axes, figures: Sequence[Figure]) -> None:
     names = [figure.name.replace(", ", ",\n", 1).replace(" among ", "\namong ") for figure in figures]
     bars = axes.barh(names, medians, xerr=spread, color=[_verdict(figure) for figure in figures], height=0.6)
     for bar, figure in zip(bars, figures, strict=True):
-        words = f"{figure.median:,.0f}" if figure.unit != "ms" else f"{figure.median:.2f} ms"
+        words = f"{figure.median:.2f} {figure.unit}" if figure.unit in _MEASURES else f"{figure.median:,.0f}"
         words += f"  ({figure.ratio:.0%})" if figure.ratio is not None else ""
-        must = figure.bound.value if figure.bound and figure.bound.kind != "of reference" else None
+        must = figure.bound.value if figure.bound and not figure.bound.kind.endswith("of reference") else None
         end = max(*figure.samples, must or 0.0)
         axes.annotate(words, (end, bar.get_y() + bar.get_height() / 2), (6, 0), textcoords="offset points", va="center")
         if must is not None:
             axes.plot([must] * 2, [bar.get_y() - 0.08, bar.get_y() + 0.68], color=LIMIT, linewidth=2)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.4 * max(max(figure.samples) for figure in figures))
-    if figures[0].unit != "ms":
+    if figures[0].unit not in _MEASURES:
         axes.xaxis.set_major_formatter(_THOUSANDS)
-    axes.set_xlabel("milliseconds" if figures[0].unit == "ms" else "per second")
+    axes.set_xlabel(_MEASURES.get(figures[0].unit, "per second"))
     axes.grid(axis="y", visible=False)
+
+
+def _rates(axes: Axes, figures: Sequence[Figure]) -> None:
+    _bars(axes, [figure for figure in figures if figure.unit.endswith("/s")])
 
 
 def _verdict(figure: Figure) -> str:
@@ -135,6 +139,7 @@ def _thousands(value: float, _: int | None = None) -> str:
 
 
 _THOUSANDS = FuncFormatter(_thousands)
+_MEASURES = {"ms": "milliseconds", "MB": "megabytes"}
 _LOOK: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -156,4 +161,7 @@ _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]
     ("Enqueue", ("enqueue", "enqueue-many"), _bars),
     ("Looks", ("status", "find-lanes"), _bars),
     ("Prune", ("prune",), _bars),
+    ("A worker's drain", ("warm", "fresh", "killers"), _rates),
+    ("Pick-up by an idle worker", ("pick-up",), _bars),
+    ("A worker's memory", ("memory",), _bars),
 ]

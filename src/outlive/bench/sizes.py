@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four are a worker's jobs."""
 
     seconds: float = 2.0
     samples: int = 3
@@ -16,7 +16,22 @@ class Sizes:
     lanes: int = 1_000
     hold_s: float = 60.0
     looks: int = 1_000
+    warm: int = 100_000
+    fresh: int = 3_000
+    pickups: int = 100
+    killing: int = 10_000
 
 
 FULL = Sizes()
-QUICK = Sizes(seconds=0.4, crowd=50_000, stock=25_000, bulk=10_000, hold_s=6.0, looks=200)
+QUICK = Sizes(
+    seconds=0.4,
+    crowd=50_000,
+    stock=25_000,
+    bulk=10_000,
+    hold_s=6.0,
+    looks=200,
+    warm=10_000,
+    fresh=500,
+    pickups=20,
+    killing=500,
+)

@@ -62,9 +62,14 @@ class Desk:
     """One command's way to the database: its configuration, and a connection once it needs one."""
 
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
-        self.config = config.load(config_file, flags={"database_url": database_url})
+        self.config_file, self.database_url = config_file, database_url
+        self.config = self.reconfigured()
         self.chosen = database_url is not None or config_file is not None
         logs.configure(cast("logs.Format", self.config.log_format), level=logging.WARNING)
+
+    def reconfigured(self, **flags: object) -> config.Config:
+        """The configuration with the flags of one command."""
+        return config.load(self.config_file, flags={"database_url": self.database_url, **flags})
 
     @functools.cached_property
     def connection(self) -> db.Connection:

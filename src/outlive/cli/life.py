@@ -73,23 +73,38 @@ def _attempt(attempt: Attempt) -> list[RenderableType]:
         line.append(f" + {screen.duration(max(0.0, took_s))}", style="dim")
     if attempt.worker is not None:
         line.append(f"  on {screen.plain(attempt.worker)}", style="dim")
+    parts: list[RenderableType] = [line, *evidence_of(attempt)]
+    if attempt.result is not None:
+        parts.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
+    return parts
+
+
+def evidence_of(attempt: Attempt) -> list[RenderableType]:
+    """How its process ended, why, where it was and what it said last."""
     facts = [
         attempt.signal,
         None if attempt.exit_code is None else f"exit code {attempt.exit_code}",
         attempt.peak_memory_bytes and f"peak {screen.size(attempt.peak_memory_bytes)}",
         attempt.cpu_s and f"cpu {screen.duration(attempt.cpu_s)}",
     ]
-    parts: list[RenderableType] = [line]
+    parts: list[RenderableType] = []
     if any(facts):
         parts.append(_indented(", ".join(str(fact) for fact in facts if fact), "yellow"))
     if attempt.error:
         parts.append(_indented(attempt.error, "red"))
-    for name, text in (("stack", attempt.stack), ("output", attempt.output)):
-        if text:
-            parts += [_indented(name, "dim"), _indented(screen.tail(text, TAIL_LINES), left=4)]
-    if attempt.result is not None:
-        parts.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
+    if attempt.stack:
+        parts += [_indented("stack", "dim"), _indented(_innermost(attempt.stack), left=4)]
+    if attempt.output:
+        parts += [_indented("output", "dim"), _indented(screen.tail(attempt.output, TAIL_LINES), left=4)]
     return parts
+
+
+def _innermost(stack: str) -> str:
+    """The lines nearest to where it was: a traceback ends there, and what faulthandler writes begins there."""
+    if "most recent call first" not in stack:
+        return screen.tail(stack, TAIL_LINES)
+    lines = [line for line in screen.plain(stack).splitlines() if line]
+    return "\n".join(lines[:TAIL_LINES])
 
 
 def _under_way(job: dict[str, Any]) -> Text:

@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
-from psycopg import AsyncConnection, BaseConnection, Connection
-
 from outlive import config as configuration
-from outlive import db, policy, store
-from outlive.client.connections import Connections
+from outlive import policy, store
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.client.task import BoundJob, Task
+from outlive.client.way import Way
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest
+from outlive.statement import Statement
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
+    from outlive.client.connections import Connections
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +67,12 @@ class App:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.sources: dict[str, Source] = {}
         self._database_url = database_url
-        self.connections = Connections(lambda: self.config)
+        self._way = Way(lambda: self.config)
+
+    @property
+    def connections(self) -> Connections:
+        """This process' connections to the database; made when first needed."""
+        return self._way.connections
 
     @functools.cached_property
     def config(self) -> Config:
@@ -98,7 +106,7 @@ class App:
 
     def get_job(self, id: UUID) -> Job[Any]:
         """A handle on a job by its id."""
-        return Job(id, self.connections)
+        return Job(id, self._way)
 
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
@@ -112,34 +120,24 @@ class App:
 
     def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
         """Enqueue what tasks have made ready, in the caller's transaction if a connection is given."""
-        _expect(Connection, connection, "for an async one there are aenqueue and aenqueue_many")
         statements = list(self._statements(requests, notify=connection is not None))
-
-        def work(on: Connection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
-            with on.transaction() if _needs_transaction(on, statements) else nullcontext():
-                return _merged([db.run(on, statement, foreign=foreign) for statement in statements])
-
         if connection is None:
-            return self._handles(requests, self.connections.within(work))
-        with db.blamed(foreign=True):
-            return self._handles(requests, work(connection, foreign=True))
+            return self._handles(requests, self._way.run_all(statements))
+        from outlive.client import foreign
+
+        return self._handles(requests, foreign.run_all(connection, statements))
 
     async def aenqueue_requests(
         self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
     ) -> list[Job[Any]]:
-        _expect(AsyncConnection, connection, "for a sync one there are enqueue and enqueue_many")
         statements = list(self._statements(requests, notify=connection is not None))
-
-        async def work(on: AsyncConnection[Any], *, foreign: bool = False) -> dict[UUID, UUID]:
-            async with on.transaction() if _needs_transaction(on, statements) else nullcontext():
-                return _merged([await db.arun(on, statement, foreign=foreign) for statement in statements])
-
         if connection is None:
-            return self._handles(requests, await self.connections.awithin(work))
-        with db.blamed(foreign=True):
-            return self._handles(requests, await work(connection, foreign=True))
+            return self._handles(requests, await self._way.arun_all(statements))
+        from outlive.client import foreign
 
-    def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[db.Statement[dict[UUID, UUID]]]:
+        return self._handles(requests, await foreign.arun_all(connection, statements))
+
+    def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[Statement[dict[UUID, UUID]]]:
         limit_bytes = self.config.max_args_bytes
         for request in requests:
             if len(request.args) > limit_bytes:
@@ -150,26 +148,9 @@ class App:
         for batch in _batches(requests):
             yield store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify)
 
-    def _handles(self, requests: list[JobRequest], existing: dict[UUID, UUID]) -> list[Job[Any]]:
-        return [Job(existing.get(request.id, request.id), self.connections) for request in requests]
-
-
-def _expect(kind: type, connection: object, otherwise: str) -> None:
-    if connection is not None and not isinstance(connection, kind):
-        raise ConfigError(
-            f"jobs are enqueued here through a psycopg.{kind.__name__}, not through a {type(connection).__name__}; "
-            f"{otherwise}"
-        )
-
-
-def _needs_transaction(on: BaseConnection[Any], statements: Sequence[object]) -> bool:
-    """Only where each statement would commit by itself: in a transaction that psycopg began for its caller,
-    a block of ours could be the outermost one, and its end would commit."""
-    return on.autocommit and len(statements) > 1
-
-
-def _merged(parts: list[dict[UUID, UUID]]) -> dict[UUID, UUID]:
-    return {asked: existing for part in parts for asked, existing in part.items()}
+    def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
+        existing = {asked: other for answer in answers for asked, other in answer.items()}
+        return [Job(existing.get(request.id, request.id), self._way) for request in requests]
 
 
 def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -44,8 +44,9 @@ class Connections:
         self._checked = False
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
 
-    def run(self, statement: db.Statement[T]) -> T:
-        return self.within(lambda connection: db.run(connection, statement))
+    def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
+        """All or none of them."""
+        return self.within(lambda connection: db.run_all(connection, statements))
 
     def within(self, work: Callable[[db.Connection], T]) -> T:
         """Do work that may be repeated; on a connection that breaks it is, on a new one."""
@@ -66,8 +67,9 @@ class Connections:
                     self.close()  # What broke one has probably broken them all.
                     time.sleep(pause_s)
 
-    async def arun(self, statement: db.Statement[T]) -> T:
-        return await self.awithin(lambda connection: db.arun(connection, statement))
+    async def arun_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
+        """The async twin of `run_all`."""
+        return await self.awithin(lambda connection: db.arun_all(connection, statements))
 
     async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `within`."""

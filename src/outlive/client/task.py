@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 from uuid import UUID
 
-from psycopg import AsyncConnection, Connection
-
 from outlive import wire
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
@@ -24,6 +22,8 @@ from outlive.policy import DEFAULT_QUEUE, Duration, OnWorkerDeath, Policy, count
 from outlive.units import seconds
 
 if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
     from outlive.client.app import App
 
 P = ParamSpec("P")

@@ -6,8 +6,9 @@ ones that Postgres takes. Nothing builds a query: no text varies.
 
 import re
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
+HERE = Path(__file__).parent
 _NAMED = re.compile(r"(?<![:\w]):([a-z]\w*)")
 
 
@@ -22,7 +23,7 @@ class Text:
 
 def read(path: str) -> str:
     """A file of this folder, e.g. schema/tables.sql."""
-    return files(__name__).joinpath(path).read_text(encoding="utf-8")
+    return (HERE / path).read_text(encoding="utf-8")
 
 
 def compiled(name: str, text: str) -> Text:
@@ -45,7 +46,7 @@ def load(path: str) -> dict[str, str]:
 def statements() -> dict[str, Text]:
     """Every statement of statements/*.sql by its name."""
     found: dict[str, Text] = {}
-    for path in sorted(entry.name for entry in files(__name__).joinpath("statements").iterdir()):
+    for path in sorted(entry.name for entry in (HERE / "statements").iterdir()):
         for name, text in load(f"statements/{path}").items():
             if name in found:
                 raise ValueError(f"two statements are named {name}")

@@ -39,3 +39,34 @@ order by p.name
 on conflict (name) do update set queue = excluded.queue, source = excluded.source, max_attempts = excluded.max_attempts,
   max_crashes = excluded.max_crashes, max_losses = excluded.max_losses, on_worker_death = excluded.on_worker_death,
   quarantine_by = excluded.quarantine_by, backoff_s = excluded.backoff_s, updated_at = excluded.updated_at;
+
+-- name: register_worker
+-- A worker begins, under an id that nobody had before.
+insert into outlive.workers (id, name, hostname, pid, version, queues, slots, started_at, last_seen)
+values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int, outlive.now(), outlive.now());
+
+-- name: stop_worker
+-- A worker has ended on purpose.
+update outlive.workers set state = 'stopped', last_seen = outlive.now() where id = :worker::uuid;
+
+-- name: cancels
+-- Which of this worker's attempts a person wants stopped.
+select r.token from outlive.running r where r.cancel_requested and r.worker = :worker::uuid;
+
+-- name: write_progress
+-- What jobs say of themselves; only while the attempt is still under way. Nothing here goes backwards in its attempt.
+with said as (
+  select p.*, r.id, r.attempt from json_to_recordset(:progress::json)
+    p(token bigint, current double precision, total double precision, message text, checkpoint json)
+  join outlive.running r on r.token = p.token)
+insert into outlive.progress (job_id, attempt, current, total, message, checkpoint, updated_at)
+select s.id, s.attempt, s.current, s.total, s.message, s.checkpoint, outlive.now() from said s
+on conflict (job_id) do update set
+  attempt = excluded.attempt,
+  current = coalesce(excluded.current, progress.current), total = coalesce(excluded.total, progress.total),
+  message = coalesce(excluded.message, progress.message), checkpoint = coalesce(excluded.checkpoint, progress.checkpoint),
+  updated_at = excluded.updated_at;
+
+-- name: checkpoints
+-- What earlier attempts of these jobs have left for the next.
+select p.job_id, p.checkpoint from outlive.progress p where p.job_id = any(:ids::uuid[]) and p.checkpoint is not null;

@@ -1,0 +1,52 @@
+"""Finding the user's app by its name, and what a supervisor must know of its tasks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from outlive import config as configuration
+from outlive.errors import AppNotFound
+from outlive.policy import Unset, limits
+from outlive.talk import TaskFacts
+
+
+class App(Protocol):
+    """What a zygote needs of the user's app."""
+
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+
+
+def import_app(target: str) -> App:
+    """`pkg.module:app`, from the current directory on."""
+    module_name, _, attribute = target.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:
+        raise AppNotFound(f"{module_name} can't be imported: {traceback.format_exc()}") from error
+    app: Any = getattr(module, attribute or "app", None)
+    if not hasattr(app, "tasks"):
+        raise AppNotFound(f"{module_name} has no outlive.App named {attribute or 'app'}")
+    found: App = app
+    return found
+
+
+def facts_of(app: App) -> list[TaskFacts]:
+    config = configuration.load()
+    return [
+        TaskFacts(
+            limits=limits(name, task.policy, config),
+            timeout_s=config.timeout_s if isinstance(task.policy.timeout_s, Unset) else task.policy.timeout_s,
+            stall_s=task.policy.stall_s or config.stall_s,
+            memory_bytes=task.policy.memory_bytes or config.memory_bytes,
+            recycle_after=task.policy.recycle_after,
+            preload=task.policy.preload,
+        )
+        for name, task in app.tasks.items()
+    ]

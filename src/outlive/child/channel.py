@@ -1,0 +1,93 @@
+"""The child's end of its socket to the supervisor. Blocking, and safe for a job's threads."""
+
+from __future__ import annotations
+
+import _thread
+import select
+import socket
+from collections import deque
+
+from outlive import errors
+from outlive.child import stops
+from outlive.talk import (
+    MAX_FRAME_BYTES,
+    TO_CHILD,
+    Call,
+    Completing,
+    Done,
+    Frames,
+    Progress,
+    Reply,
+    Run,
+    Said,
+    Stopping,
+    frame,
+)
+
+
+class SupervisorGone(Exception):
+    """EOF: there is nobody left to work for."""
+
+
+def _bounded(message: Said) -> bytes:
+    """A frame that the supervisor takes: it kills whoever sends a longer one."""
+    data = frame(message)
+    if len(data) > MAX_FRAME_BYTES:
+        raise errors.BadArguments(f"{len(data):,} bytes are more than a job may say at once ({MAX_FRAME_BYTES:,})")
+    return data
+
+
+class Channel:
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._frames = Frames(TO_CHILD)
+        self._runs: deque[Run] = deque()
+        self._replies: dict[int, Reply] = {}
+        self._stopping = False
+        self._number = 0
+        self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
+        self.completed = False
+
+    def next_run(self) -> Run:
+        """The next job to run; waits for it."""
+        while not self._runs:
+            self._read()
+        return self._runs.popleft()
+
+    def told_to_stop(self) -> bool:
+        with self._lock, stops.held():
+            while select.select([self._socket], [], [], 0)[0]:
+                self._read()
+        return self._stopping
+
+    def send(self, message: Done | Call | Progress | Completing) -> None:
+        """All of it: a signal that ends the job waits until it is out."""
+        with self._lock, stops.held():
+            self._socket.sendall(_bounded(message))
+
+    def call(self, verb: str, body: bytes) -> bytes:
+        """Ask, and wait for the answer; an error comes out as it was raised there."""
+        with self._lock, stops.held():
+            self._number += 1
+            number = self._number
+            self._socket.sendall(_bounded(Call(number, verb, body)))
+            while number not in self._replies:
+                self._read()
+            reply = self._replies.pop(number)
+        if reply.error is not None:
+            kind = getattr(errors, reply.error, errors.OutliveError)
+            raise kind(reply.body.decode())
+        return reply.body
+
+    def _read(self) -> None:
+        data = self._socket.recv(65536)
+        if not data:
+            raise SupervisorGone
+        for message in self._frames.feed(data):
+            match message:
+                case Run():
+                    self._runs.append(message)
+                case Reply():
+                    self._replies[message.number] = message
+                case Stopping():
+                    self._stopping = True

@@ -1,0 +1,205 @@
+"""A child: takes a job, runs it, reports, and exits — or takes the next one of the same task.
+
+This is one of the two places with a catch-all: whatever a job raises becomes data here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import inspect
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import termios
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from outlive import inside, kernel, units, wire
+from outlive.child import context, stops
+from outlive.child.apps import import_app
+from outlive.child.channel import Channel, SupervisorGone
+from outlive.errors import Cancel, ConfigError, Fail, Retry, Stopped
+from outlive.policy import Policy
+from outlive.states import Outcome
+from outlive.talk import MARK, Done, Run
+
+
+class Runnable(Protocol):
+    """What a child needs of a task."""
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def policy(self) -> Policy: ...
+
+
+Tasks = Mapping[str, Runnable]
+MAX_ERROR_CHARS = 8_000
+MAX_STACK_CHARS = 64_000
+
+
+def main(tasks: Tasks, target: str, sock: int, output: int, stack: int) -> int:
+    """Become a child of its own session, with its output and stack where the supervisor finds them."""
+    os.setsid()
+    kernel.become_subreaper()
+    _plug(output)
+    _reseed()
+    return serve(tasks, target, sock, stack)
+
+
+def serve(tasks: Tasks, target: str, sock: int, stack: int, first: Run | None = None) -> int:
+    """Take jobs until one is the last, or nobody is left to work for."""
+    faulthandler.enable(stack, all_threads=True)
+    signal.signal(signal.SIGTERM, stops.on_sigterm)
+    faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
+    channel = Channel(socket.socket(fileno=sock))
+    inside.gateway = channel
+    with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
+        while True:
+            run = first or channel.next_run()
+            task = tasks.get(run.task)
+            if task is not None and not task.policy.preload and first is None:
+                _exec(target, sock, stack, run)
+            channel.send(_attempt(task, run, channel))
+            if run.last:
+                break
+            first = None
+    return 0
+
+
+def _exec(target: str, sock: int, stack: int, run: Run) -> None:
+    """Go on in an interpreter that has imported nothing, for code that hates a fork. Socket, output and pid stay."""
+    note = os.memfd_create("outlive-run")
+    os.write(note, msgspec.msgpack.encode(run))
+    for descriptor in (sock, stack, note):
+        os.set_inheritable(descriptor, True)
+    words = [sys.executable, "-m", "outlive.child.serving", target, *map(str, (sock, stack, note))]
+    os.execv(sys.executable, words)
+
+
+def _plug(output: int) -> None:
+    """Standard output and error go to the supervisor; there is nothing to read."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+def _reseed() -> None:
+    """Children of one zygote must not draw the same numbers."""
+    if random := sys.modules.get("random"):
+        random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):  # Only what is loaded: numpy loads it when it is asked for.
+        numpy_random.seed()
+
+
+def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
+    """Run one job and say how it ended."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    if task is None:
+        return Done(run.token, Outcome.RELEASED, error=f"this worker has no task {run.task}", after_s=5.0)
+    checkpoint = None if run.checkpoint is None else wire.decode(run.checkpoint)
+    worker = UUID(os.environ["_OUTLIVE_TREE"])
+    context.enter(context.Context(UUID(run.job_id), run.attempt, run.token, worker, checkpoint, channel))
+    end = _ended(task, run)
+    context.enter(None)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    if after.ru_maxrss > before.ru_maxrss:
+        kernel.forget_peak()
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output())
+
+
+def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str | None, bool, float | None]:
+    """outcome, result, error, stack, final, after_s."""
+    try:
+        positional, named = wire.unpack(wire.decode(run.args))
+        with stops.let_through():
+            value = task.function(*positional, **named)
+            if inspect.iscoroutine(value):
+                import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
+
+                value = asyncio.run(value)
+    except Retry as error:
+        try:
+            after_s = None if error.after is None else units.seconds(error.after)
+        except ConfigError as wrong:
+            return Outcome.FAILED, None, f"{_words(error)} ({wrong})", None, False, None
+        return Outcome.FAILED, None, _words(error), None, False, after_s
+    except Fail as error:
+        return Outcome.FAILED, None, _words(error), None, True, None
+    except Cancel as error:
+        return Outcome.CANCELLED, None, _words(error), None, False, None
+    except Stopped as error:
+        return Outcome.RELEASED, None, _words(error), None, False, None
+    except MemoryError as error:
+        return Outcome.OUT_OF_MEMORY, None, _words(error), _stack(error), False, None
+    except BaseException as error:
+        final = isinstance(error, task.policy.fail_on) and not isinstance(error, task.policy.retry_on)
+        return Outcome.FAILED, None, _words(error), _stack(error), final, None
+    try:
+        result = wire.encode(value, "the result")
+        if len(result) > run.max_result_bytes:
+            raise wire.NotJson(f"the result has {len(result):,} bytes, over the limit of {run.max_result_bytes:,}")
+    except BaseException as error:
+        return Outcome.FAILED, None, _words(error), None, True, None
+    return Outcome.SUCCEEDED, None if result == b"null" else result, None, None, False, None
+
+
+def _words(error: BaseException) -> str:
+    """An exception in one line, also one that can't be printed."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        text = f"{type(error).__name__}: (it can't be printed)"
+    return _clean(text, MAX_ERROR_CHARS)
+
+
+def _stack(error: BaseException) -> str | None:
+    try:
+        return _clean("".join(traceback.format_exception(error)), MAX_STACK_CHARS)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            return _clean("".join(traceback.format_tb(error.__traceback__)), MAX_STACK_CHARS)
+    return None
+
+
+def _clean(text: str, most: int) -> str:
+    """Text that Postgres takes, with its end kept."""
+    text = text[-4 * most :].replace("\0", "").encode("utf-8", "replace").decode()
+    return text if len(text) <= most else "…" + text[-most:]
+
+
+def _mark_output() -> bool:
+    """Say in the output where this job's ends, if some of it is still unread."""
+    with contextlib.suppress(OSError):  # The job has closed its output, or put something else in its place.
+        (unread,) = struct.unpack("i", fcntl.ioctl(1, termios.FIONREAD, b"\0\0\0\0"))
+        if unread:
+            os.write(1, MARK)
+        return bool(unread)
+    return False
+
+
+def go_on(target: str, sock: int, stack: int, note: int) -> int:
+    """The other side of `_exec`."""
+    run = msgspec.msgpack.decode(os.pread(note, os.fstat(note).st_size, 0), type=Run)
+    os.close(note)
+    for descriptor in (sock, stack):
+        os.set_inheritable(descriptor, False)
+    return serve(import_app(target).tasks, target, sock, stack, run)
+
+
+if __name__ == "__main__":
+    os._exit(go_on(sys.argv[1], *map(int, sys.argv[2:])))

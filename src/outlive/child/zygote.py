@@ -1,0 +1,181 @@
+"""The zygote: imports the app once, then forks and reaps, nothing else. It is single-threaded and has no connection.
+
+It is exec'd by the supervisor before that opens any connection: `python -m outlive.child.zygote FD MODULE:APP`.
+It sees EOF on its control socket when the supervisor dies, kills all that is below it, and exits.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+
+from outlive import kernel
+from outlive.child import serving
+from outlive.child.apps import facts_of, import_app
+from outlive.errors import AppNotFound
+from outlive.talk import TO_ZYGOTE, Broken, Exited, Forked, Frames, NotForked, Ready, frame
+
+IMPORT_FAILED = 3
+
+
+class Zygote:
+    """Its table of children is the truth about who belongs to whom."""
+
+    def __init__(self, control: socket.socket, target: str) -> None:
+        self.control, self.target = control, target
+        self.children: set[int] = set()
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def prepare(self) -> None:
+        """Import the app, and make what it left in memory cheap to share."""
+        kernel.become_subreaper()
+        for name in ("PYTHONMALLOC", "GLIBC_TUNABLES"):  # They were for this process; a job's own need not have them.
+            os.environ.pop(name, None)
+        kernel.leave_no_core_dump()  # Children inherit this, and the next.
+        kernel.be_chosen_first_when_memory_ends()
+        self.app = import_app(self.target)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # The supervisor decides; its EOF is our end.
+        gc.collect()
+        gc.freeze()
+        self.say(Ready(facts_of(self.app), _threads()))
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(self.wake_read, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self.wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.wake_read, 4096)
+                    self.reap()
+                elif not self.obey():
+                    self.end_all()
+                    return
+
+    def obey(self) -> bool:
+        """One request; False when the supervisor is gone."""
+        try:
+            data, descriptors = _receive(self.control)
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        for request in Frames(TO_ZYGOTE).feed(data):
+            self.fork(request.slot, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+    def fork(self, slot: int, descriptors: list[int]) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.say(NotForked(slot, f"fork failed: {error.strerror}"))
+            return
+        if pid == 0:
+            self._become_child(descriptors)
+        self.children.add(pid)
+        self.say(Forked(slot, pid))
+
+    def _become_child(self, descriptors: list[int]) -> None:
+        code = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            self.control.close()
+            os.close(self.wake_read)
+            os.close(self.wake_write)
+            code = serving.main(self.app.tasks, self.target, *descriptors)
+        finally:
+            os._exit(code)
+
+    def reap(self) -> None:
+        """Take leave of the dead: first what they left behind, then they themselves."""
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if seen is None:
+                return
+            if seen.si_pid in self.children:
+                kernel.kill_group(seen.si_pid)
+            pid, status, usage = os.wait4(seen.si_pid, 0)
+            mine = pid in self.children
+            self.children.discard(pid)
+            self.kill_strays()
+            if mine:
+                self.say(Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime))
+
+    def kill_strays(self) -> None:
+        """Whoever became our child without being forked by us belonged to a job that is dead."""
+        while strays := [pid for pid in kernel.children_of(os.getpid()) if pid not in self.children]:
+            for pid in strays:
+                kernel.kill(pid)
+            for pid in strays:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+    def end_all(self) -> None:
+        """The supervisor is gone: nobody may outlive it."""
+        while left := kernel.descendants_of(os.getpid()):
+            for pid in left:
+                kernel.kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+    def say(self, message: Ready | Broken | Forked | NotForked | Exited) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.control.sendall(frame(message))
+
+
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet and the descriptors that came with it."""
+    room = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+    data, ancillary, _, _ = control.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors)
+
+
+def _threads() -> list[str]:
+    """The names of threads besides this one: a fork would lose them."""
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
+                names.append(file.read().strip())
+    return names
+
+
+def main(descriptor: int, target: str) -> int:
+    zygote = Zygote(socket.socket(fileno=descriptor), target)
+    try:
+        zygote.prepare()
+    except AppNotFound as error:
+        zygote.say(Broken(str(error)))
+        return IMPORT_FAILED
+    except BaseException:
+        zygote.say(Broken(traceback.format_exc()))
+        return IMPORT_FAILED
+    zygote.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,42 @@
+"""worker and up: the commands that run jobs."""
+
+import asyncio
+import logging
+from typing import Annotated, cast
+
+import typer
+
+from outlive import logs, migrate
+from outlive.cli.common import Desk, app, command
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
+Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs at once; else one per core.")]
+Queues = Annotated[str | None, typer.Option("--queues", help="Which queues, with commas; else all.")]
+Name = Annotated[str | None, typer.Option("--name", help="A stable name for this worker.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Log only what went wrong.")]
+
+
+@command(app)
+def worker(
+    desk: Desk, target: Target, slots: Slots = None, queues: Queues = None, name: Name = None, quiet: Quiet = False
+) -> None:
+    """Run jobs, each in a process of its own, until SIGTERM or Ctrl-C."""
+    work(desk, target, slots=slots, queues=queues, name=name, quiet=quiet)
+
+
+@command(app)
+def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
+    """Everything on this machine: the database (an embedded one if none is named), its schema, and a worker."""
+    migrate.migrate(desk.bare_connection)
+    desk.close()  # The zygote is made before the worker has any connection.
+    work(desk, target, slots=slots, queues=None, name=None, quiet=quiet)
+
+
+def work(desk: Desk, target: str, *, slots: int | None, queues: str | None, name: str | None, quiet: bool) -> None:
+    from outlive.worker.supervisor import Supervisor
+
+    level = logging.WARNING if quiet else logging.INFO
+    config = desk.reconfigured(slots=slots, queues=queues, name=name)
+    logs.configure(cast("logs.Format", config.log_format), level=level)
+    supervisor = Supervisor(target, config, lambda: migrate.ready(config))
+    raise typer.Exit(asyncio.run(supervisor.run()))

@@ -1,0 +1,51 @@
+"""The client's way to the database: over its own connections, or, inside a job, through the supervisor.
+
+What a connection needs (the driver, asyncio) is imported when one is needed: a process that is forked for every job
+pays for each library that its parent has mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from outlive import inside, statement
+from outlive.config import Config
+from outlive.statement import Statement
+
+if TYPE_CHECKING:
+    from outlive.client.connections import Connections
+
+T = TypeVar("T")
+
+
+class Way:
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+
+    @cached_property
+    def connections(self) -> Connections:
+        from outlive.client.connections import Connections
+
+        return Connections(self._config)
+
+    def run(self, one: Statement[T]) -> T:
+        return self.run_all([one])[0]
+
+    def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
+        """All or none of them."""
+        if inside.gateway is not None:
+            return statement.read_answers(statements, inside.gateway.call("run", statement.ask(statements)))
+        return self.connections.run_all(statements)
+
+    async def arun(self, one: Statement[T]) -> T:
+        return (await self.arun_all([one]))[0]
+
+    async def arun_all(self, statements: Sequence[Statement[T]]) -> list[T]:
+        """The async twin of `run_all`."""
+        if inside.gateway is not None:
+            import asyncio
+
+            return await asyncio.to_thread(self.run_all, statements)
+        return await self.connections.arun_all(statements)

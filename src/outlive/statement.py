@@ -1,0 +1,127 @@
+"""Statements as values: a text, its parameters in Postgres' binary form, and what its rows mean.
+
+There is no driver here: a job's process, which has no connection, must not pay for one with every fork.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once.
+
+    The columns' names, which are dear, are there for those that say `named`.
+    """
+
+    name: str
+    text: bytes
+    parameters: tuple[object, ...]
+    decode: Callable[[Sequence[str], list[Row]], T]
+    hot: bool = False
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of array parameter: the oids of its elements and of the array, and how an element is written."""
+
+    element: int
+    array: int
+    write: Callable[[Any], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An array parameter in Postgres' binary form: its elements are written once, and read without a cast."""
+
+    array: int
+    data: bytes
+
+
+def column(kind: Kind, values: Iterable[object]) -> Column | None:
+    """The values as one array parameter; null if there is nothing but nulls."""
+    parts = []
+    nulls = 0
+    for value in values:
+        if value is None:
+            parts.append(b"\xff\xff\xff\xff")
+            nulls += 1
+        else:
+            data = kind.write(value)
+            parts.append(len(data).to_bytes(4, "big") + data)
+    if not parts:
+        return Column(kind.array, struct.pack(">iiI", 0, 0, kind.element))
+    if nulls == len(parts):
+        return None
+    head = struct.pack(">iiIii", 1, nulls > 0, kind.element, len(parts), 1)
+    return Column(kind.array, head + b"".join(parts))
+
+
+def _microseconds(moment: datetime) -> bytes:
+    return struct.pack(">q", (moment - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
+
+
+BIGINTS = Kind(20, 1016, struct.Struct(">q").pack)
+INTS = Kind(23, 1007, struct.Struct(">i").pack)
+SMALLINTS = Kind(21, 1005, struct.Struct(">h").pack)
+FLOATS = Kind(701, 1022, struct.Struct(">d").pack)
+BOOLEANS = Kind(16, 1000, struct.Struct(">?").pack)
+TEXTS = Kind(25, 1009, str.encode)
+UUIDS = Kind(2950, 2951, lambda value: value.bytes)
+JSONS = Kind(114, 199, lambda value: value)
+JSONBS = Kind(3802, 3807, lambda value: b"\1" + value)
+TIMES = Kind(1184, 1185, _microseconds)
+
+
+# Statements that travel: a job has no connection, and its supervisor runs them by their names.
+
+_UUID, _COLUMN = 1, 2
+
+
+def ask(statements: Sequence[Statement[Any]]) -> bytes:
+    """Statements as bytes: names and parameters, no text."""
+    return msgspec.msgpack.encode([(one.name, [_travelling(value) for value in one.parameters]) for one in statements])
+
+
+def read_asked(body: bytes) -> list[tuple[str, list[object]]]:
+    return msgspec.msgpack.decode(body, type=list[tuple[str, list[Any]]], ext_hook=_arrived)
+
+
+def answer(results: Sequence[tuple[Sequence[str], list[Row]]]) -> bytes:
+    """What the statements gave, as bytes."""
+    return msgspec.msgpack.encode([(names, [[_travelling(v) for v in row] for row in rows]) for names, rows in results])
+
+
+def read_answers(statements: Sequence[Statement[T]], body: bytes) -> list[T]:
+    answers = msgspec.msgpack.decode(body, type=list[tuple[list[str], list[tuple[Any, ...]]]], ext_hook=_arrived)
+    return [one.decode(names, rows) for one, (names, rows) in zip(statements, answers, strict=True)]
+
+
+def _travelling(value: object) -> object:
+    match value:
+        case UUID():
+            return msgspec.msgpack.Ext(_UUID, value.bytes)
+        case Column():
+            return msgspec.msgpack.Ext(_COLUMN, value.array.to_bytes(4, "big") + value.data)
+        case datetime():
+            return value.astimezone(UTC)
+        case _:
+            return value
+
+
+def _arrived(code: int, data: memoryview) -> object:
+    if code == _UUID:
+        return UUID(bytes=bytes(data))
+    return Column(int.from_bytes(data[:4], "big"), bytes(data[4:]))

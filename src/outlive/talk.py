@@ -1,0 +1,190 @@
+"""What supervisor, zygote and children say to each other: small tagged structs in length-prefixed frames.
+
+Arguments and results travel as the JSON that the database has; nobody on the way looks inside.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from outlive.policy import Limits
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""A longer frame is no message of ours: whoever sends it is not to be trusted any more."""
+
+
+MARK = b"\0\x1eoutlive\x1e\0"
+"""Ends the output of a job, in the output, where some of it is still unread and the next job's may follow."""
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    """Each kind is told by its tag, the first element."""
+
+
+# From the supervisor to a child
+
+
+class Run(Said, frozen=True, tag=1):
+    """Run this. `last`: exit afterwards."""
+
+    token: int
+    job_id: str
+    task: str
+    attempt: int
+    args: bytes
+    last: bool
+    max_result_bytes: int
+    checkpoint: bytes | None = None
+
+
+class Stopping(Said, frozen=True, tag=2):
+    """The worker drains: finish soon."""
+
+
+class Reply(Said, frozen=True, tag=3):
+    """The answer to a Call; `error` names an exception of outlive's."""
+
+    number: int
+    body: bytes
+    error: str | None = None
+
+
+# From a child to the supervisor
+
+
+class Done(Said, frozen=True, tag=4):
+    """How the job ended that was to be run first."""
+
+    token: int
+    outcome: str
+    result: bytes | None = None
+    error: str | None = None
+    stack: str | None = None
+    final: bool = False
+    after_s: float | None = None
+    cpu_s: float | None = None
+    peak_memory_bytes: int | None = None
+    marked: bool = False
+
+
+class Call(Said, frozen=True, tag=5):
+    """The job wants something that only the supervisor can do."""
+
+    number: int
+    verb: str
+    body: bytes
+
+
+class Progress(Said, frozen=True, tag=6):
+    token: int
+    current: float | None
+    total: float | None
+    message: str | None
+    checkpoint: bytes | None
+
+
+class Completing(Said, frozen=True, tag=7):
+    """The job is about to end in a transaction of its own: don't end it in the hot statement."""
+
+    token: int
+
+
+# From the supervisor to the zygote, and back
+
+
+class Fork(Said, frozen=True, tag=8):
+    """Make a child; its socket, its output and its stack file come along as descriptors."""
+
+    slot: int
+
+
+class TaskFacts(msgspec.Struct, frozen=True):
+    """What the supervisor must know of a task whose code it never imports."""
+
+    limits: Limits
+    timeout_s: float | None
+    stall_s: float | None
+    memory_bytes: int | None
+    recycle_after: int
+    preload: bool
+
+
+class Ready(Said, frozen=True, tag=9):
+    """The app is imported. `threads` names what a fork would leave behind."""
+
+    tasks: list[TaskFacts]
+    threads: list[str]
+
+
+class Broken(Said, frozen=True, tag=10):
+    """The app can't be imported."""
+
+    traceback: str
+
+
+class Forked(Said, frozen=True, tag=11):
+    slot: int
+    pid: int
+
+
+class NotForked(Said, frozen=True, tag=12):
+    slot: int
+    reason: str
+
+
+class Exited(Said, frozen=True, tag=13):
+    """A child is gone, and with it all that it left behind."""
+
+    pid: int
+    status: int
+    peak_memory_bytes: int
+    cpu_s: float
+
+
+ToChild = Run | Stopping | Reply
+FromChild = Done | Call | Progress | Completing
+ToZygote = Fork
+FromZygote = Ready | Broken | Forked | NotForked | Exited
+
+T = TypeVar("T")
+_encoder = msgspec.msgpack.Encoder()
+# Making a decoder takes milliseconds; these are made once, before any fork.
+TO_CHILD: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
+FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+TO_ZYGOTE: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
+FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
+
+
+def frame(message: Said) -> bytes:
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+class Frames(Generic[T]):
+    """Takes bytes as they come and gives the messages that are whole."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
+        self._decoder = decoder
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[T]:
+        buffer = self._buffer
+        buffer += data
+        messages: list[T] = []
+        start, end = 0, len(buffer)
+        view = memoryview(buffer)
+        try:
+            while end - start >= 4:
+                length = int.from_bytes(view[start : start + 4], "big")
+                if length > MAX_FRAME_BYTES:
+                    raise ValueError(f"a frame of {length} bytes")
+                if end - start - 4 < length:
+                    break
+                messages.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
+                start += 4 + length
+        finally:
+            view.release()
+        del buffer[:start]
+        return messages

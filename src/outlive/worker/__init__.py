@@ -1,0 +1,1 @@
+"""The worker: claims, spawns, watches and reports. It imports none of the user's code."""

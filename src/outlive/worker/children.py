@@ -1,0 +1,194 @@
+"""A child as the supervisor sees it: its socket, its output, what it has to do, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from outlive import kernel
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+from outlive.talk import FROM_CHILD, Frames, FromChild, Run, Said, TaskFacts, frame
+from outlive.worker import memory
+from outlive.worker.nursery import Nursery
+
+OUTPUT_TAIL_BYTES = 64 * 1024
+STACK_BYTES = 64 * 1024
+KILL_AFTER_S = 5.0
+
+
+@dataclass(slots=True)
+class Assignment:
+    """An attempt that a child has been given."""
+
+    job: Claimed
+    facts: TaskFacts
+    timeout_s: float | None
+    stall_s: float | None
+    memory_bytes: int | None
+    started: float = 0.0
+    moved: float = 0.0
+    completing: bool = False
+    verdict: tuple[Outcome, str] | None = None
+    """Why the supervisor has decided to end it, if it has."""
+    term_sent: float | None = None
+    peak_bytes: int = 0
+    base_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Child:
+    slot: int
+    nursery: Nursery
+    socket: socket.socket
+    output: int
+    stack: int
+    pid: int = 0
+    task: str | None = None
+    served: int = 0
+    given: deque[Assignment] = field(default_factory=deque)
+    frames: Frames[FromChild] = field(default_factory=lambda: Frames(FROM_CHILD))
+    tail: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    waiting_to_send: bool = False
+    retiring: bool = False
+    distrusted: bool = False
+    exited: bool = False
+
+    @property
+    def idle(self) -> bool:
+        return self.pid != 0 and not self.given and not self.retiring
+
+    def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[UUID, bytes]) -> None:
+        """Hand over work, in order. The first begins now if nothing is before it."""
+        for assignment in assignments:
+            job = assignment.job
+            self.given.append(assignment)
+            if len(self.given) == 1:
+                self.begin()
+            self.task = job.task
+            self.served += 1
+            last = self.served >= assignment.facts.recycle_after
+            self.retiring = self.retiring or last
+            checkpoint = checkpoints.pop(job.id, None)
+            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, last, max_result_bytes, checkpoint))
+        self.flush()
+
+    def begin(self) -> None:
+        """The first of what it was given begins, with the memory that the child has already."""
+        assignment = self.given[0]
+        assignment.started = assignment.moved = time.monotonic()
+        if assignment.memory_bytes is not None:
+            assignment.base_bytes = memory.anonymous_bytes(self.pid)
+
+    def send(self, message: Said) -> None:
+        self.unsent += frame(message)
+
+    def flush(self) -> bool:
+        """Send what can be sent, and the rest when there is room for it; True when nothing is left."""
+        waited = self.waiting_to_send
+        self.waiting_to_send = False
+        try:
+            while self.unsent:
+                del self.unsent[: self.socket.send(self.unsent)]
+        except BlockingIOError:
+            self.waiting_to_send = True
+        except (BrokenPipeError, ConnectionResetError):
+            self.unsent.clear()  # It is dead; its exit says the rest.
+        if self.waiting_to_send and not waited:
+            asyncio.get_running_loop().add_writer(self.socket, self.flush)
+        elif waited and not self.waiting_to_send:
+            asyncio.get_running_loop().remove_writer(self.socket)
+        return not self.waiting_to_send
+
+    def read_output(self) -> bool:
+        """Take what it has printed, and keep the end. Bounded per call: a flood waits in the pipe. False at its end."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(4):
+                data = os.read(self.output, 65536)
+                if not data:
+                    return False
+                self.tail += data
+                if len(self.tail) > 2 * OUTPUT_TAIL_BYTES:
+                    del self.tail[:-OUTPUT_TAIL_BYTES]
+        return True
+
+    def take_output(self, mark: bytes | None) -> str | None:
+        """The output of the job that has just ended: up to the mark if the child made one, else all of it."""
+        if mark is not None and (at := self.tail.find(mark)) >= 0:
+            data, rest = bytes(self.tail[:at]), self.tail[at + len(mark) :]
+            self.tail = rest
+        else:
+            data = bytes(self.tail)
+            self.tail.clear()
+        return as_text(data[-OUTPUT_TAIL_BYTES:])
+
+    def take_stack(self) -> str | None:
+        """What faulthandler wrote."""
+        try:
+            size = os.lseek(self.stack, 0, os.SEEK_END)
+            return as_text(os.pread(self.stack, STACK_BYTES, max(0, size - STACK_BYTES)))
+        except OSError:
+            return None
+
+    def signal(self, number: int) -> None:
+        if not self.pid or self.exited:
+            return
+        if not kernel.kill_group(self.pid, number):  # It has not made its group yet.
+            kernel.kill(self.pid, number)
+
+    def dismiss(self) -> None:
+        """Nothing more comes: it exits when it reads that."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.socket.close()
+        os.close(self.output)
+        os.close(self.stack)
+
+
+def as_text(data: bytes) -> str | None:
+    """Bytes as text that Postgres takes."""
+    return data.decode("utf-8", "replace").replace("\0", "") if data else None
+
+
+def died(
+    assignment: Assignment, status: int, *, peak_bytes: int, cpu_s: float, output: str | None, stack: str | None
+) -> Ended:
+    """How an attempt ended whose process is gone without an answer."""
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    name = None if number is None else _signal_name(number)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+    if assignment.verdict is not None:
+        outcome, error = assignment.verdict
+    elif name is not None:
+        outcome, error = Outcome.CRASHED, f"the process was killed by {name}"
+    else:
+        outcome, error = Outcome.CRASHED, f"the process exited with code {code} and no result"
+    killed_for_memory = outcome is Outcome.OUT_OF_MEMORY
+    return Ended(
+        token=assignment.job.token,
+        outcome=outcome,
+        error=error,
+        exit_code=code,
+        signal=name or ("SIGKILL" if killed_for_memory else None),
+        peak_memory_bytes=max(peak_bytes, assignment.peak_bytes),
+        cpu_s=cpu_s,
+        output=output,
+        stack=stack,
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

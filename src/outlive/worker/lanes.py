@@ -1,0 +1,58 @@
+"""Which lanes a worker offers to its next claim, from where on, and in whose turn: this is fairness.
+
+Pure: it is told what was found and claimed, and says what to offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from outlive.model import Claimed, Lane, LaneState
+
+MAX_OFFERED = 64
+SLACK = timedelta(milliseconds=20)
+"""Transactions commit late: a watermark stays this far behind what was claimed."""
+
+Key = tuple[str, str, str, int]
+
+
+class Lanes:
+    def __init__(self) -> None:
+        self._marks: dict[Key, datetime | None] = {}
+        self.next_ready_at: datetime | None = None
+
+    def found(self, states: Iterable[LaneState]) -> None:
+        """What has something now. Every watermark is forgotten: the next picks scan from the start."""
+        ready: dict[Key, datetime | None] = {}
+        self.next_ready_at = None
+        for state in states:
+            if state.ready:
+                ready[state.queue, state.source, state.task, state.priority] = None
+            elif self.next_ready_at is None or state.ready_at < self.next_ready_at:
+                self.next_ready_at = state.ready_at
+        # Lanes known before keep their place in the line, so that turns go on.
+        known: dict[Key, datetime | None] = {key: None for key in self._marks if key in ready}
+        self._marks = known | ready
+
+    def offer(self, quota: int, wanted: Callable[[str], bool]) -> list[Lane]:
+        """The most urgent first, then in turn; at most some 64."""
+        keys = [key for key in self._marks if wanted(key[2])]
+        keys.sort(key=lambda key: key[3])
+        return [Lane(*key, mark=self._marks[key], quota=quota) for key in keys[:MAX_OFFERED]]
+
+    def claimed(self, offered: list[Lane], jobs: Iterable[Claimed]) -> None:
+        """Move the watermarks, send those that were served to the end of the line, and drop those that ran dry."""
+        latest: dict[Key, tuple[datetime, int]] = {}
+        for job in jobs:
+            key = (job.queue, job.source, job.task, job.priority)
+            at, count = latest.get(key, (job.ready_at, 0))
+            latest[key] = (max(at, job.ready_at), count + 1)
+        for lane in offered:
+            key = (lane.queue, lane.source, lane.task, lane.priority)
+            self._marks.pop(key, None)
+            if key in latest:
+                self._marks[key] = latest[key][0] - SLACK
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)

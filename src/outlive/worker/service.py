@@ -1,0 +1,248 @@
+"""Everything that goes over the service connection: registration, leases, the sweep, cancels, and what jobs ask for.
+
+Nothing here may wait for the hot connection, nor the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import psycopg
+
+from outlive import db, kernel, statement, store
+from outlive.errors import OutliveError
+from outlive.model import Ended
+from outlive.states import Outcome
+from outlive.talk import Call, Progress, Reply
+from outlive.worker.children import Child
+
+if TYPE_CHECKING:
+    from outlive.worker.supervisor import Supervisor
+
+T = TypeVar("T")
+CANCEL_LOOK_S = 0.5
+PROGRESS_S = 0.2
+SETTLE_S = 0.02
+LISTEN_S = 0.25
+
+_log = logging.getLogger("outlive.worker")
+
+
+def _if_not_completed(end: Ended) -> Ended:
+    """How an attempt ended that was to end in its own transaction, and did not."""
+    if end.outcome is not Outcome.SUCCEEDED:
+        return end
+    error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
+    return Ended(end.token, Outcome.FAILED, error=error, output=end.output)
+
+
+class Service:
+    def __init__(self, supervisor: Supervisor, url: str) -> None:
+        self.supervisor, self.url = supervisor, url
+        self.calls: asyncio.Queue[tuple[Child, Call] | None] = asyncio.Queue()
+        self.progress: list[Progress] = []
+        self.last_words: list[Ended] = []
+        """Ends of attempts whose progress is not written yet: a checkpoint comes before the next attempt."""
+        self.unsettled: list[Ended] = []
+        """Attempts that have ended, or said they would, in a transaction of their own."""
+        self._connection: db.AsyncConnection | None = None
+        self._listener: db.AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+        self._asleep = False
+        self.app_changed = False
+
+    async def run(self, one: db.Statement[T]) -> T:
+        async with self._lock:
+            return await db.arun(await self._connected(), one)
+
+    async def _connected(self) -> db.AsyncConnection:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = await db.aconnect(self.url)
+        return self._connection
+
+    async def register(self) -> None:
+        me = self.supervisor
+        await self.run(
+            store.register_worker(
+                me.id,
+                name=me.name,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                version=version("outlive"),
+                queues=me.config.queues,
+                slots=me.slots,
+            )
+        )
+        await self._register_tasks()
+        for id in await self.run(store.quarantine_killers()):
+            _log.warning("job %s has crashed as often as it may: quarantined", id)
+
+    async def _register_tasks(self) -> None:
+        tasks = self.supervisor.crew.tasks
+        await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
+        self.app_changed = tasks is not self.supervisor.crew.tasks
+
+    async def renew_once(self) -> None:
+        """Keep what children are really working on; what is no longer ours is killed."""
+        me = self.supervisor
+        turns = me.turns
+        tokens = {a.job.token: (child, a) for child in me.crew.busy for a in child.given if not child.exited}
+        waiting = [a.job.token for a in me.crew.unplaced]
+        started = time.monotonic()
+        renewed = await self.run(store.renew(me.id, [*tokens, *waiting], lease_s=me.config.lease_s))
+        for token in renewed:
+            if token in turns.leases:
+                turns.leases[token] = started + me.config.lease_s - me.config.renew_s
+        missing = [token for token in tokens if token not in renewed and token in turns.leases]
+        if missing:
+            ended = await self.run(store.ended(missing))
+            for token in missing:
+                child, assignment = tokens[token]
+                if assignment not in child.given:
+                    continue  # It has ended meanwhile, and by us.
+                if token in ended and not assignment.completing:
+                    # If it has not begun, the watch ends it when it does: what is before it is not to blame.
+                    _log.error("attempt %d was given up by others: its process is killed", token)
+                    turns.leases.pop(token, None)
+                    assignment.verdict = assignment.verdict or (Outcome.LOST, "given up by others")
+                elif token not in ended and assignment.completing and token in turns.leases:
+                    # Its own transaction holds its row, and while that goes on nobody else can take it.
+                    turns.leases[token] = max(turns.leases[token], started + 2 * me.config.renew_s)
+        await asyncio.sleep(me.config.renew_s)  # At the end: a renewal that failed is tried again at once.
+
+    async def sweep_once(self) -> None:
+        """End attempts whose lease is over, whoever held them."""
+        for lost in await self.run(store.expire()):
+            _log.error("job %s: the lease of %s has ended; it is %s", lost.id, lost.locked_by, lost.state)
+        for id in await self.run(store.quarantine_killers()):
+            _log.warning("job %s has crashed as often as it may: quarantined", id)
+        await asyncio.sleep(self.supervisor.config.sweep_s)
+
+    async def cancel_once(self) -> None:
+        await asyncio.sleep(CANCEL_LOOK_S)
+        me = self.supervisor
+        if not me.crew.busy:
+            return
+        asked = await self.run(store.cancels(me.id))
+        for child in me.crew.busy:
+            if child.given[0].job.token in asked and child.given[0].verdict is None:
+                me.watch.end(child, Outcome.CANCELLED, "cancelled on request")
+
+    async def serve_once(self) -> None:
+        """One request of a job, and the progress that has come in since."""
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                asked = await self.calls.get()
+        except TimeoutError:
+            asked = None
+        if asked is not None:
+            await self._answer(*asked)
+        if self.app_changed:
+            await self._register_tasks()
+        await self._write_progress()
+
+    async def _write_progress(self) -> None:
+        """Write what was said, and only then let those end who have said it. More may come in meanwhile."""
+        said, ends = list(self.progress), list(self.last_words)
+        try:
+            if said:
+                await self.run(store.write_progress(said))
+        except psycopg.DataError as error:
+            _log.error("progress that can't be written is left out: %s", error)
+        del self.progress[: len(said)], self.last_words[: len(ends)]
+        for end in ends:
+            self.supervisor.turns.end(end)
+
+    def end_after_progress(self, end: Ended) -> bool:
+        """Keep an attempt's end until what it said before is written; False if there is nothing to wait for."""
+        if all(progress.token != end.token for progress in self.progress):
+            return False
+        self.last_words.append(end)
+        self.calls.put_nowait(None)
+        return True
+
+    async def _answer(self, child: Child, call: Call) -> None:
+        try:
+            body = await self._do(call)
+            reply = Reply(call.number, body)
+        except (OutliveError, psycopg.Error, msgspec.MsgspecError) as error:
+            kind = type(error).__name__ if isinstance(error, OutliveError) else "DatabaseUnreachable"
+            reply = Reply(call.number, str(error).encode(), kind)
+        if not child.exited:
+            child.send(reply)
+            child.flush()
+
+    async def _do(self, call: Call) -> bytes:
+        """Statements that a job wants run. They are durable when it hears of them."""
+        if call.verb != "run":
+            raise OutliveError(f"a job asked for {call.verb}, which there is not")
+        statements = [store.asked(name, parameters) for name, parameters in statement.read_asked(call.body)]
+        with db.blamed():
+            async with self._lock:
+                return statement.answer(await db.arun_all(await self._connected(), statements))
+
+    async def settle_once(self) -> None:
+        """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
+
+        Never by the hot statement while that transaction may be open: it would wait for it.
+        """
+        await asyncio.sleep(SETTLE_S)
+        if not self.unsettled:
+            return
+        ends = list(self.unsettled)
+        me = self.supervisor
+        done = await self.run(store.ended([end.token for end in ends]))
+        free = await self.run(store.renew(me.id, [end.token for end in ends], lease_s=me.config.lease_s))
+        for end in ends:
+            if end.token in done:
+                me.turns.leases.pop(end.token, None)
+            elif end.token in free:
+                me.turns.end(_if_not_completed(end))
+            else:
+                continue
+            self.unsettled.remove(end)
+
+    async def listen_once(self) -> None:
+        """Hear when something is put into the queue. Says that it sleeps only while the worker is idle."""
+        if self._listener is None or self._listener.closed or self._listener.broken:
+            listener = await db.aconnect(self.url)
+            await listener.execute("listen outlive")
+            self._listener = listener
+            self._asleep = False  # A server that has crashed does not know any more who sleeps.
+            self.supervisor.turns.notify()  # Nobody heard what came meanwhile.
+        turns = self.supervisor.turns
+        idle = turns.idle
+        if idle != self._asleep:
+            await self.run((store.sleep if idle else store.wake)(self.supervisor.id))
+            self._asleep = idle
+        async for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1):
+            turns.notify()
+
+    def hang_up(self) -> None:
+        for connection in (self._connection, self._listener):
+            if connection is not None and not connection.closed:
+                kernel.hang_up(connection.fileno())
+
+    async def say_goodbye(self, ends: list[Ended]) -> None:
+        """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""
+        me = self.supervisor
+        await self._write_progress()
+        ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
+        known = {end.token for end in ends}
+        for job in await self.run(store.adopt(me.id)):
+            if job.token not in known:
+                ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
+        if ends:
+            await self.run(store.end_and_claim(me.id, ends))
+        await self.run(store.wake(me.id))
+        await self.run(store.stop_worker(me.id))
+        for connection in (self._connection, self._listener):
+            if connection is not None:
+                await connection.close()

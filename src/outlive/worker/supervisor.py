@@ -1,0 +1,212 @@
+"""The supervisor: one process that claims, spawns, watches and reports, and imports none of the user's code.
+
+Everything that runs for ever is a small service under one task group; a service that fails is started again after
+a pause and says so. Signals only set what the loop looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from uuid import UUID, uuid4
+
+import psycopg
+
+from outlive.config import Config
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+from outlive.talk import Call, Progress
+from outlive.worker.children import Child
+from outlive.worker.crew import Crew
+from outlive.worker.service import Service
+from outlive.worker.turns import Turns
+from outlive.worker.watch import Watch
+
+RETRY_S = (0.1, 0.3, 1.0, 3.0)
+TERM_BEFORE_END_S = 5.0
+GOODBYE_S = 2.0
+"""How long a database that does not answer may delay the end, once for what is under way and once for the goodbye."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Supervisor:
+    def __init__(self, target: str, config: Config, url: Callable[[], str]) -> None:
+        self.id: UUID = uuid4()
+        self.config, self.url = config, url
+        self.name = config.name or f"{socket.gethostname()}-{os.getpid()}"
+        self.slots = config.slots or os.cpu_count() or 1
+        self.crew = Crew(target, self.id, config, self.slots, self)
+        self.stop_asked = 0
+        self.stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
+
+    async def run(self) -> int:
+        """Work until told to stop. The zygote is there before any connection is."""
+        self._listen_to_signals()
+        self.crew.start()
+        try:
+            starting = asyncio.create_task(self._start())
+            stopping = asyncio.create_task(self.stopping.wait())
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                await self._work()
+                await self._drain()
+            else:
+                starting.cancel()
+        finally:
+            await self._finish()
+        return 0
+
+    async def _start(self) -> None:
+        url = await asyncio.to_thread(self.url)
+        self.turns = Turns(self.id, self.config, url)
+        self.service = Service(self, url)
+        self.watch = Watch(self.crew, self.turns)
+        await self.crew.prepare()
+        await self.service.register()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
+
+    async def _work(self) -> None:
+        """All services, until somebody asks to stop; then those that draining needs go on."""
+        self._tasks = [
+            asyncio.create_task(self._forever(name, run_once))
+            for name, run_once in (
+                ("turn", lambda: self.turns.run_once(self.crew)),
+                ("watch", self.watch.run_once),
+                ("renew", self.service.renew_once),
+                ("sweep", self.service.sweep_once),
+                ("cancel", self.service.cancel_once),
+                ("serve", self.service.serve_once),
+                ("settle", self.service.settle_once),
+                ("listen", self.service.listen_once),
+            )
+        ]
+        await self.stopping.wait()
+
+    async def _forever(self, name: str, run_once: Callable[[], Awaitable[None]]) -> None:
+        """The loop of every service: this is the other place with a catch-all."""
+        failures = 0
+        while True:
+            try:
+                await run_once()
+                failures = 0
+            except Exception as error:
+                pause_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
+                failures += 1
+                if isinstance(error, psycopg.Error):
+                    _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
+                else:
+                    _log.exception("%s failed; trying again in %g s", name, pause_s)
+                await asyncio.sleep(pause_s)
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ask_to_stop)
+
+    def _ask_to_stop(self) -> None:
+        self.stop_asked += 1
+        self.stopping.set()
+
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
+        else:
+            self._reload_again = True
+
+    async def _reload_all(self) -> None:
+        """One after the other: the code may have changed again while it was imported."""
+        self._reload_again = True
+        while self._reload_again and not self.stopping.is_set():
+            self._reload_again = False
+            try:
+                await self.crew.reload()
+            except Exception:
+                _log.exception("the app was not imported anew")
+
+    async def _drain(self) -> None:
+        """Claim nothing more, tell jobs, let them finish; near the end of the grace SIGTERM, at its end SIGKILL."""
+        _log.info("Worker %s stops: %d jobs are running", self.id, len(self.crew.busy))
+        self.turns.closing = True
+        self.crew.tell_to_stop()
+        self.turns.wake.set()
+        started = time.monotonic()
+        terminated = False
+        while self.crew.busy:
+            waited_s = time.monotonic() - started
+            hurried = self.stop_asked > 1
+            if not terminated and (hurried or waited_s > self.config.grace_s - TERM_BEFORE_END_S):
+                terminated, started = True, started if not hurried else time.monotonic() - self.config.grace_s + 5
+                for child in self.crew.busy:
+                    child.signal(signal.SIGTERM)
+            if waited_s > self.config.grace_s:
+                break
+            await asyncio.sleep(0.02)
+
+    async def _finish(self) -> None:
+        """Give back what is left, say goodbye, leave no process. A database that does not answer delays nothing."""
+        left = self.crew.end()
+        for task in self._tasks:
+            task.cancel()
+        if not hasattr(self, "service"):
+            return
+        await self._at_most(GOODBYE_S, self._tasks)
+        ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
+        goodbye = asyncio.create_task(self.service.say_goodbye(ends))
+        await self._at_most(GOODBYE_S, [goodbye])
+        if goodbye.cancelled() or not goodbye.done() or goodbye.exception():
+            _log.error("the database does not answer: what is not reported comes back when its lease ends")
+        with contextlib.suppress(Exception):
+            await self.turns.close()
+        _log.info("Worker %s stopped", self.id)
+
+    async def _at_most(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for tasks; those that take longer wait for a server that is silent, and their connections are cut."""
+        _, late = await asyncio.wait(tasks, timeout=seconds) if tasks else (set(), set())
+        if late:
+            self.turns.hang_up()
+            self.service.hang_up()
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late, timeout=0.5)
+
+    # What the crew reports
+
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
+        match end.outcome:
+            case Outcome.SUCCEEDED:
+                _log.info("Job %s completed successfully", job.id)
+            case Outcome.FAILED | Outcome.CRASHED | Outcome.OUT_OF_MEMORY:
+                number = getattr(signal, end.signal or "", None)
+                code = -number if number is not None else 1 if end.exit_code is None else end.exit_code
+                _log.warning("Job %s failed with code %d: %s", job.id, code, end.error)
+            case _:
+                _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
+        if completing:
+            self.service.unsettled.append(end)
+        elif not self.service.end_after_progress(end):
+            self.turns.end(end)
+
+    def called(self, child: Child, call: Call) -> None:
+        self.service.calls.put_nowait((child, call))
+
+    def progressed(self, progress: Progress) -> None:
+        self.service.progress.append(progress)
+
+    def renewed_app(self) -> None:
+        self.service.app_changed = True
+        self.turns.notify()
+
+    def free(self) -> None:
+        self.turns.wake.set()

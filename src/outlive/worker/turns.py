@@ -1,0 +1,210 @@
+"""The main loop's heart: end what has ended, claim what may begin, in one statement, again and again.
+
+After an unknown outcome (the connection broke while a statement was under way) it first reads what the database
+has under this worker's name, adopts what it did not know of, and only then claims again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from uuid import UUID
+
+import msgspec
+import psycopg
+
+from outlive import db, kernel, store
+from outlive.config import Config
+from outlive.model import Claimed, Ended, Lane
+from outlive.states import Outcome
+from outlive.worker.crew import Crew
+from outlive.worker.lanes import Lanes
+
+LOOK_S = 1.0
+"""How often lanes are looked for while busy; the last of the pauses when idle."""
+IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
+MAX_CLAIM = 512
+GATHER_S = 0.003
+MAX_ERROR_CHARS = 1000
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Turns:
+    """Everything that goes over the hot connection."""
+
+    def __init__(self, worker: UUID, config: Config, url: str) -> None:
+        self.worker, self.config, self.url = worker, config, url
+        self.lanes = Lanes()
+        self.ended: list[Ended] = []
+        self.leases: dict[int, float] = {}
+        """The tokens that are ours, and until when (monotonic) we may trust that they are."""
+        self.wake = asyncio.Event()
+        self.notified = True
+        self.closing = False
+        self._looked_at = 0.0
+        self._idle_looks = 0
+        self._unsure = False
+        self._reconciled_at = time.monotonic()
+        self._connection: db.AsyncConnection | None = None
+
+    def end(self, end: Ended) -> None:
+        self.ended.append(end)
+        self.wake.set()
+
+    def notify(self) -> None:
+        """Somebody has put something into the queue."""
+        self.notified = True
+        self.wake.set()
+
+    async def run_once(self, crew: Crew) -> None:
+        """One turn, or a wait until there may be something to do."""
+        self.wake.clear()
+        if len(self.ended) < MAX_CLAIM // 2 and crew.well_fed():
+            await asyncio.sleep(GATHER_S)  # A statement for many costs little more than one for few.
+        connection = await self._connected(crew)
+        await self._look(connection, crew)
+        offered, limit = self._offer(crew)
+        if not self.ended and not offered:
+            await self._rest(crew)
+            return
+        started = time.monotonic()
+        ending, self.ended = self.ended, []
+        self._unsure = True  # Until all that follows is known; being cancelled counts too.
+        try:
+            statement = store.end_and_claim(self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s)
+            turn = await db.arun(connection, statement)
+        except (psycopg.DataError, struct.error) as error:
+            self.ended += await self._writable(connection, ending, error)
+            return
+        except BaseException:
+            self.ended = ending + self.ended
+            raise
+        for end in ending:
+            self.leases.pop(end.token, None)
+        for token in turn.stale:
+            _log.warning("attempt %d was not ours any more: nothing of it was written", token)
+        self.lanes.claimed(offered, turn.claimed)
+        await self._fetch_checkpoints(connection, turn.claimed, crew)
+        self._adopt(turn.claimed, started)
+        self._unsure = False
+        crew.take(sorted(turn.claimed, key=lambda job: (job.priority, job.ready_at)))
+        if turn.claimed:
+            self._idle_looks = 0
+
+    async def _writable(self, connection: db.AsyncConnection, ending: list[Ended], error: Exception) -> list[Ended]:
+        """One of these can't be written, whatever a child has said: end each by itself, and fail those that can't."""
+        refused = []
+        for n, end in enumerate(ending):
+            try:
+                await db.arun(connection, store.end_and_claim(self.worker, [end]))
+            except (psycopg.DataError, struct.error):
+                _log.error("how attempt %d ended can't be written: %s", end.token, error)
+                words = f"how it ended can't be written: {error}".replace("\0", "")
+                refused.append(Ended(end.token, Outcome.FAILED, error=words[:MAX_ERROR_CHARS], final=True))
+            except BaseException:
+                self.ended += refused + ending[n:]
+                raise
+            else:
+                self.leases.pop(end.token, None)
+        if not refused:
+            raise error
+        return refused
+
+    async def _fetch_checkpoints(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> None:
+        """What an earlier attempt left; first attempts have nothing, and cost nothing."""
+        if again := [job.id for job in jobs if job.attempt > 1]:
+            found = await db.arun(connection, store.checkpoints(again))
+            crew.checkpoints |= found
+
+    def _adopt(self, jobs: list[Claimed], since: float) -> None:
+        trusted_until = since + self.config.lease_s - self.config.renew_s
+        for job in jobs:
+            self.leases[job.token] = trusted_until
+
+    def _offer(self, crew: Crew) -> tuple[list[Lane], int]:
+        """Lanes for free slots; if there are none, lanes of warm tasks that can be given ahead."""
+        if self.closing or not self.lanes:
+            return [], 0
+        if free := crew.capacity():
+            return self._for_free_slots(crew, free)
+        room = crew.room()
+        limit = min(MAX_CLAIM, sum(room.values()))
+        if limit < 1:
+            return [], 0
+        return self.lanes.offer(limit, lambda task: room.get(task, 0) > 0), limit
+
+    def _for_free_slots(self, crew: Crew, free: int) -> tuple[list[Lane], int]:
+        """Whoever's turn it is decides: fresh jobs, one for each slot, or jobs of one warm task, with some ahead."""
+        lanes = self.lanes.offer(free, lambda task: task in crew.tasks)
+        ahead = crew.ahead(lanes[0].task) if lanes else 1
+        if ahead <= 1:
+            return [lane for lane in lanes if crew.ahead(lane.task) <= 1], free
+        limit = min(MAX_CLAIM, free * ahead)
+        return [msgspec.structs.replace(lane, quota=limit) for lane in lanes if lane.task == lanes[0].task], limit
+
+    async def _look(self, connection: db.AsyncConnection, crew: Crew) -> None:
+        """Find the lanes that have something: when told so, when idle, and once a second while busy."""
+        due = self.notified or time.monotonic() - self._looked_at > LOOK_S or not self.lanes
+        if self.closing or not due or not (crew.capacity() or crew.room()):
+            return
+        self.notified = False
+        self._looked_at = time.monotonic()
+        queues = self.config.queues
+        states = await db.arun(connection, store.lanes(list(crew.tasks), queues))
+        self.lanes.found(states)
+
+    async def _rest(self, crew: Crew) -> None:
+        pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
+        if crew.capacity():
+            self._idle_looks += 1
+        else:
+            pause_s = LOOK_S
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def idle(self) -> bool:
+        return self._idle_looks >= len(IDLE_PAUSES_S) - 1
+
+    async def _connected(self, crew: Crew) -> db.AsyncConnection:
+        if self._connection is None or self._connection.broken or self._connection.closed:
+            self._connection = await db.aconnect(self.url, hot=True)
+        if self._unsure or time.monotonic() - self._reconciled_at > self.config.renew_s:
+            await self._reconcile(self._connection, crew)
+        return self._connection
+
+    async def _reconcile(self, connection: db.AsyncConnection, crew: Crew) -> None:
+        """What the database has under our name is the truth about the statement that we did not hear the end of.
+
+        Repeated with every renewal, because a server may still be at that statement when it is asked the first time.
+        """
+        started = time.monotonic()
+        known = set(self.leases)
+        have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
+        reported = {end.token for end in self.ended}
+        self.ended = [end for end in self.ended if end.token in have]
+        for token in reported - have.keys():
+            self.leases.pop(token, None)
+        known |= self.leases.keys() | reported
+        unknown = [job for token, job in have.items() if token not in known]
+        await self._fetch_checkpoints(connection, unknown, crew)
+        self._adopt(unknown, started)
+        if self._unsure or unknown:
+            known_ends = len(reported - have.keys())
+            _log.info("looked up: %d reports were in already, %d claims are adopted", known_ends, len(unknown))
+        self._unsure, self._reconciled_at = False, started
+        crew.take(unknown)
+
+    def hang_up(self) -> None:
+        if self._connection is not None and not self._connection.closed:
+            kernel.hang_up(self._connection.fileno())
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,92 @@
+"""Watching children: time, progress, memory, leases. What goes over a limit is told to end, then made to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+from outlive.model import Ended
+from outlive.states import Outcome
+from outlive.worker import memory
+from outlive.worker.children import KILL_AFTER_S, Assignment, Child
+from outlive.worker.crew import Crew
+from outlive.worker.turns import Turns
+
+WATCH_S = 0.05
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Watch:
+    def __init__(self, crew: Crew, turns: Turns) -> None:
+        self.crew, self.turns = crew, turns
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(WATCH_S)
+        now = time.monotonic()
+        self.crew.reap_adopted()
+        self.crew.wake_zygotes(now)
+        self.crew.fork_ahead()
+        self._drop_unplaced(now)
+        for child in self.crew.busy:
+            current = child.given[0]
+            lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
+            if now > self.turns.leases.get(current.job.token, now) and not lost:
+                self._fence(child)
+            elif current.verdict is not None:
+                self._insist(child, current, now)
+            else:
+                self._judge(child, current, now)
+
+    def _drop_unplaced(self, now: float) -> None:
+        """What waits for a child and can't be trusted to be ours any more is not begun."""
+        late = [one for one in self.crew.unplaced if now > self.turns.leases.get(one.job.token, now)]
+        for one in late:
+            self.crew.unplaced.remove(one)
+            self.crew.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error="it had not begun"))
+
+    def _judge(self, child: Child, current: Assignment, now: float) -> None:
+        if current.timeout_s is not None and now - current.started > current.timeout_s:
+            self.end(child, Outcome.TIMED_OUT, "Hard timeout exceeded")
+        elif current.stall_s is not None and now - current.moved > current.stall_s:
+            self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
+        elif current.memory_bytes is not None:
+            self._weigh(child, current, current.memory_bytes)
+
+    def _weigh(self, child: Child, current: Assignment, limit_bytes: int) -> None:
+        used = memory.anonymous_bytes(child.pid) - current.base_bytes
+        current.peak_bytes = max(current.peak_bytes, used)
+        if used > limit_bytes and self._is_its_own(child, limit_bytes):
+            current.verdict = (
+                Outcome.OUT_OF_MEMORY,
+                f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}",
+            )
+            child.signal(signal.SIGKILL)
+
+    def _is_its_own(self, child: Child, limit_bytes: int) -> bool:
+        """Not pages counted twice. A child's share of what it has from its zygote is as large as the zygote's own."""
+        inherited_bytes = memory.own_proportional_bytes(child.nursery.process.pid)
+        return memory.proportional_bytes(child.pid) - inherited_bytes > limit_bytes
+
+    def end(self, child: Child, outcome: Outcome, error: str) -> None:
+        """SIGTERM now, SIGKILL after a while."""
+        if outcome is Outcome.TIMED_OUT:
+            _log.warning("Job %s timed out", child.given[0].job.id)
+        child.given[0].verdict = (outcome, error)
+        child.given[0].term_sent = time.monotonic()
+        child.signal(signal.SIGTERM)
+
+    def _insist(self, child: Child, current: Assignment, now: float) -> None:
+        if current.term_sent is None or now - current.term_sent > KILL_AFTER_S:
+            child.signal(signal.SIGKILL)
+
+    def _fence(self, child: Child) -> None:
+        """Its lease can't be trusted any more: somebody else may run it soon.
+
+        The lease stays known until the end is written: what is unknown would be adopted, and run beside the dying.
+        """
+        _log.error("job %s: its lease could not be renewed in time; its process is killed", child.given[0].job.id)
+        child.given[0].verdict = (Outcome.LOST, "Worker died unexpectedly")
+        child.signal(signal.SIGKILL)

@@ -1,0 +1,95 @@
+"""The commands that run jobs, as processes; what workers do is tried in tests/processes and tests/spec."""
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import outlive
+from outlive import db
+from outlive.states import State
+from tests import faults
+from tests.cli.world import Cli, ended
+from tests.waiting import eventually
+
+Start = Callable[..., "subprocess.Popen[str]"]
+TARGET = "tests.faults:app"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts commands and ends those that still run."""
+    started: list[subprocess.Popen[str]] = []
+
+    def make(url: str, *words: object) -> "subprocess.Popen[str]":
+        started.append(Cli(url).process(*words))
+        return started[-1]
+
+    yield make
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def enqueued(url: str) -> outlive.Job[int]:
+    app = outlive.App(url)
+    task = app.task(faults.add.function)
+    return task.enqueue(20, 22)
+
+
+def test_a_worker_runs_jobs_and_ends_well_when_it_is_told_to(database_url: str, start: Start) -> None:
+    job = enqueued(database_url)
+    worker = start(database_url, "worker", TARGET, "--slots", 1, "--name", "crawler-1")
+    assert job.result(timeout=20) == 42
+    worker.send_signal(signal.SIGTERM)
+    ran = ended(worker)
+    assert (ran.code, ran.out) == (0, "")
+    assert f"Job {job.id} completed successfully" in ran.err
+    assert "crawler-1" in ran.err
+
+
+def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start: Start) -> None:
+    job = enqueued(database_url)
+    worker = start(database_url, "worker", TARGET, "--slots", 1, "--quiet")
+    assert job.result(timeout=20) == 42
+    worker.send_signal(signal.SIGINT)
+    ran = ended(worker)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_a_worker_serves_only_the_queues_it_is_told_to(database_url: str, start: Start) -> None:
+    app = outlive.App(database_url)
+    task = app.task(faults.add.function)
+    elsewhere, here = task.using(queue="slow").enqueue(1, 1), task.using(queue="fast").enqueue(1, 2)
+    start(database_url, "worker", TARGET, "--slots", 1, "--queues", "fast")
+    assert here.result(timeout=20) == 3
+    assert elsewhere.status() is State.PENDING
+
+
+def test_up_brings_the_schema_and_works(empty_database_url: str, start: Start) -> None:
+    up = start(empty_database_url, "up", TARGET, "--slots", 1)
+    with db.connect(empty_database_url) as connection:
+        eventually(
+            lambda: connection.execute("select to_regclass('outlive.waiting')").fetchone() != (None,), within_s=20
+        )
+    assert enqueued(empty_database_url).result(timeout=20) == 42
+    up.send_signal(signal.SIGTERM)
+    assert ended(up).code == 0
+
+
+def test_an_app_that_is_not_there_is_exit_code_3(database_url: str, start: Start) -> None:
+    ran = ended(start(database_url, "worker", "tests.nowhere:app"))
+    assert ran.code == 3
+    assert "tests.nowhere" in ran.err
+
+
+def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url: str, start: Start) -> None:
+    ran = ended(start(empty_database_url, "worker", TARGET))
+    assert ran.code == 5
+    assert "outlive migrate" in ran.err
+
+
+def test_wrong_slots_are_wrong_use(database_url: str, start: Start) -> None:
+    assert ended(start(database_url, "worker", TARGET, "--slots", 0)).code == 2

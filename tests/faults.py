@@ -1,0 +1,474 @@
+"""Jobs that go wrong in every way we know, as an app that workers import. The product has no such hooks."""
+
+import asyncio
+import ctypes
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+
+import outlive
+from outlive.talk import Done, Progress, frame
+
+app = outlive.App()
+
+
+@app.task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@app.task
+async def add_slowly(a: int, b: int) -> int:
+    await asyncio.sleep(0.01)
+    return a + b
+
+
+@app.task(recycle_after=10000)
+def warm(n: int = 0) -> int:
+    return os.getpid()
+
+
+@app.task
+def own_pid() -> list[int]:
+    return [os.getpid(), os.getpgid(0), os.getsid(0), os.getppid()]
+
+
+@app.task(preload=False)
+def cold() -> list[int]:
+    return [os.getpid(), "tests.only_when_preloaded" in sys.modules]
+
+
+@app.task(backoff=0)
+def segfault() -> None:
+    print("the last words before the segfault", flush=True)
+    ctypes.string_at(0)
+
+
+@app.task(backoff=0)
+def die_by(name: str) -> None:
+    os.kill(os.getpid(), getattr(signal, name))
+    time.sleep(60)
+
+
+@app.task(backoff=0)
+def exit_with(code: int) -> None:
+    os._exit(code)
+
+
+@app.task(backoff=0, max_attempts=2)
+def raise_error(message: str = "no") -> None:
+    raise ValueError(message)
+
+
+@app.task(backoff=0, max_attempts=2)
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def hang() -> None:
+    time.sleep(600)
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def hold_the_gil() -> None:
+    ctypes.PyDLL(None).sleep(600)
+
+
+@app.task(max_attempts=1)
+def stop_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@app.task(memory="64MB", max_crashes=1)
+def eat_memory() -> None:
+    eaten = []
+    while True:
+        eaten.append(b"x" * 4_000_000)
+        time.sleep(0.01)
+
+
+@app.task(max_attempts=1)
+def raise_memory_error() -> None:
+    raise MemoryError("no more")
+
+
+@app.task(max_attempts=1)
+def stall() -> None:
+    time.sleep(600)
+
+
+@app.task
+def leave_grandchildren(path: str, stay: bool = False) -> None:
+    """A plain child, and one that forked twice and has a session of its own."""
+    plain = subprocess.Popen(["sleep", "600"])
+    script = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
+    script += f"  open({path!r}, 'w').write(str(os.getpid()))\n  time.sleep(600)\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    while not Path(path).exists() or not Path(path).read_text():
+        time.sleep(0.01)
+    Path(path + ".plain").write_text(str(plain.pid))
+    while stay:
+        time.sleep(1)
+
+
+@app.task
+def kill_parent() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+@app.task
+def flood(megabytes: int) -> str:
+    block = b"x" * 1_000_000
+    for _ in range(megabytes):
+        os.write(1, block)
+    os.write(1, b"the end")
+    return "done"
+
+
+@app.task(max_attempts=1)
+def return_this(kind: str) -> object:
+    match kind:
+        case "huge":
+            return "x" * 50_000_000
+        case "nan":
+            return float("nan")
+        case "nul":
+            return "a\0b"
+        case "surrogate":
+            return "\ud800"
+        case "object":
+            return object()
+        case _:
+            return {1, 2, 3}
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("nor that")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@app.task(max_attempts=1)
+def raise_unprintable() -> None:
+    raise Unprintable
+
+
+@app.task(max_attempts=1)
+def raise_huge() -> None:
+    raise ValueError("y" * 20_000_000 + "\0\ud800")
+
+
+@app.task(max_attempts=1)
+def exhaust_descriptors() -> int:
+    kept = []
+    try:
+        while True:
+            kept.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return len(kept)
+
+
+@app.task(backoff=0)
+def step_by_step(steps: int) -> object:
+    context = outlive.current()
+    start = context.last_checkpoint or 0
+    assert isinstance(start, int)
+    context.progress(start + 1, steps, f"step {start + 1}")
+    context.checkpoint(start + 1)
+    if start + 1 < steps:
+        raise ValueError("one step at a time")
+    return [context.attempt, context.last_checkpoint]
+
+
+@app.task
+def wait_for(path: str) -> str:
+    """Run until a file is there, or until told to stop."""
+    Path(path + f".{os.getpid()}.started").touch()
+    context = outlive.current()
+    while not Path(path).exists():
+        if context.stopping:
+            return "stopped by itself"
+        time.sleep(0.01)
+    return "seen"
+
+
+@app.task
+def clean_up(path: str) -> None:
+    """Ignore `stopping`; SIGTERM raises Stopped, and `finally` runs."""
+    Path(path + ".started").touch()
+    try:
+        time.sleep(600)
+    finally:
+        Path(path).write_text("cleaned up")
+
+
+@app.task
+def spawn_more(n: int) -> list[object]:
+    jobs = [add.enqueue(i, i) for i in range(n)]
+    return [*(str(job.id) for job in jobs), add.enqueue(20, 22).result(timeout=20)]
+
+
+@app.task
+def many_threads(n: int) -> int:
+    threads = [threading.Thread(target=time.sleep, args=(0.1,)) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return n
+
+
+@app.task(max_attempts=3)
+def retry_after(seconds: float) -> None:
+    raise outlive.Retry("later", after=seconds)
+
+
+@app.task
+def give_up() -> None:
+    raise outlive.Fail("never again")
+
+
+@app.task
+def not_needed() -> None:
+    raise outlive.Cancel("somebody else did it")
+
+
+@app.task(recycle_after=2)
+def lukewarm() -> int:
+    return os.getpid()
+
+
+@app.task
+def own_command() -> str:
+    return Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+@app.task(preload=False)
+def own_command_cold() -> str:
+    return Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+@app.task(backoff=0)
+def complain_and_exit(code: int) -> None:
+    print("the complaint on stderr", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@app.task
+def flood_for_ever(path: str) -> None:
+    Path(path).touch()
+    while True:
+        os.write(2, b"flood" * 10_000)
+
+
+@app.task(memory="64MB", max_crashes=1)
+def feed_a_grandchild() -> None:
+    script = "import time\neaten = []\nwhile True:\n eaten.append(b'x' * 4_000_000)\n time.sleep(0.01)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+kept: list[bytes] = []
+
+
+@app.task(memory="64MB", max_crashes=1, recycle_after=100)
+def use_memory(megabytes: int, keep: bool = False) -> int:
+    """Warm: what it keeps is there when the next job begins, and not that job's."""
+    used = b"x" * (megabytes * 1_000_000)
+    if keep:
+        kept.append(used)
+    time.sleep(0.2)
+    return os.getpid()
+
+
+@app.task
+def own_limits() -> list[int]:
+    return [*resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_AS)[0]]
+
+
+@app.task(stall=0.5, max_attempts=1)
+def keep_moving(steps: int) -> str:
+    for step in range(steps):
+        outlive.current().progress(step, steps)
+        time.sleep(0.1)
+    return "moved"
+
+
+@app.task
+def show_progress(path: str) -> None:
+    outlive.current().progress(3, 10, "page 3")
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+@app.task
+def stop_with_progress(path: str) -> str:
+    """Its last words come together with its end, in a worker that is about to go."""
+    Path(path).touch()
+    while not outlive.current().stopping:
+        time.sleep(0.01)
+    outlive.current().checkpoint("the last")
+    return "told in time"
+
+
+@app.task(timeout=None)
+def ignore_all(path: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def pay(url: str, how: str, hold_s: float = 0.0) -> None:
+    """An effect and the completion, in the job's own transaction."""
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into effects values (%s)", [how])
+        outlive.current().complete(connection, {"paid": how})
+        time.sleep(hold_s)
+        match how:
+            case "roll back":
+                connection.rollback()
+            case "raise":
+                raise ValueError("after the completion")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(recycle_after=10000)
+def leave_a_mark(folder: str, n: int) -> None:
+    """One byte for each time that it runs."""
+    with Path(folder, str(n)).open("ab") as file:
+        file.write(b"x")
+
+
+@app.task(backoff=0, retry_on=KeyError, fail_on=LookupError, max_attempts=3)
+def look_up(kind: str) -> None:
+    raise {"key": KeyError, "index": IndexError, "other": ValueError}[kind](kind)
+
+
+@app.task(backoff=0)
+def fail_always() -> None:
+    raise RuntimeError("as always")
+
+
+@app.task(backoff=0)
+def third_time_lucky() -> str:
+    """It raises, then it kills its process, then it succeeds."""
+    context = outlive.current()
+    print(f"this is attempt {context.attempt}", flush=True)
+    if context.attempt == 1:
+        raise ValueError("not the first time")
+    if context.attempt == 2:
+        ctypes.string_at(0)
+    context.progress(1, 1, "lucky")
+    return "lucky"
+
+
+@app.task
+def draw() -> float:
+    return random.random()
+
+
+@app.task
+def own_oom_score() -> int:
+    return int(Path("/proc/self/oom_score_adj").read_text())
+
+
+@app.task
+def length_of(text: str) -> int:
+    return len(text)
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def say_garbage(kind: str) -> None:
+    """Write to its own socket what no child says."""
+    token = outlive.current().token
+    said = {
+        "noise": b"\0\0\0\5noise",
+        "long frame": b"\xff" * 100_000,
+        "wrong token": frame(Done(token + 1, "succeeded")),
+        "no outcome": frame(Done(token, "excellent")),
+        "no json": frame(Done(token, "succeeded", result=b"{")),
+        "no number": frame(Done(token, "succeeded", peak_memory_bytes=2**63)),
+        "bad progress": frame(Progress(token, None, None, "a\0b", b"{")),
+    }[kind]
+    for path in sockets_of(os.getpid()):
+        os.write(int(Path(path).name), said)
+    if kind != "bad progress":
+        time.sleep(600)
+
+
+@app.task(max_attempts=1)
+def say_too_much(kind: str) -> str:
+    if kind == "progress":
+        outlive.current().progress(message="m" * 100_000_000)
+    else:
+        outlive.current().checkpoint("c" * 70_000_000)
+    return "said"
+
+
+@app.task(max_attempts=1)
+def close_output() -> str:
+    os.close(1)
+    os.close(2)
+    return "quiet"
+
+
+@app.task(recycle_after=50, backoff=0)
+def work_a_little(n: int) -> int:
+    time.sleep(0.005)
+    return n
+
+
+@app.task
+def open_sockets() -> list[str]:
+    """Those of this process and of the zygote."""
+    return [path for pid in (os.getpid(), os.getppid()) for path in sockets_of(pid)]
+
+
+def sockets_of(pid: int) -> list[str]:
+    paths = [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    return [path for path in paths if os.path.islink(path) and os.readlink(path).startswith("socket:")]
+
+
+@app.task(recycle_after=100)
+def wait_warm(path: str) -> int:
+    Path(path + ".started").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@app.task(timeout=0.5, max_attempts=1)
+def stop_parent() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+@app.task
+def orphan_and_wait(path: str) -> None:
+    """Leave grandchildren, and stay."""
+    leave_grandchildren.function(path)
+    time.sleep(600)

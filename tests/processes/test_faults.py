@@ -1,0 +1,458 @@
+"""The matrix of faults, as far as one worker goes: the number in each docstring is the fault's."""
+
+import importlib
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+import outlive
+from outlive import config, db, kernel
+from outlive.states import Outcome, State
+from tests import faults
+from tests.processes.conftest import Proxy, Worker, alive
+from tests.processes.test_running import attempts, finished
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+def begun(folder: Path, name: str) -> int:
+    """The process of a `wait_for` that has begun."""
+    (path,) = eventually(lambda: list(folder.glob(f"{name}.*.started")), within_s=20, what=f"{name} begins")
+    return int(path.suffixes[-2][1:])
+
+
+def succeeded(connection: db.Connection) -> tuple[int, int]:
+    """How many attempts have succeeded, and of how many jobs."""
+    row = connection.execute(
+        "select count(*), count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
+    ).fetchone()
+    assert row
+    return row[0], row[1]
+
+
+def terminate(admin: psycopg.Connection[Any], *, keep: int = 0, query: str = "%") -> None:
+    """End our sessions on this database, but not the one that the test looks through."""
+    admin.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+        " and application_name = 'outlive' and pid <> %s and query ilike %s",
+        [keep, query],
+    )
+
+
+@pytest.fixture
+def admin(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url, autocommit=True, application_name="admin") as connection:
+        yield connection
+
+
+# Processes
+
+
+def test_a_killed_child_is_recorded_at_once(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+    """1"""
+    start()
+    job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / "never"))
+    pid = begun(tmp_path, "never")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: attempts(connection, job), within_s=1, what="the death is recorded")
+    assert attempts(connection, job)[0].signal == "SIGKILL"
+
+
+def test_a_supervisor_killed_at_any_moment_loses_nothing(start: Start, connection: db.Connection) -> None:
+    """3"""
+    jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(1000))
+    chance = random.Random(3)
+    settings = {"lease_s": "2", "sweep_s": "1", "max_losses": "none"}
+    for _ in range(3):
+        before = succeeded(connection)[0]
+        worker = start(**settings)
+        most = before + chance.randrange(1, 200)
+        eventually(lambda: succeeded(connection)[0] >= most, within_s=20, what="some are done")  # noqa: B023
+        worker.process.kill()
+        worker.process.wait()
+    start(**settings)
+    eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=60, what="all are done")
+    assert succeeded(connection) == (len(jobs), len(jobs))
+
+
+def test_nothing_outlives_a_killed_supervisor(start: Start, tmp_path: Path) -> None:
+    """4, 13"""
+    worker = start()
+    faults.ignore_all.enqueue(str(tmp_path / "deaf"))
+    faults.orphan_and_wait.enqueue(str(tmp_path / "grandchild"))
+    eventually(lambda: (tmp_path / "deaf").exists() and (tmp_path / "grandchild.plain").exists(), within_s=20)
+    tree = worker.tree()
+    assert int((tmp_path / "grandchild").read_text()) in tree
+    worker.process.kill()
+    worker.process.wait()
+    eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what="the tree is gone")
+
+
+def test_a_killed_zygote_costs_losses_and_is_made_anew(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+    """4b, 13"""
+    worker = start()
+    job = faults.orphan_and_wait.using(max_losses=1).enqueue(str(tmp_path / "grandchild"))
+    eventually((tmp_path / "grandchild.plain").exists, within_s=20)
+    below = [int((tmp_path / name).read_text()) for name in ("grandchild", "grandchild.plain")]
+    os.kill(worker.zygote(), signal.SIGKILL)
+    killed = time.monotonic()
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    assert time.monotonic() - killed < 5
+    assert finished(job, State.QUARANTINED) is State.QUARANTINED
+    assert [one.outcome for one in attempts(connection, job)] == [Outcome.LOST]
+    assert not any(alive(pid) for pid in below)
+    assert worker.process.poll() is None
+
+
+def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, connection: db.Connection) -> None:
+    """4b"""
+    worker = start(max_losses="none")
+    jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(400))
+    for part in range(1, 4):
+        eventually(lambda: succeeded(connection)[0] >= part * 100, within_s=30, what="some are done")  # noqa: B023
+        os.kill(eventually(lambda: next(zygotes(worker), 0), within_s=10), signal.SIGKILL)
+    eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=40, what="all are done")
+    assert succeeded(connection) == (len(jobs), len(jobs))
+    eventually(lambda: len(kernel.children_of(next(zygotes(worker)))) >= 4, what="all slots are there again")
+
+
+def test_a_stopped_zygote_goes_on(start: Start, connection: db.Connection) -> None:
+    """4b, 7"""
+    worker = start(slots=1)
+    job = faults.stop_parent.enqueue()
+    assert finished(job) is State.FAILED
+    assert attempts(connection, job)[0].outcome is Outcome.TIMED_OUT
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    assert worker.process.poll() is None
+
+
+def zygotes(worker: Worker) -> Iterator[int]:
+    try:
+        yield worker.zygote()
+    except StopIteration:
+        return
+
+
+def test_the_memory_of_all_of_a_jobs_processes_counts(start: Start, connection: db.Connection) -> None:
+    """10"""
+    start()
+    job = faults.feed_a_grandchild.enqueue()
+    assert finished(job) is State.QUARANTINED
+    (only,) = attempts(connection, job)
+    assert only.outcome is Outcome.OUT_OF_MEMORY
+    assert (only.peak_memory_bytes or 0) > 64_000_000
+
+
+def test_the_kernel_prefers_to_kill_the_child(start: Start) -> None:
+    """11"""
+    worker = start()
+    own = int(Path(f"/proc/{worker.pid}/oom_score_adj").read_text())
+    assert faults.own_oom_score.enqueue().result(timeout=20) > own
+
+
+def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(start: Start) -> None:
+    """14"""
+    group = PIDS / f"outlive-test-{uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup that limits processes can be made here: {error}")
+    worker = start(slots=2)
+    try:
+        for pid in (worker.pid, *worker.tree()):
+            (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text((group / "pids.current").read_text())
+        jobs = [faults.add.enqueue(n, n) for n in range(8)]
+        eventually(lambda: "no new child" in worker.log(), within_s=20, what="it says so")
+        (group / "pids.max").write_text("max")
+        assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(8)]
+        assert "children can be made again" in worker.log()
+    finally:
+        worker.stop()
+        group.rmdir()
+
+
+def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connection: db.Connection) -> None:
+    """18"""
+    worker = start(slots=2)
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    usual = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+    opened = {int(name) for name in os.listdir(f"/proc/{worker.pid}/fd")}
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (max(opened) + 1, usual[1]))
+    jobs = [faults.add.enqueue(n, n) for n in range(20)]
+    eventually(lambda: "no new child" in worker.log(), within_s=20, what="it says so")
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, usual)
+    assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
+    eventually(lambda: len(os.listdir(f"/proc/{worker.pid}/fd")) <= len(opened) + 3, what="none has leaked")
+
+
+def test_a_flood_does_not_grow_the_supervisor(start: Start) -> None:
+    """15"""
+    worker = start()
+    assert faults.flood.enqueue(500).result(timeout=60) == "done"
+    peak = next(line for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines() if "VmHWM" in line)
+    assert int(peak.split()[1]) < 120_000
+
+
+def test_what_is_too_large_to_say_fails_the_job_or_is_cut(start: Start, connection: db.Connection) -> None:
+    """16"""
+    start()
+    long, much = faults.say_too_much.enqueue("progress"), faults.say_too_much.enqueue("checkpoint")
+    assert long.result(timeout=30) == "said"
+    assert finished(much) is State.FAILED
+    assert "more than a job may say at once" in (attempts(connection, much)[0].error or "")
+
+
+def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: db.Connection) -> None:
+    """17"""
+    worker = start(slots=2)
+    nonsense = ("noise", "long frame", "wrong token", "no outcome")
+    killed = [faults.say_garbage.enqueue(kind) for kind in nonsense]
+    refused = [faults.say_garbage.enqueue(kind) for kind in ("no json", "no number")]
+    others = [faults.add.enqueue(n, n) for n in range(5)]
+    assert {finished(job) for job in killed} == {State.QUARANTINED}
+    assert {finished(job) for job in refused} == {State.FAILED}
+    assert [other.result(timeout=20) for other in others] == [2 * n for n in range(5)]
+    assert all("its process" in (attempts(connection, job)[0].error or "") for job in killed)
+    assert all("can't be written" in (attempts(connection, job)[0].error or "") for job in refused)
+    assert worker.log().count("it is killed") == len(killed)
+
+
+def test_progress_that_cannot_be_written_harms_nobody(start: Start) -> None:
+    """17"""
+    start()
+    assert finished(faults.say_garbage.enqueue("bad progress")) is State.SUCCEEDED
+    assert faults.step_by_step.enqueue(2).result(timeout=20) == [2, 2]
+
+
+def test_a_job_may_close_its_output(start: Start) -> None:
+    """17"""
+    start()
+    assert faults.close_output.enqueue().result(timeout=20) == "quiet"
+
+
+def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Path) -> None:
+    """20"""
+    within = ["unshare", "--fork", "--pid", "--mount-proc"]
+    if os.spawnvp(os.P_WAIT, within[0], [*within, "true"]) != 0:
+        pytest.skip("no PID namespace can be made here")
+    worker = start(within=within)
+    (init,) = kernel.children_of(worker.pid)
+    faults.leave_grandchildren.enqueue(str(tmp_path / "grandchild")).result(timeout=20)
+    assert faults.kill_parent.using(max_losses=1).enqueue().status() is State.PENDING
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    eventually(lambda: all(alive(pid) for pid in kernel.descendants_of(init)), what="no zombie is left")
+    os.kill(init, signal.SIGTERM)
+    assert worker.process.wait(20) == 0
+    assert "stopped" in worker.log()
+
+
+def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.Connection) -> None:
+    """21"""
+    worker = start(slots=1)
+    zygote = worker.zygote()
+    eventually(lambda: kernel.children_of(zygote))
+    os.kill(zygote, signal.SIGSTOP)  # From now on there are no new children.
+    first, second = faults.add.enqueue(1, 1), faults.add.enqueue(2, 2)
+
+    def claimed() -> bool:
+        os.kill(zygote, signal.SIGSTOP)  # The worker wakes it now and then.
+        return first.status() is State.SUCCEEDED and second.status() is State.RUNNING
+
+    eventually(claimed, within_s=20, what="it is claimed")
+    assert worker.stop(within_s=20) == 0
+    assert second.status() is State.PENDING
+    assert [one.outcome for one in attempts(connection, second)] == [Outcome.RELEASED]
+
+
+def test_a_worker_can_be_stopped_while_it_starts(start: Start, tmp_path: Path) -> None:
+    """21"""
+    (tmp_path / "slow.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(600)\n")
+    worker = start(target="slow:app", wait=False, folder=tmp_path)
+    eventually((tmp_path / "importing").exists, within_s=20)
+    assert worker.stop(within_s=10) == 0
+
+
+def test_an_app_that_cannot_be_imported_harms_no_job(start: Start) -> None:
+    """22"""
+    job = faults.add.enqueue(1, 1)
+    worker = start(target="tests.no_such_module:app", wait=False)
+    assert worker.process.wait(30) == 3
+    assert job.status() is State.PENDING
+    start()
+    assert job.result(timeout=20) == 2
+
+
+# The database and the way to it
+
+
+def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """30"""
+    start(lease_s="20")
+    jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(4000))
+    last = 0
+    while last < len(jobs):
+        terminate(admin, keep=connection.info.backend_pid)
+        goal = min(last + 150, len(jobs))
+        last = eventually(lambda: (n := succeeded(connection)[1]) >= goal and n, within_s=15)  # noqa: B023
+    assert succeeded(connection) == (len(jobs), len(jobs))
+    assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
+
+
+def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
+    start: Start, database_url: str, tmp_path: Path
+) -> None:
+    """31"""
+    with Proxy(database_url, tmp_path) as proxy:
+        worker = start(url=proxy.url, grace_s="6")
+        faults.clean_up.enqueue(str(tmp_path / "out"))
+        eventually((tmp_path / "out.started").exists, within_s=20)
+        proxy.freeze()
+        tree = worker.tree()
+        assert worker.stop(within_s=14) == 0
+        assert (tmp_path / "out").read_text() == "cleaned up"
+        assert not any(alive(pid) for pid in tree)
+
+
+def test_a_worker_that_gets_no_connection_waits_for_one(
+    start: Start, database_url: str, admin: psycopg.Connection[Any]
+) -> None:
+    """37"""
+    role = sql.Identifier(f"limited_{uuid4().hex[:8]}")
+    admin.execute(sql.SQL("create role {} login in role outlive_worker").format(role))
+    try:
+        worker = start(url=make_conninfo(database_url, user=role.as_string().strip('"')))
+        assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+        admin.execute(sql.SQL("alter role {} connection limit 0").format(role))
+        terminate(admin)
+        job = faults.add.enqueue(2, 2)
+        eventually(lambda: "too many connections" in worker.log(), what="it says so")
+        assert worker.process.poll() is None
+        admin.execute(sql.SQL("alter role {} connection limit -1").format(role))
+        assert job.result(timeout=20) == 4
+        worker.stop()
+    finally:
+        admin.execute(sql.SQL("drop role {}").format(role))
+
+
+def test_short_timeouts_of_the_database_stop_no_work(start: Start, admin: psycopg.Connection[Any]) -> None:
+    """38"""
+    jobs = faults.app.enqueue_many(faults.warm.job(n) for n in range(300))
+    name = sql.Identifier(str(conninfo_to_dict(admin.info.dsn)["dbname"]))
+    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
+        admin.execute(sql.SQL("alter database {} set {} = '50ms'").format(name, sql.Identifier(setting)))
+    start()
+    eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs[-3:]), within_s=20)
+
+
+def test_a_worker_that_lost_its_listener_still_begins_at_once(start: Start, admin: psycopg.Connection[Any]) -> None:
+    """41"""
+    start()
+    eventually(lambda: admin.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
+    terminate(admin, query="listen%")
+    enqueued = time.monotonic()
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    assert time.monotonic() - enqueued < 2.5
+
+
+def test_arguments_of_10_megabytes_are_refused_with_a_sentence() -> None:
+    """44"""
+    with pytest.raises(outlive.BadArguments, match="bytes"):
+        faults.length_of.enqueue("x" * 10_000_000)
+
+
+def test_arguments_as_large_as_they_may_be_arrive(start: Start) -> None:
+    """44"""
+    start()
+    assert faults.length_of.enqueue("x" * 1_000_000).result(timeout=20) == 1_000_000
+
+
+# Reloading, and what a fork must not share
+
+CHANGING = "import outlive\napp = outlive.App()\n@app.task(recycle_after=100)\ndef version() -> int:\n    return {n}\n"
+WAITING = """
+import pathlib, time
+@app.task(recycle_after=100)
+def wait(path: str) -> int:
+    pathlib.Path(path + ".started").touch()
+    while not pathlib.Path(path).exists():
+        time.sleep(0.01)
+    return version.function()
+"""
+
+
+@pytest.fixture
+def changing(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module whose app changes under its worker."""
+    name = f"changing_{uuid4().hex[:8]}"
+    (tmp_path / f"{name}.py").write_text(CHANGING.format(n=1) + WAITING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    module = importlib.import_module(name)
+    module.app.config = config.load(flags={"database_url": database_url})
+    yield module
+    module.app.connections.close()
+
+
+def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing: Any, tmp_path: Path) -> None:
+    name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"
+    worker = start(target=f"{name}:app", folder=tmp_path, slots=2)
+    old = worker.zygote()
+    waiting = changing.wait.enqueue(str(tmp_path / "go"))
+    eventually((tmp_path / "go.started").exists, within_s=20)
+    assert changing.version.enqueue().result(timeout=20) == 1
+    source.write_text("import no_such_module\n")
+    worker.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "the old one stays" in worker.log(), within_s=20)
+    assert changing.version.enqueue().result(timeout=20) == 1
+    source.write_text(CHANGING.format(n=2) + WAITING)
+    worker.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "imported anew: 2 tasks" in worker.log(), within_s=20)
+    assert changing.version.enqueue().result(timeout=20) == 2
+    (tmp_path / "go").touch()
+    assert waiting.result(timeout=20) == 1
+    eventually(lambda: not alive(old), what="the old zygote and its children go")
+    assert worker.stop() == 0
+
+
+def test_threads_of_the_app_are_named_in_a_warning(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import outlive, threading, time\napp = outlive.App()\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    worker = start(target="threaded:app", folder=tmp_path)
+    eventually(lambda: "has started threads at import" in worker.log())
+
+
+def test_jobs_draw_different_numbers(start: Start) -> None:
+    start()
+    assert len({faults.draw.enqueue().result(timeout=20) for _ in range(5)}) == 5
+
+
+def test_zygote_and_children_have_no_socket_but_their_own(start: Start) -> None:
+    start()
+    assert len(faults.open_sockets.enqueue().result(timeout=20)) == 2
+
+
+def test_a_stopped_worker_leaves_no_process(start: Start) -> None:
+    worker = start()
+    faults.warm.enqueue().result(timeout=20)
+    tree = worker.tree()
+    assert worker.stop() == 0
+    assert not any(alive(pid) for pid in tree)

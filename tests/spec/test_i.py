@@ -1,0 +1,322 @@
+"""I — isolation, with real workers and the faulty jobs of tests/faults.py."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from outlive import Job, State, config, db, kernel, store
+from outlive.states import Outcome
+from tests import faults
+from tests.processes.conftest import Worker, alive, cmdline
+from tests.spec.conftest import Start, attempts, counters, ended, outcomes
+from tests.waiting import eventually
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes the tasks of tests/spec/written.py."""
+    path = tmp_path / "app.py"
+    monkeypatch.setenv("TESTED_APP", str(path))
+    return lambda text: cast("None", path.write_text(text))
+
+
+def asked(connection: db.Connection, task: str, args: str = "{}") -> Job[Any]:
+    """A job of a task that this process does not have."""
+    row = connection.execute("select outlive.enqueue(%s, %s)", [task, args]).fetchone()
+    assert row
+    return faults.app.get_job(row[0])
+
+
+def test_I1_the_supervisor_imports_none_of_the_users_code(
+    start: Start, write: Write, connection: db.Connection, tmp_path: Path
+) -> None:
+    seen = tmp_path / "imported by"
+    write(f"open({str(seen)!r}, 'a').write(f'{{os.getpid()}}\\n')\nimport _lsprof\n@app.task\ndef one(): return 1\n")
+    worker = start(target="tests.spec.written:app")
+    assert asked(connection, "tests.spec.written.one").result(timeout=20) == 1
+    assert seen.read_text().split() == [str(worker.zygote())]
+    mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in (worker.pid, worker.zygote())]
+    assert ["_lsprof" in one for one in mapped] == [False, True]
+
+
+def test_I2_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start: Start) -> None:
+    worker = start()
+    fresh = [faults.own_pid.enqueue().result(timeout=20) for _ in range(3)]
+    assert len({pid for pid, *_ in fresh}) == 3
+    assert all(pid == group == session and parent == worker.zygote() for pid, group, session, parent in fresh)
+    warm = [faults.lukewarm.enqueue().result(timeout=20) for _ in range(4)]
+    assert warm[0] == warm[1] != warm[2] == warm[3]
+    assert "outlive.child.zygote" in faults.own_command.enqueue().result(timeout=20)
+    assert "outlive.child.serving" in faults.own_command_cold.enqueue().result(timeout=20)
+
+
+def test_I3_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    start()
+    for_ever = faults.flood_for_ever.enqueue(str(tmp_path / "flows"))
+    eventually((tmp_path / "flows").exists)
+    neighbours = [faults.add.enqueue(n, 1) for n in range(20)]
+    assert faults.flood.enqueue(100).result(timeout=30) == "done"
+    assert [job.result(timeout=20) for job in neighbours] == [n + 1 for n in range(20)]
+    assert for_ever.status() is State.RUNNING
+    for_ever.cancel()
+    ended(for_ever, State.CANCELLED)
+    kept = attempts(connection, for_ever)[0].output or ""
+    assert 60_000 < len(kept) <= 64 * 1024
+    assert set(kept) == set("flood")
+
+
+def test_I4_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db.Connection) -> None:
+    worker = start()
+    assert config.load(environ={}).timeout_s == 3600
+    polite, deaf, locked = (task.enqueue() for task in (faults.hang, faults.ignore_sigterm, faults.hold_the_gil))
+    unlimited = faults.stall.using(timeout=None).enqueue()
+    for job in (polite, locked, deaf):
+        ended(job, State.FAILED)
+        (only,) = attempts(connection, job)
+        assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout exceeded")
+        assert only.started_at
+        took_s = (only.ended_at - only.started_at).total_seconds()
+        assert 5.4 <= took_s < 9 if job is deaf else 0.5 <= took_s < 9
+        assert counters(connection, job) == (1, 0, 0)
+        assert f"Job {job.id} timed out" in worker.log()
+    assert unlimited.status() is State.RUNNING
+    unlimited.cancel()
+    ended(unlimited, State.CANCELLED)
+
+
+def test_I4_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
+    worker = start()
+    job = faults.leave_grandchildren.using(timeout=1.5).enqueue(str(tmp_path / "pid"), stay=True)
+    eventually((tmp_path / "pid.plain").exists)
+    pids = [int((tmp_path / name).read_text()) for name in ("pid", "pid.plain")]
+    assert all(alive(pid) for pid in pids)
+    eventually(lambda: f"Job {job.id} timed out" in worker.log())
+    eventually(lambda: not any(alive(pid) for pid in pids), within_s=2)
+
+
+def test_I5_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: db.Connection) -> None:
+    start()
+    for job, signal_name, exit_code in (
+        (faults.complain_and_exit.using(max_crashes=1).enqueue(3), None, 3),
+        (faults.complain_and_exit.using(max_crashes=1).enqueue(0), None, 0),
+        (faults.die_by.using(max_crashes=1).enqueue("SIGABRT"), "SIGABRT", None),
+    ):
+        ended(job, State.QUARANTINED)
+        (only,) = attempts(connection, job)
+        assert (only.outcome, only.signal, only.exit_code) == (Outcome.CRASHED, signal_name, exit_code)
+        if signal_name is None:
+            assert "the complaint on stderr" in (only.output or "")
+
+
+def test_I6_memory_is_limited_for_the_whole_process_tree(start: Start, connection: db.Connection) -> None:
+    start()
+    for job in (faults.eat_memory.enqueue(), faults.feed_a_grandchild.enqueue()):
+        ended(job, State.QUARANTINED)
+        (only,) = attempts(connection, job)
+        assert only.outcome is Outcome.OUT_OF_MEMORY
+        assert 64_000_000 < (only.peak_memory_bytes or 0) < 128_000_000
+        assert counters(connection, job) == (0, 1, 0)
+    core_soft, core_hard, address_space = faults.own_limits.enqueue().result(timeout=20)
+    assert (core_soft, core_hard, address_space) == (0, 0, -1)
+
+
+def test_I6_what_was_there_before_the_job_is_not_the_jobs(start: Start, connection: db.Connection) -> None:
+    start(slots=1)
+    first = faults.use_memory.enqueue(40, keep=True)
+    second = faults.use_memory.enqueue(40)
+    small = faults.use_memory.enqueue(1)
+    assert first.result(timeout=20) == second.result(timeout=20) == small.result(timeout=20)
+    before, after = (attempts(connection, job)[0].peak_memory_bytes or 0 for job in (second, small))
+    assert after < before - 30_000_000
+
+
+def test_I6_a_large_app_does_not_raise_the_limit(start: Start, write: Write, connection: db.Connection) -> None:
+    write(
+        "import time\nballast = b'x' * 200_000_000\n"
+        "@app.task(memory='64MB', max_crashes=1)\ndef eat():\n"
+        "    eaten = []\n    while True:\n        eaten.append(b'x' * 4_000_000); time.sleep(0.01)\n"
+    )
+    start(target="tests.spec.written:app")
+    job = asked(connection, "tests.spec.written.eat")
+    ended(job, State.QUARANTINED)
+    (only,) = attempts(connection, job)
+    assert only.outcome is Outcome.OUT_OF_MEMORY
+    assert "over the limit of 64,000,000" in (only.error or "")
+    used_bytes = int((only.error or "").split()[4].replace(",", ""))
+    assert 64_000_000 < used_bytes < 128_000_000
+
+
+def test_I7_plain_and_async_functions_take_and_give_json(start: Start) -> None:
+    start()
+    assert faults.add.enqueue(1, b=2).result(timeout=20) == 3
+    assert faults.add_slowly.enqueue(3, 4).result(timeout=20) == 7
+
+
+def test_I7_what_cannot_be_kept_is_a_clear_failure_at_once(start: Start, connection: db.Connection) -> None:
+    start()
+    expected = {
+        "huge": "over the limit of 1,048,576",
+        "nan": "nan",
+        "nul": "NUL",
+        "surrogate": "surrogate",
+        "object": "object",
+        "set": "set",
+    }
+    for kind, words in expected.items():
+        job = faults.return_this.using(max_attempts=5).enqueue(kind)
+        ended(job, State.FAILED)
+        (only,) = attempts(connection, job)
+        assert only.outcome is Outcome.FAILED
+        assert words.lower() in (only.error or "").lower(), kind
+
+
+def test_I8_progress_is_shown_live(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+    start()
+    job = faults.show_progress.enqueue(str(tmp_path / "go"))
+
+    def shown() -> bool:
+        (row,) = db.run(connection, store.job(job.id))
+        return (row["current"], row["total"], row["message"], row["state"]) == (3, 10, "page 3", "running")
+
+    eventually(shown, within_s=5)
+    (tmp_path / "go").touch()
+    ended(job, State.SUCCEEDED)
+
+
+def test_I8_a_checkpoint_is_handed_to_the_next_attempt(start: Start) -> None:
+    start()
+    assert faults.step_by_step.enqueue(4).result(timeout=20) == [4, 4]
+
+
+def test_I8_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.Connection) -> None:
+    worker = start()
+    moving, stalled = faults.keep_moving.enqueue(12), faults.stall.using(stall=0.5).enqueue()
+    ended(stalled, State.FAILED)
+    assert attempts(connection, stalled)[0].error == "Stalled: no progress for 0.5 s"
+    assert f"Job {stalled.id} timed out" in worker.log()
+    assert moving.result(timeout=20) == "moved"
+
+
+def test_I9_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    start()
+    polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
+    stubborn = faults.ignore_all.enqueue(str(tmp_path / "stubborn"))
+    eventually(lambda: (tmp_path / "polite.started").exists() and (tmp_path / "stubborn").exists())
+    asked_at = time.monotonic()
+    assert polite.cancel()
+    assert stubborn.cancel()
+    eventually((tmp_path / "polite").exists, within_s=1)
+    ended(polite, State.CANCELLED, within_s=2)
+    ended(stubborn, State.CANCELLED, within_s=10)
+    assert 5 <= time.monotonic() - asked_at < 8
+    assert outcomes(connection, polite) == outcomes(connection, stubborn) == [Outcome.CANCELLED]
+    assert counters(connection, stubborn) == (0, 0, 0)
+
+
+def test_I10_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start(grace_s="6", lease_s="2")
+    told = faults.stop_with_progress.enqueue(str(tmp_path / "told"))
+    polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
+    stubborn = faults.ignore_all.enqueue(str(tmp_path / "stubborn"))
+    eventually(lambda: all((tmp_path / name).exists() for name in ("told", "polite.started", "stubborn")))
+    asked_at = time.monotonic()
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(lambda: " stops: " in worker.log())
+    late = faults.add.enqueue(1, 1)
+    assert told.result(timeout=2) == "told in time"
+    eventually((tmp_path / "polite").exists)
+    assert 1 <= time.monotonic() - asked_at < 4
+    pid = int((tmp_path / "stubborn").read_text())
+    assert worker.process.wait(20) == 0
+    assert 6 <= time.monotonic() - asked_at < 9
+    assert not alive(pid)
+    for job in (polite, stubborn):
+        assert job.status() is State.PENDING
+        assert outcomes(connection, job) == [Outcome.RELEASED]
+        assert counters(connection, job) == (0, 0, 0)
+    assert (late.status(), attempts(connection, late)) == (State.PENDING, [])
+
+
+def test_I10_a_slow_database_does_not_cost_the_last_job_its_end(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start()
+    told = faults.stop_with_progress.enqueue(str(tmp_path / "told"))
+    eventually((tmp_path / "told").exists)
+    with connection.transaction():
+        connection.execute("lock table outlive.running in exclusive mode")
+        worker.process.send_signal(signal.SIGTERM)
+        eventually(lambda: f"Job {told.id} completed successfully" in worker.log())
+        eventually(lambda: not worker.tree(), what="its processes are gone")
+    assert worker.process.wait(20) == 0
+    assert told.result(timeout=0) == "told in time"
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_I10_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: int) -> None:
+    worker = start()
+    polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
+    eventually((tmp_path / "polite.started").exists)
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(lambda: " stops: " in worker.log())
+    assert worker.stop(second, within_s=3) == 0
+    assert (tmp_path / "polite").read_text() == "cleaned up"
+    assert polite.status() is State.PENDING
+
+
+def test_I11_a_worker_claims_only_tasks_that_it_has(start: Start, connection: db.Connection) -> None:
+    start()
+    strangers = [asked(connection, "shop.tasks.fetch") for _ in range(10)]
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    assert [(job.status(), attempts(connection, job)) for job in strangers] == [(State.PENDING, [])] * 10
+
+
+def reload(worker: Worker) -> None:
+    before = worker.log().count("imported anew")
+    os.kill(worker.pid, signal.SIGHUP)
+    eventually(lambda: worker.log().count("imported anew") > before)
+
+
+def test_I11_a_task_that_is_gone_is_released_for_5_s_untouched(
+    start: Start, write: Write, connection: db.Connection
+) -> None:
+    task = "@app.task(preload=False)\ndef cold(): return 'here again'\n"
+    write(task)
+    worker = start(target="tests.spec.written:app")
+    write("")
+    job = asked(connection, "tests.spec.written.cold")
+    eventually(lambda: attempts(connection, job))
+    (only,) = attempts(connection, job)
+    assert (only.outcome, job.status()) == (Outcome.RELEASED, State.PENDING)
+    assert counters(connection, job) == (0, 0, 0)
+    waits = connection.execute("select ready_at - %s between '4.9 s' and '5.1 s' from outlive.waiting", [only.ended_at])
+    assert waits.fetchone() == (True,)
+    reload(worker)
+    write(task)
+    reload(worker)
+    assert asked(connection, "tests.spec.written.cold").result(timeout=20) == "here again"
+
+
+def test_I11_a_reload_that_fails_leaves_the_old_app(start: Start, write: Write, connection: db.Connection) -> None:
+    write("@app.task\ndef version(): return 1\n")
+    worker = start(target="tests.spec.written:app")
+    write("this is no Python")
+    reload(worker)
+    assert asked(connection, "tests.spec.written.version").result(timeout=20) == 1
+    write("@app.task\ndef version(): return 2\n")
+    reload(worker)
+    assert asked(connection, "tests.spec.written.version").result(timeout=20) == 2
+    eventually(lambda: sum(b"outlive.child.zygote" in cmdline(pid) for pid in kernel.children_of(worker.pid)) == 1)
