@@ -166,7 +166,7 @@ def test_the_same_arguments_have_the_same_fingerprint_however_they_are_written(c
     ):
         asked(connection, "'task', %s::json", args)
     asked(connection, """'other', '{"a": 1, "b": [1, 2]}'""")
-    prints = values(connection, "select fingerprint from outlive.jobs order by id")
+    prints = values(connection, "select fingerprint from outlive.jobs order by created_at")
     assert prints[0] == prints[1] == prints[2]
     assert len(set(prints)) == 3
     assert {len(one) for one in prints} == {16}

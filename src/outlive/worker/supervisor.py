@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
+from outlive import db
 from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
@@ -73,9 +74,20 @@ class Supervisor:
         self.service = Service(self, url)
         self.watch = Watch(self.crew, self.turns)
         await self.crew.prepare()
-        await self.service.register()
+        await self._register()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
+
+    async def _register(self) -> None:
+        """The database was there a moment ago: one that breaks off now is asked again, and only then given up."""
+        for pause_s in RETRY_S:
+            try:
+                return await self.service.register()
+            except psycopg.OperationalError as error:
+                _log.warning("register: %s; trying again in %g s", str(error).strip(), pause_s)
+                await asyncio.sleep(pause_s)
+        with db.blamed():
+            await self.service.register()
 
     async def _work(self) -> None:
         """All services, until somebody asks to stop; then those that draining needs go on."""

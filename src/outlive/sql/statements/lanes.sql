@@ -41,9 +41,10 @@ on conflict (name) do update set queue = excluded.queue, source = excluded.sourc
   quarantine_by = excluded.quarantine_by, backoff_s = excluded.backoff_s, updated_at = excluded.updated_at;
 
 -- name: register_worker
--- A worker begins, under an id that nobody had before.
+-- A worker begins, under an id that nobody had before. Repeating it changes nothing.
 insert into outlive.workers (id, name, hostname, pid, version, queues, slots, started_at, last_seen)
-values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int, outlive.now(), outlive.now());
+values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int, outlive.now(), outlive.now())
+on conflict (id) do nothing;
 
 -- name: stop_worker
 -- A worker has ended on purpose.
