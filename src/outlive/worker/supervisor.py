@@ -82,7 +82,8 @@ class Supervisor:
         """The database was there a moment ago: one that breaks off now is asked again, and only then given up."""
         for pause_s in RETRY_S:
             try:
-                return await self.service.register()
+                await self.service.register()
+                return
             except psycopg.OperationalError as error:
                 _log.warning("register: %s; trying again in %g s", str(error).strip(), pause_s)
                 await asyncio.sleep(pause_s)
