@@ -417,8 +417,8 @@ create or replace function outlive.enqueue(
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- One job. An object is keyword arguments, an array positional ones. Returns the job's id, or the id of the unfinished
--- job that has the same dedupe key already. A job with nothing special is written here, which takes half the time; all
--- else is a batch of one.
+-- job that has the same dedupe key already. A job with nothing special is written here, which is faster; all else
+-- is a batch of one.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
