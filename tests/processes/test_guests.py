@@ -1,0 +1,148 @@
+"""Browsers, node, numpy and pools of threads in jobs with a memory limit; what they leave behind goes with the job."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlive
+from outlive import db, kernel, store
+from outlive.model import Attempt
+from outlive.states import Outcome, State
+from tests import guests
+from tests.processes.conftest import Worker, alive, cmdline
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here: Debian's package chromium")
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node here: Debian's package nodejs")
+
+
+@pytest.fixture
+def worker(start: Start) -> Worker:
+    return start(target="tests.guests:app")
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Where a browser keeps its things; most of its processes have it in their command lines."""
+    return str(tmp_path / "profile")
+
+
+def only_attempt(connection: db.Connection, job: outlive.Job[Any]) -> Attempt:
+    (only,) = eventually(lambda: db.run(connection, store.attempts(job.id)), within_s=30, what=f"{job} ends")
+    return only
+
+
+def opened(profile: str) -> list[int]:
+    """The processes of a browser that is there, as the job saw them."""
+    eventually(Path(profile + ".opened").exists, within_s=30, what="the browser is there")
+    pids = [int(word) for word in Path(profile + ".opened").read_text().split()]
+    assert len(pids) >= 4
+    return pids
+
+
+def left_of(profile: str, pids: list[int]) -> list[bytes]:
+    """What lives of a browser: those that the job saw, and those that came later."""
+    everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    marked = [pid for pid in everybody if profile.encode() in cmdline(pid)]
+    return [cmdline(pid) for pid in {*pids, *marked} if alive(pid)]
+
+
+@needs_chromium
+def test_a_browser_renders_a_page_within_a_memory_limit(worker: Worker, profile: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<p id=answer></p><script>answer.textContent = 6 * 7</script>")
+    assert '<p id="answer">42</p>' in guests.render.enqueue(profile, page.as_uri()).result(timeout=30)
+
+
+@needs_node
+def test_node_answers_within_a_memory_limit(worker: Worker) -> None:
+    assert guests.ask_node.enqueue("[3, 1, 2].sort().map(n => n * n).join()").result(timeout=30) == "1,4,9"
+
+
+def test_numpy_computes_with_its_own_threads_within_a_memory_limit(worker: Worker) -> None:
+    assert guests.solve.enqueue(500).result(timeout=30) < 1e-9
+
+
+def test_a_hundred_threads_of_a_pool_meet_within_a_memory_limit(worker: Worker) -> None:
+    assert guests.meet_in_threads.enqueue(100).result(timeout=30) == 100
+
+
+def test_jobs_draw_different_numbers_from_a_numpy_that_was_there_before_them(worker: Worker) -> None:
+    jobs = [guests.draw_numbers.enqueue() for _ in range(10)]
+    drawn = [number for job in jobs for number in job.result(timeout=30)]
+    assert len(set(drawn)) == 30
+
+
+@needs_chromium
+def test_a_browser_that_a_job_leaves_open_is_gone_with_it(worker: Worker, profile: str) -> None:
+    guests.browse.enqueue(profile, "return").result(timeout=30)
+    eventually(lambda: not left_of(profile, opened(profile)), within_s=2, what="the browser is gone")
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("then", "outcome"),
+    [
+        ("crash", Outcome.CRASHED),
+        ("be killed", Outcome.CRASHED),
+        ("stall", Outcome.TIMED_OUT),
+        ("be cancelled", Outcome.CANCELLED),
+    ],
+)
+def test_a_browser_is_gone_with_a_job_that_ends_before_it(
+    worker: Worker, connection: db.Connection, profile: str, then: str, outcome: Outcome
+) -> None:
+    job = guests.browse.using(stall=0.5 if then == "stall" else 60).enqueue(profile, then)
+    pids = opened(profile)
+    if then == "be killed":
+        kill([child for child in kernel.children_of(worker.zygote()) if set(pids) & set(kernel.descendants_of(child))])
+    elif then == "be cancelled":
+        job.cancel()
+    assert only_attempt(connection, job).outcome is outcome
+    eventually(lambda: not left_of(profile, pids), within_s=2, what="the browser is gone")
+
+
+@needs_chromium
+@pytest.mark.parametrize("dying", ["worker", "zygote"])
+def test_a_browser_is_gone_with_its_worker_and_with_its_zygote(worker: Worker, profile: str, dying: str) -> None:
+    guests.browse.enqueue(profile, "stay")
+    pids = opened(profile)
+    kill([worker.pid if dying == "worker" else worker.zygote()])
+    eventually(lambda: not left_of(profile, pids), within_s=2, what="the browser is gone")
+
+
+@needs_chromium
+def test_a_browser_with_a_growing_page_is_ended_for_its_memory(
+    worker: Worker, connection: db.Connection, profile: str
+) -> None:
+    job = guests.browse_a_growing_page.enqueue(profile)
+    ended = only_attempt(connection, job)
+    assert (ended.outcome, job.status()) == (Outcome.OUT_OF_MEMORY, State.QUARANTINED)
+    assert (ended.peak_memory_bytes or 0) > 512_000_000
+    eventually(lambda: not left_of(profile, []), within_s=2, what="the browser is gone")
+
+
+@needs_node
+@pytest.mark.parametrize("script", [guests.GROWING_SCRIPT, guests.FAMILY_SCRIPT], ids=["one", "three"])
+def test_node_is_ended_for_the_memory_that_all_its_processes_have_together(
+    worker: Worker, connection: db.Connection, tmp_path: Path, script: str
+) -> None:
+    path = tmp_path / "script.js"
+    path.write_text(script)
+    ended = only_attempt(connection, guests.run_node.enqueue(str(path), "3"))
+    assert ended.outcome is Outcome.OUT_OF_MEMORY
+    assert (ended.peak_memory_bytes or 0) > 256_000_000
+    eventually(lambda: not left_of(str(path), []), within_s=2, what="node is gone")
