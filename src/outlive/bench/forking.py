@@ -33,7 +33,7 @@ class ForkOrder:
 
     def prepare(self) -> Callable[[], Forked]:
         # As the zygote is started.
-        environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, "PYTHONMALLOC": "malloc"}
+        environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}
         words = [sys.executable, "-m", "outlive.bench.forking", self.target, str(self.seconds)]
 
         def timed() -> Forked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 import select
 import socket
 from collections import deque
@@ -46,7 +47,7 @@ class Channel:
         self._stopping = False
         self._number = 0
         self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
-        self.completed = False
+        self.worker = os.environ["_OUTLIVE_TREE"]  # Now: a job may clear its environment.
 
     def next_run(self) -> Run:
         """The next job to run; waits for it."""

@@ -26,12 +26,16 @@ class NoJob(OutliveError):
 class Context:
     """One attempt, seen from inside."""
 
-    job_id: UUID
+    _id: str
     attempt: int
     token: int
-    worker: UUID
+    worker: str
     last_checkpoint: object
     _channel: Channel
+
+    @property
+    def job_id(self) -> UUID:
+        return UUID(self._id)
 
     @property
     def stopping(self) -> bool:
@@ -55,7 +59,6 @@ class Context:
         """End this attempt as succeeded in the transaction of `connection`: all commits together, or nothing."""
         encoded = wire.encode(result, "the result")
         self._channel.send(Completing(self.token))
-        self._channel.completed = True
         connection.execute("select outlive.complete(%s, %s, %s)", (self.token, self.worker, encoded.decode()))
 
 

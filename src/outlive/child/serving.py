@@ -19,7 +19,6 @@ import termios
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-from uuid import UUID
 
 import msgspec
 
@@ -30,7 +29,7 @@ from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import Cancel, ConfigError, Fail, Retry, Stopped
 from outlive.policy import Policy
 from outlive.states import Outcome
-from outlive.talk import MARK, Done, Run
+from outlive.talk import MARK, Done, Run, frame
 
 
 class Runnable(Protocol):
@@ -45,22 +44,63 @@ class Runnable(Protocol):
 Tasks = Mapping[str, Runnable]
 MAX_ERROR_CHARS = 8_000
 MAX_STACK_CHARS = 64_000
+REHEARSALS = 20
+"""Python specialises what it has run some eight times."""
+
+
+def get_ready(stack: int) -> None:
+    """What a zygote does once, and each of its children would have to do otherwise: a page written before the fork is
+    a page that no child must copy. Whoever dies from now on leaves its stack in that descriptor.
+    """
+    faulthandler.enable(stack, all_threads=True)
+    signal.signal(signal.SIGTERM, stops.on_sigterm)
+    faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
+
+
+def rehearse() -> None:
+    """Become a child and run nothing, a few times: the interpreter has warmed up before the forks. Nobody sees it."""
+    seen = [os.dup(descriptor) for descriptor in (0, 1, 2)]
+    read, write = os.pipe()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for _ in range(REHEARSALS):
+            _settle(write)
+            ours.sendall(frame(Run(0, "", "", 1, b"[]", True, 100)))
+            channel = Channel(socket.socket(fileno=os.dup(theirs.fileno())))
+            channel.send(_attempt(_Nothing(), channel.next_run(), channel))
+    for descriptor, number in zip(seen, (0, 1, 2), strict=True):
+        os.dup2(descriptor, number)
+    for descriptor in (*seen, read, write):
+        os.close(descriptor)
+
+
+class _Nothing:
+    """A task that is rehearsed with."""
+
+    policy = Policy()
+
+    def function(self) -> None:
+        pass
 
 
 def main(tasks: Tasks, target: str, sock: int, output: int, stack: int) -> int:
-    """Become a child of its own session, with its output and stack where the supervisor finds them."""
+    """Become a child of its own session, with its output where the supervisor finds it."""
     os.setsid()
+    _settle(output)
+    return serve(tasks, target, sock, stack)
+
+
+def _settle(output: int) -> None:
+    """What the zygote had and a job must not have: its signals, its orphans, its output, its random numbers."""
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     kernel.become_subreaper()
     _plug(output)
     _reseed()
-    return serve(tasks, target, sock, stack)
 
 
 def serve(tasks: Tasks, target: str, sock: int, stack: int, first: Run | None = None) -> int:
     """Take jobs until one is the last, or nobody is left to work for."""
-    faulthandler.enable(stack, all_threads=True)
-    signal.signal(signal.SIGTERM, stops.on_sigterm)
-    faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
     channel = Channel(socket.socket(fileno=sock))
     inside.gateway = channel
     with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
@@ -92,6 +132,7 @@ def _plug(output: int) -> None:
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    os.close(nothing)
 
 
 def _reseed() -> None:
@@ -108,15 +149,14 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
     if task is None:
         return Done(run.token, Outcome.RELEASED, error=f"this worker has no task {run.task}", after_s=5.0)
     checkpoint = None if run.checkpoint is None else wire.decode(run.checkpoint)
-    worker = UUID(os.environ["_OUTLIVE_TREE"])
-    context.enter(context.Context(UUID(run.job_id), run.attempt, run.token, worker, checkpoint, channel))
+    context.enter(context.Context(run.job_id, run.attempt, run.token, channel.worker, checkpoint, channel))
     end = _ended(task, run)
     context.enter(None)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
     after = resource.getrusage(resource.RUSAGE_SELF)
-    if after.ru_maxrss > before.ru_maxrss:
+    if after.ru_maxrss > before.ru_maxrss and not run.last:
         kernel.forget_peak()
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output())
@@ -198,6 +238,7 @@ def go_on(target: str, sock: int, stack: int, note: int) -> int:
     os.close(note)
     for descriptor in (sock, stack):
         os.set_inheritable(descriptor, False)
+    get_ready(stack)
     return serve(import_app(target).tasks, target, sock, stack, run)
 
 

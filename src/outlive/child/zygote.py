@@ -31,20 +31,26 @@ class Zygote:
     def __init__(self, control: socket.socket, target: str) -> None:
         self.control, self.target = control, target
         self.children: set[int] = set()
+        pid = os.getpid()
+        self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+        """Kept open, because it is read for every job."""
+        self.stack = os.memfd_create("outlive-stack")
+        """Each child has its own under the same number."""
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def prepare(self) -> None:
         """Import the app, and make what it left in memory cheap to share."""
         kernel.become_subreaper()
-        for name in ("PYTHONMALLOC", "GLIBC_TUNABLES"):  # They were for this process; a job's own need not have them.
-            os.environ.pop(name, None)
+        os.environ.pop("GLIBC_TUNABLES", None)  # It was for this process; a job's own need not have it.
         kernel.leave_no_core_dump()  # Children inherit this, and the next.
         kernel.be_chosen_first_when_memory_ends()
         self.app = import_app(self.target)
+        serving.rehearse()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # The supervisor decides; its EOF is our end.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # The supervisor decides; its EOF is our end. So for SIGTERM:
+        serving.get_ready(self.stack)
         gc.collect()
         gc.freeze()
         self.say(Ready(facts_of(self.app), _threads()))
@@ -92,12 +98,13 @@ class Zygote:
         code = 70
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
             self.control.close()
             os.close(self.wake_read)
             os.close(self.wake_write)
-            code = serving.main(self.app.tasks, self.target, *descriptors)
+            sock, output, stack = descriptors
+            os.dup2(stack, self.stack, inheritable=False)
+            os.close(stack)
+            code = serving.main(self.app.tasks, self.target, sock, output, self.stack)
         finally:
             os._exit(code)
 
@@ -121,12 +128,17 @@ class Zygote:
 
     def kill_strays(self) -> None:
         """Whoever became our child without being forked by us belonged to a job that is dead."""
-        while strays := [pid for pid in kernel.children_of(os.getpid()) if pid not in self.children]:
+        while strays := [
+            pid for pid in map(int, os.pread(self.offspring, 65536, 0).split()) if pid not in self.children
+        ]:
             for pid in strays:
                 kernel.kill(pid)
             for pid in strays:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+
+    def all_children(self) -> list[int]:
+        return [int(pid) for pid in os.pread(self.offspring, 65536, 0).split()]
 
     def end_all(self) -> None:
         """The supervisor is gone: nobody may outlive it."""

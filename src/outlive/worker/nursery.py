@@ -28,7 +28,7 @@ class Nursery:
     def start(self) -> None:
         """Exec it, before any connection exists: no child may inherit one."""
         ours, theirs = socket.socketpair()
-        environ = {**os.environ, TREE: str(self.worker), "PYTHONMALLOC": "malloc"}
+        environ = {**os.environ, TREE: str(self.worker)}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
         with theirs:

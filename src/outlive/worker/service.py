@@ -30,7 +30,6 @@ T = TypeVar("T")
 CANCEL_LOOK_S = 0.5
 PROGRESS_S = 0.2
 SETTLE_S = 0.02
-LISTEN_S = 0.25
 
 _log = logging.getLogger("outlive.worker")
 
@@ -55,7 +54,6 @@ class Service:
         self._connection: db.AsyncConnection | None = None
         self._listener: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
-        self._asleep = False
         self.app_changed = False
 
     async def run(self, one: db.Statement[T]) -> T:
@@ -210,20 +208,12 @@ class Service:
             self.unsettled.remove(end)
 
     async def listen_once(self) -> None:
-        """Hear when something is put into the queue. Says that it sleeps only while the worker is idle."""
-        if self._listener is None or self._listener.closed or self._listener.broken:
-            listener = await db.aconnect(self.url)
-            await listener.execute("listen outlive")
-            self._listener = listener
-            self._asleep = False  # A server that has crashed does not know any more who sleeps.
-            self.supervisor.turns.notify()  # Nobody heard what came meanwhile.
-        turns = self.supervisor.turns
-        idle = turns.idle
-        if idle != self._asleep:
-            await self.run((store.sleep if idle else store.wake)(self.supervisor.id))
-            self._asleep = idle
-        async for _ in self._listener.notifies(timeout=LISTEN_S, stop_after=1):
-            turns.notify()
+        """Hear when something is put into the queue, for as long as the connection holds."""
+        self._listener = await db.aconnect(self.url)
+        await self._listener.execute("listen outlive")
+        self.supervisor.turns.notify()  # Nobody heard what came meanwhile.
+        async for _ in self._listener.notifies():
+            self.supervisor.turns.notify()
 
     def hang_up(self) -> None:
         for connection in (self._connection, self._listener):

@@ -7,6 +7,7 @@ has under this worker's name, adopts what it did not know of, and only then clai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import struct
 import time
@@ -45,7 +46,10 @@ class Turns:
         self.notified = True
         self.closing = False
         self._looked_at = 0.0
+        self._rested_at = 0.0
         self._idle_looks = 0
+        self._asleep = False
+        """The database knows that this worker wants to be notified."""
         self._unsure = False
         self._reconciled_at = time.monotonic()
         self._connection: db.AsyncConnection | None = None
@@ -68,7 +72,7 @@ class Turns:
         await self._look(connection, crew)
         offered, limit = self._offer(crew)
         if not self.ended and not offered:
-            await self._rest(crew)
+            await self._rest(connection, crew)
             return
         started = time.monotonic()
         ending, self.ended = self.ended, []
@@ -147,6 +151,9 @@ class Turns:
 
     async def _look(self, connection: db.AsyncConnection, crew: Crew) -> None:
         """Find the lanes that have something: when told so, when idle, and once a second while busy."""
+        if self._asleep and time.monotonic() - self._rested_at > LOOK_S:
+            await db.arun(connection, store.wake(self.worker))  # Busy for a while: enqueuing need not notify us.
+            self._asleep = False
         due = self.notified or time.monotonic() - self._looked_at > LOOK_S or not self.lanes
         if self.closing or not due or not (crew.capacity() or crew.room()):
             return
@@ -156,25 +163,25 @@ class Turns:
         states = await db.arun(connection, store.lanes(list(crew.tasks), queues))
         self.lanes.found(states)
 
-    async def _rest(self, crew: Crew) -> None:
-        pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
+    async def _rest(self, connection: db.AsyncConnection, crew: Crew) -> None:
+        """Wait for something to do. Whoever goes to sleep says so first, and then looks once more."""
+        pause_s = LOOK_S
         if crew.capacity():
+            if not self._asleep:
+                await db.arun(connection, store.sleep(self.worker))
+                self._asleep = self.notified = True
+                return
+            pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
             self._idle_looks += 1
-        else:
-            pause_s = LOOK_S
-        try:
+            self._rested_at = time.monotonic() + pause_s
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self.wake.wait()
-        except TimeoutError:
-            pass
-
-    @property
-    def idle(self) -> bool:
-        return self._idle_looks >= len(IDLE_PAUSES_S) - 1
 
     async def _connected(self, crew: Crew) -> db.AsyncConnection:
         if self._connection is None or self._connection.broken or self._connection.closed:
             self._connection = await db.aconnect(self.url, hot=True)
+            self._asleep = False  # A server that has crashed does not know any more who sleeps.
         if self._unsure or time.monotonic() - self._reconciled_at > self.config.renew_s:
             await self._reconcile(self._connection, crew)
         return self._connection
