@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.random  # Loaded only when it is asked for: in the job, it would be
 import outlive
 from outlive import kernel
 from tests.faults import app
+from tests.waiting import eventually
 
 __all__ = ["app"]
 
@@ -48,9 +48,12 @@ def render(profile: str, page: str) -> str:
 def browse(profile: str, then: str) -> None:
     """Open a browser that stays, say which processes it has, and do something else than close it."""
     subprocess.Popen(browser(profile, "--remote-debugging-port=0"), start_new_session=True)  # As browsers' drivers do.
-    while not Path(profile, "DevToolsActivePort").exists():
-        outlive.current().progress()
-        time.sleep(0.01)
+
+    def there() -> bool:
+        outlive.current().progress()  # It stalls only when the browser is there.
+        return Path(profile, "DevToolsActivePort").exists()
+
+    eventually(there, within_s=30)
     Path(profile + ".pids").write_text(" ".join(map(str, kernel.descendants_of(os.getpid()))))
     Path(profile + ".pids").rename(profile + ".opened")
     match then:
@@ -58,7 +61,7 @@ def browse(profile: str, then: str) -> None:
             return
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
-    time.sleep(600)
+    signal.pause()
 
 
 @app.task(memory="512MB", max_crashes=1)
