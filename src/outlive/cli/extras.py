@@ -1,11 +1,14 @@
-"""--version, and commands that hand over to a module of their own, imported only then: demo, bench."""
+"""--version, and commands that hand over to a module of their own, imported only then: demo, bench, gameday."""
 
+import secrets
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import outlive
-from outlive.cli.common import Json, app, reported
+from outlive.cli.common import Desk, Json, app, command, reported
+from outlive.errors import ConfigError
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,3 +44,43 @@ def bench(context: typer.Context) -> None:
 
     with reported(debug=False):
         raise typer.Exit(main(context.args))
+
+
+@command(app)
+def gameday(
+    desk: Desk,
+    kills: Annotated[int | None, typer.Option("--kills", min=1, help="End after so many SIGKILLs; else 200.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="End after so long instead.")] = None,
+    rate: Annotated[float, typer.Option("--rate", help="Faults a second.")] = 3.0,
+    workers: Annotated[int, typer.Option("--workers", min=2, max=50, help="How many workers are kept up.")] = 3,
+    slots: Annotated[int, typer.Option("--slots", min=1, max=100, help="How many jobs each runs at once.")] = 4,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="For the same faults again; else random.")] = None,
+    json: Json = False,
+    report: Annotated[Path | None, typer.Option("--report", help="Write gameday-SEED.md, .json, .png there.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also in a database that has jobs of others.")] = False,
+) -> None:
+    """Kill workers, jobs and sessions for a while, and see that no job is lost or done twice.
+
+    Without a database it makes a Postgres of its own, which is restarted in between and leaves nothing behind.
+    """
+    from outlive.gameday import main
+    from outlive.gameday.asked import Asked
+
+    if kills is not None and minutes is not None:
+        raise ConfigError("--kills and --minutes are both given: one of them ends the game")
+    if not 0 < rate <= 100 or (minutes is not None and minutes <= 0):
+        raise ConfigError("--rate and --minutes must be more than zero, and --rate at most 100")
+    if report is not None and report.exists() and not report.is_dir():
+        raise ConfigError(f"--report is {report}, which is not a directory")
+    asked = Asked(
+        seed=secrets.randbelow(1_000_000) if seed is None else seed,
+        kills=kills or 200,
+        minutes=minutes,
+        rate=rate,
+        workers=workers,
+        slots=slots,
+        json=json,
+        report=report,
+        force=force,
+    )
+    raise typer.Exit(main(desk.config, asked))

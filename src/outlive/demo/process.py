@@ -25,7 +25,7 @@ def worker(target: str, *, url: str, slots: int, directory: Path) -> Iterator["s
     with (directory / LOG).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "outlive", *words],
-            env=_environment(url),
+            env=environment(url),
             cwd=directory,  # Not where the user's outlive.toml may lie.
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -45,7 +45,7 @@ def expect_alive(process: "subprocess.Popen[bytes]", directory: Path) -> None:
         raise OutliveError(f"the worker ended with exit code {code}: {last}")
 
 
-def _environment(url: str) -> dict[str, str]:
+def environment(url: str) -> dict[str, str]:
     """Ours without any setting of the user's, and with the address."""
     kept = {
         name: value

@@ -1,0 +1,143 @@
+"""The app of a game: jobs that leave a trace when they begin and an effect when they are done.
+
+The traces are in tables of gameday's own, which have no keys on purpose: what happens twice must show.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID, uuid5
+
+import psycopg
+
+import outlive
+from outlive.client.app import TaskOptions
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+# They are killed from outside, again and again, and are not to blame: no number of kills may put them into quarantine,
+# and no job may ever give up.
+SURVIVOR: TaskOptions = {
+    "queue": "gameday",
+    "max_attempts": 30_000,
+    "max_crashes": 30_000,
+    "max_losses": None,
+    "backoff": [0.1],
+    "timeout": "2m",
+}
+WARM: TaskOptions = {**SURVIVOR, "recycle_after": 50}
+STALE = "OL002"
+OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
+
+app = outlive.App()
+_kept: Connection | None = None
+
+
+class Stumbled(Exception):
+    """What goes wrong the first time."""
+
+
+@app.task(**SURVIVOR)
+def note(work_s: float) -> None:
+    """An effect, then a success: at least once."""
+    with _connected() as connection:
+        _begin(connection)
+        time.sleep(work_s)
+        _effect(connection)
+
+
+@app.task(**SURVIVOR)
+def pay(work_s: float) -> float:
+    """An effect and its completion in one transaction: exactly once."""
+    with _connected() as connection:
+        _begin(connection)
+        time.sleep(work_s)
+        _complete(connection, work_s, pause_s=work_s / 10)
+    return work_s
+
+
+@app.task(**SURVIVOR)
+def stumble(work_s: float) -> None:
+    """The same, but not at the first attempt."""
+    with _connected() as connection:
+        _begin(connection)
+        if outlive.current().attempt == 1:
+            raise Stumbled("as it was to be")
+        time.sleep(work_s)
+        _complete(connection, None)
+
+
+@app.task(**SURVIVOR)
+def breed(work_s: float) -> None:
+    """Asks for another job, which must then be there; under the same id again if this one is run again."""
+    offspring = uuid5(OFFSPRING, str(outlive.current().job_id))
+    with _connected() as connection:
+        _begin(connection)
+        note.using(id=offspring).enqueue(work_s)
+        _complete(connection, None, spawned=offspring)
+
+
+@app.task(**WARM)
+def stamp(work_s: float) -> None:
+    """A warm job: its process and its connection serve the next one too."""
+    global _kept
+    if _kept is None or _kept.closed or _kept.broken:
+        _kept = _connect()
+    _begin(_kept)
+    time.sleep(work_s)
+    _effect(_kept)
+
+
+@app.task(**WARM)
+def post(work_s: float) -> None:
+    """A warm job that is done exactly once."""
+    global _kept
+    if _kept is None or _kept.closed or _kept.broken:
+        _kept = _connect()
+    _begin(_kept)
+    _complete(_kept, None, pause_s=work_s)
+
+
+COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
+
+
+def _connect() -> Connection:
+    url = app.config.database_url
+    assert url is not None, "the workers of a game are told where its database is"
+    return psycopg.connect(url, autocommit=True, connect_timeout=10, application_name="gameday")
+
+
+@contextmanager
+def _connected() -> Iterator[Connection]:
+    with _connect() as connection:
+        yield connection
+
+
+def _begin(connection: Connection) -> None:
+    connection.execute(
+        "insert into outlive_gameday.starts (token, pid) values (%s, %s)", [outlive.current().token, os.getpid()]
+    )
+
+
+def _effect(connection: Connection, spawned: UUID | None = None) -> None:
+    context = outlive.current()
+    connection.execute(
+        "insert into outlive_gameday.effects (job_id, token, spawned) values (%s, %s, %s)",
+        [context.job_id, context.token, spawned],
+    )
+
+
+def _complete(connection: Connection, result: object, *, pause_s: float = 0.0, spawned: UUID | None = None) -> None:
+    """With a pause on either side of the completion, for kills to fall into."""
+    context = outlive.current()
+    try:
+        with connection.transaction():
+            _effect(connection, spawned)
+            time.sleep(pause_s)
+            context.complete(connection, result)
+            time.sleep(pause_s)
+    except psycopg.Error as error:
+        if error.sqlstate == STALE:
+            connection.execute("insert into outlive_gameday.fenced (token) values (%s)", [context.token])
+        raise

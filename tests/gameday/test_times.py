@@ -1,0 +1,92 @@
+"""How long deaths took, and which of them are judged."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from outlive.gameday.asked import Asked, Bounds
+from outlive.gameday.history import Kind
+from outlive.gameday.times import Times, measure
+from outlive.gameday.verdict import judge
+from tests.gameday.making import STEADY, VICTIM, Story
+
+
+def samples(story: Story) -> dict[str, list[float]]:
+    return {
+        one.name: [round(sample, 6) for sample in one.samples_s]
+        for one in measure(story.history, story.found(), Bounds())
+    }
+
+
+def test_a_workers_death_takes_as_long_as_the_last_of_its_attempts() -> None:
+    story = Story()
+    first, second = (story.attempt(uuid4(), "lost", worker=VICTIM) for _ in range(2))
+    story.attempts = [replace(first, ended_s=101.2), replace(second, ended_s=101.5)]
+    story.fault(Kind.TREE, at_s=100.0)
+    assert samples(story)["worker death to claimable again"] == [1.5]
+
+
+def test_a_loss_before_the_death_was_another_one() -> None:
+    story = Story()
+    loss = story.attempt(uuid4(), "lost", worker=VICTIM)
+    story.fault(Kind.TREE, at_s=loss.ended_s + 1.0)
+    assert samples(story)["worker death to claimable again"] == []
+
+
+@pytest.mark.parametrize("how", ["no witness", "no database"])
+def test_a_death_that_nobody_could_notice_is_judged_apart(how: str) -> None:
+    story = Story()
+    loss = story.attempt(uuid4(), "lost", worker=VICTIM)
+    story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
+    if how == "no database":
+        story.history.outages.append((loss.ended_s - 2.0, loss.ended_s - 1.0))
+    else:
+        story.history.faults[0] = replace(story.history.faults[0], watched=False)
+    assert samples(story)["worker death to claimable again"] == []
+    assert samples(story)["worker death, no database or no witness"] == [4.0]
+
+
+def test_a_childs_death_is_known_by_its_process() -> None:
+    story = Story()
+    crash = story.attempt(uuid4(), "crashed")
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 0.03, worker=STEADY, pid=1001)
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 0.02, worker=STEADY, pid=7)
+    assert samples(story)["child death to recorded"] == [0.03]
+
+
+def test_a_supervisor_that_is_frozen_is_no_judge_of_its_children() -> None:
+    story = Story()
+    crash = story.attempt(uuid4(), "crashed")
+    story.fault(Kind.FREEZE, at_s=crash.ended_s - 1.0, worker=STEADY)
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 0.9, worker=STEADY, pid=1001)
+    assert samples(story)["child death to recorded"] == []
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    times = Times("", [n / 100 for n in range(1, 101)], 0.99)
+    assert [times.percentile(part) for part in (0.5, 0.99, 1.0)] == [0.5, 0.99, 1.0]
+    assert times.held is True
+    assert Times("", [0.1, 3.0], 2.0).held is False
+    assert Times("", [], 2.0).held is None
+
+
+def test_a_bound_that_is_missed_makes_the_verdict_wrong() -> None:
+    story = Story()
+    crash = story.attempt(story.job(), "crashed")
+    story.attempt(crash.job, "succeeded")
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 0.2, worker=STEADY, pid=1001)
+    story.history.began_s = crash.started_s or 0.0
+
+    def verdict(bounds: Bounds) -> dict[str, object]:
+        asked = Asked(seed=1, bounds=bounds)
+        return judge(asked, story.history, story.found(), seconds=1.0, postgres="18").as_json()
+
+    assert verdict(Bounds())["right"] is False
+    right = verdict(Bounds(child_death_s=0.3))
+    assert right["right"] is True
+    assert (right["lost"], right["jobs_finished"], right["throughput"]) == (
+        0,
+        1,
+        [(n, int(n == 11)) for n in range(12)],
+    )
