@@ -45,7 +45,8 @@ class Context:
     def progress(self, current: float | None = None, total: float | None = None, message: str | None = None) -> None:
         """Shown live, handed to nobody, and proof that the job does not stall."""
         if message is not None:
-            message = message.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_WORDS_CHARS]
+            # Cut first: each of the steps copies what there is.
+            message = message[:MAX_WORDS_CHARS].replace("\0", "").encode("utf-8", "replace").decode()
         now, most = (None if number is None else float(number) for number in (current, total))
         self._channel.send(Progress(self.token, now, most, message, None))
 
