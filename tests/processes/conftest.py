@@ -2,18 +2,13 @@
 
 import os
 import re
-import selectors
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outlive import config, kernel
 from tests import faults
@@ -79,69 +74,6 @@ class Worker:
     def stop(self, number: int = signal.SIGTERM, *, within_s: float = 40) -> int:
         self.process.send_signal(number)
         return self.process.wait(within_s)
-
-
-class Proxy:
-    """A way to the database that can fall silent: connections stay open, and nothing comes through."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        parts = conninfo_to_dict(url)
-        self._server = f"{parts['host']}/.s.PGSQL.{parts['port']}"
-        self.url = make_conninfo(url, host=str(folder))
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"{folder}/.s.PGSQL.{parts['port']}")
-        self._listener.listen()
-        self._frozen = threading.Event()
-        self._ours, self._theirs = socket.socketpair()
-        self._open: list[socket.socket] = [self._listener, self._ours, self._theirs]
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ours.send(b"x")
-        self._thread.join()
-        for one in self._open:
-            one.close()
-
-    def freeze(self) -> None:
-        self._frozen.set()
-
-    def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._theirs, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._theirs:
-                        return
-                    if key.fileobj is self._listener:
-                        self._accept(selector)
-                    elif self._frozen.is_set() or not self._forward(key):
-                        selector.unregister(key.fileobj)
-
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        client, _ = self._listener.accept()
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(self._server)
-        self._open += [client, server]
-        selector.register(client, selectors.EVENT_READ, server)
-        selector.register(server, selectors.EVENT_READ, client)
-
-    def _forward(self, key: selectors.SelectorKey) -> bool:
-        source, target = key.fileobj, key.data
-        assert isinstance(source, socket.socket)
-        try:
-            data = source.recv(65536)
-            if data:
-                target.sendall(data)
-            else:
-                target.shutdown(socket.SHUT_RDWR)
-            return bool(data)
-        except OSError:
-            return False
 
 
 def cmdline(pid: int) -> bytes:

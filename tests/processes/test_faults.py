@@ -20,8 +20,9 @@ import outlive
 from outlive import config, db, kernel
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Proxy, Worker, alive
+from tests.processes.conftest import Worker, alive
 from tests.processes.test_running import attempts, finished
+from tests.proxy import Proxy
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("app")
@@ -323,7 +324,7 @@ def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
         worker = start(url=proxy.url, grace_s="6")
         faults.clean_up.enqueue(str(tmp_path / "out"))
         eventually((tmp_path / "out.started").exists, within_s=20)
-        proxy.freeze()
+        proxy.silence()
         tree = worker.tree()
         assert worker.stop(within_s=14) == 0
         assert (tmp_path / "out").read_text() == "cleaned up"
