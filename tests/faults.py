@@ -421,11 +421,19 @@ def say_garbage(kind: str) -> None:
 
 
 @app.task(max_attempts=1)
-def say_too_much(kind: str) -> str:
-    if kind == "progress":
-        outlive.current().progress(message="m" * 100_000_000)
-    else:
-        outlive.current().checkpoint("c" * 70_000_000)
+def say_too_much(kind: str, megabytes: int) -> str:
+    text = "m" * (megabytes * 1_000_000)
+    match kind:
+        case "result":
+            return text
+        case "error":
+            raise ValueError(text)
+        case "cause":
+            raise RuntimeError("see its cause") from ValueError(text)
+        case "checkpoint":
+            outlive.current().checkpoint(text)
+        case _:
+            outlive.current().progress(message=text)
     return "said"
 
 

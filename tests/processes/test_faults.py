@@ -22,7 +22,7 @@ from outlive.states import Outcome, State
 from tests import faults
 from tests.processes.conftest import Worker, alive
 from tests.processes.test_running import attempts, finished
-from tests.proxy import Proxy
+from tests.proxy import Boundary, Proxy, Side
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("app")
@@ -88,6 +88,79 @@ def test_a_supervisor_killed_at_any_moment_loses_nothing(start: Start, connectio
     start(**settings)
     eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=60, what="all are done")
     assert succeeded(connection) == (len(jobs), len(jobs))
+
+
+def some_of_each() -> list[outlive.Job[Any]]:
+    """Jobs that succeed, fail, go on from a checkpoint, and share a process."""
+    warm = [faults.warm.enqueue(n) for n in range(3)]
+    return [faults.add.enqueue(1, 1), faults.raise_error.enqueue(), faults.step_by_step.enqueue(2), *warm]
+
+
+def ends(connection: db.Connection, jobs: list[outlive.Job[Any]]) -> list[str]:
+    """How the jobs ended, in their order: one that ended twice is there twice, one that did not is not."""
+    rows = connection.execute(
+        "select a.state from unnest(%s::uuid[]) with ordinality as job (id, n) join outlive.attempts a on job_id = id"
+        " where a.state in ('succeeded', 'failed', 'cancelled', 'quarantined') order by n",
+        [[job.id for job in jobs]],
+    )
+    return [state for (state,) in rows]
+
+
+ENDS = ["succeeded", "failed", "succeeded", "succeeded", "succeeded", "succeeded"]
+
+
+def count_boundaries(start: Start, connection: db.Connection, url: str, folder: Path) -> int:
+    """How many statements a worker needs from its start until some of each have ended."""
+    jobs = some_of_each()
+    with Proxy(url, folder) as proxy:
+        worker = start(url=proxy.url, slots=2)
+        eventually(lambda: ends(connection, jobs) == ENDS, within_s=20)
+        needed = proxy.boundaries
+        worker.stop()
+    return needed
+
+
+def kill_at(start: Start, url: str, folder: Path, n: int, side: Side) -> list[int]:
+    """Run a worker, and kill its supervisor at that boundary; what was below it at that moment."""
+    tree: list[int] = []
+
+    def kill(boundary: Boundary) -> None:
+        if (boundary.n, boundary.side) == (n, side):
+            tree.extend(worker.tree())
+            os.kill(worker.pid, signal.SIGKILL)
+            boundary.link.cut()
+
+    with Proxy(url, folder, at_boundary=kill) as proxy:
+        worker = start(url=proxy.url, slots=2, wait=False)
+        eventually(lambda: worker.process.poll() is not None, within_s=20, what=f"statement {n} comes")
+        assert worker.process.returncode == -signal.SIGKILL
+    return tree
+
+
+@pytest.mark.parametrize("most", [10, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, most: int | None
+) -> None:
+    """3"""
+    needed = count_boundaries(start, connection, database_url, tmp_path)
+    boundaries = [(n, side) for n in range(1, needed + 1) for side in Side]
+    if most:
+        boundaries = [boundaries[len(boundaries) * at // most] for at in range(most)]
+    # It stands still while the other one works: to start it anew each time would take twice as long.
+    heir = start(slots=2, sweep_s="1")
+    for n, side in boundaries:
+        os.kill(heir.pid, signal.SIGSTOP)
+        jobs = some_of_each()
+        tree = kill_at(start, database_url, tmp_path, n, side)
+        connection.execute("update outlive.running set lease_until = '2000-01-01Z'")
+        os.kill(heir.pid, signal.SIGCONT)
+        what = f"killed {side.value} {n} of {needed}"
+        eventually(lambda: len(ends(connection, jobs)) >= len(jobs), within_s=20, what=what)  # noqa: B023
+        eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what=what)  # noqa: B023
+        assert ends(connection, jobs) == ENDS, what
+        left = connection.execute("select from outlive.running union all select from outlive.waiting")
+        assert left.fetchall() == [], what
+    assert heir.stop() == 0
 
 
 def test_nothing_outlives_a_killed_supervisor(start: Start, tmp_path: Path) -> None:
@@ -201,21 +274,56 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
     eventually(lambda: len(os.listdir(f"/proc/{worker.pid}/fd")) <= len(opened) + 3, what="none has leaked")
 
 
-def test_a_flood_does_not_grow_the_supervisor(start: Start) -> None:
+def peak_bytes(worker: Worker) -> int:
+    """The most memory that the supervisor ever had."""
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+@pytest.mark.parametrize("megabytes", [500, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_nobody(
+    start: Start, connection: db.Connection, megabytes: int
+) -> None:
     """15"""
-    worker = start()
-    assert faults.flood.enqueue(500).result(timeout=60) == "done"
-    peak = next(line for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines() if "VmHWM" in line)
-    assert int(peak.split()[1]) < 120_000
+    worker = start(slots=2)
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    before = peak_bytes(worker)
+    flood = faults.flood.enqueue(megabytes)
+    eventually(lambda: flood.status() is State.RUNNING)
+    neighbours = 0
+    while flood.status() is State.RUNNING:
+        assert faults.add.enqueue(neighbours, 1).result(timeout=5) == neighbours + 1
+        neighbours += 1
+    assert neighbours > 1
+    assert flood.result(timeout=1) == "done"
+    output = attempts(connection, flood)[0].output or ""
+    assert 65_000 < len(output) <= 64 * 1024
+    assert output.strip("x") == "the end"
+    assert peak_bytes(worker) - before < 16_000_000
 
 
-def test_what_is_too_large_to_say_fails_the_job_or_is_cut(start: Start, connection: db.Connection) -> None:
+@pytest.mark.parametrize("megabytes", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_what_is_too_large_to_say_fails_the_job_or_is_cut(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], megabytes: int
+) -> None:
     """16"""
-    start()
-    long, much = faults.say_too_much.enqueue("progress"), faults.say_too_much.enqueue("checkpoint")
-    assert long.result(timeout=30) == "said"
-    assert finished(much) is State.FAILED
-    assert "more than a job may say at once" in (attempts(connection, much)[0].error or "")
+    worker = start(slots=1)  # One after the other: each needs several times as much memory as it says.
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    before = peak_bytes(worker)
+    kinds = ("progress", "result", "checkpoint", "error", "cause")
+    jobs = [faults.say_too_much.enqueue(kind, megabytes) for kind in kinds]
+    states = [finished(job, within_s=120) for job in jobs]
+    assert states == [State.SUCCEEDED, *[State.FAILED] * 4]
+    errors = [attempts(connection, job)[0].error or "" for job in jobs[1:]]
+    reasons = ["over the limit of", "more than a job may say at once", "mmm", "RuntimeError: see its cause"]
+    assert all(reason in error for reason, error in zip(reasons, errors, strict=True)), [e[:200] for e in errors]
+    assert max(map(len, errors)) < 10_000
+    stacks = [attempts(connection, job)[0].stack or "" for job in jobs[3:]]
+    assert all(0 < len(stack) < 100_000 for stack in stacks)
+    assert "see its cause" in stacks[1]
+    assert admin.execute("select length(message) from outlive.progress").fetchall() == [(2000,)]
+    assert peak_bytes(worker) - before < 16_000_000
+    assert worker.process.poll() is None
 
 
 def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: db.Connection) -> None:
@@ -352,14 +460,21 @@ def test_a_worker_that_gets_no_connection_waits_for_one(
         admin.execute(sql.SQL("drop role {}").format(role))
 
 
-def test_short_timeouts_of_the_database_stop_no_work(start: Start, admin: psycopg.Connection[Any]) -> None:
+def test_short_timeouts_of_the_database_stop_no_work(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any]
+) -> None:
     """38"""
-    jobs = faults.app.enqueue_many(faults.warm.job(n) for n in range(300))
+    jobs = [*faults.app.enqueue_many(faults.warm.job(n) for n in range(300)), *some_of_each()]
     name = sql.Identifier(str(conninfo_to_dict(admin.info.dsn)["dbname"]))
     for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
         admin.execute(sql.SQL("alter database {} set {} = '50ms'").format(name, sql.Identifier(setting)))
+    faults.app.connections.close()  # Its sessions are older than the settings.
     start()
-    eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs[-3:]), within_s=20)
+    eventually(lambda: len(ends(connection, jobs)) >= len(jobs), within_s=30, what="all end")
+    later = some_of_each()
+    eventually(lambda: len(ends(connection, later)) >= len(later), within_s=30, what="all that came later end")
+    assert ends(connection, [*jobs, *later]) == ["succeeded"] * 300 + ENDS + ENDS
+    assert connection.execute("select from outlive.running union all select from outlive.waiting").fetchall() == []
 
 
 def test_a_worker_that_lost_its_listener_still_begins_at_once(start: Start, admin: psycopg.Connection[Any]) -> None:

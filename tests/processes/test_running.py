@@ -26,9 +26,9 @@ def attempts(connection: db.Connection, job: outlive.Job[Any]) -> list[Attempt]:
     return db.run(connection, store.attempts(job.id))
 
 
-def finished(job: outlive.Job[Any], *states: State) -> State:
+def finished(job: outlive.Job[Any], *states: State, within_s: float = 30) -> State:
     wanted = states or (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
-    eventually(lambda: job.status() in wanted, within_s=30, what=f"{job} ends")
+    eventually(lambda: job.status() in wanted, within_s=within_s, what=f"{job} ends")
     return job.status()
 
 
