@@ -6,7 +6,7 @@ knows what a statement means.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -15,6 +15,7 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import AdaptContext, Buffer, DumperKey
 from psycopg.adapt import Dumper, Loader, PyFormat
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from outlive.errors import (
@@ -37,6 +38,16 @@ AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 PINNED = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
     "set enable_mergejoin = off; set enable_bitmapscan = off; set jit = off"
+)
+# A server that is silently gone is noticed in seconds, and not in the two hours of the kernel's defaults.
+_NOTICE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+_NOTICE_FAST = {"keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 2, "tcp_user_timeout": 4_000}
+# The server notices as fast that such a client is gone (any of these alone can hang for minutes), and does not end it.
+_WATCHED = (
+    "set tcp_keepalives_idle = 2; set tcp_keepalives_interval = 1; set tcp_keepalives_count = 2; "
+    "set tcp_user_timeout = 4000; set client_connection_check_interval = 1000; "
+    "set statement_timeout = 0; set lock_timeout = 0; set idle_session_timeout = 0; "
+    "set idle_in_transaction_session_timeout = 0"
 )
 _MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
@@ -113,27 +124,41 @@ def _decoded(statement: Statement[T], cursor: AnyCursor, rows: list[Row]) -> T:
 
 def connect(url: str, *, hot: bool = False) -> Connection:
     """A connection that commits each statement; `hot` pins the plans of the statements that claim."""
-    connection = Connection.connect(url, autocommit=True, connect_timeout=10, application_name="outlive")
+    connection = Connection.connect(_noticing(url, _NOTICE), autocommit=True, connect_timeout=10)
     adapt(connection)
-    pooled = connection.execute("select pg_backend_pid()").fetchone() != (connection.info.backend_pid,)
-    if pooled:  # A pooler in transaction mode would run a prepared statement where nobody prepared it.
-        connection.prepare_threshold = None
+    row = connection.execute("select pg_backend_pid()").fetchone()
+    if row != (connection.info.backend_pid,):
+        connection.prepare_threshold = _POOLED
     elif hot:
         connection.execute(PINNED)
     return connection
 
 
-async def aconnect(url: str, *, hot: bool = False) -> AsyncConnection:
+async def aconnect(url: str, *, hot: bool = False, watched: bool = False) -> AsyncConnection:
+    """The async twin of `connect`. On a `watched` one both sides notice within seconds that the other is gone."""
     connection = await psycopg.AsyncConnection.connect(
-        url, autocommit=True, connect_timeout=10, application_name="outlive"
+        _noticing(url, _NOTICE_FAST if watched else _NOTICE), autocommit=True, connect_timeout=10
     )
     adapt(connection)
     cursor = await connection.execute("select pg_backend_pid()")
     if await cursor.fetchone() != (connection.info.backend_pid,):
-        connection.prepare_threshold = None
-    elif hot:
-        await connection.execute(PINNED)
+        connection.prepare_threshold = _POOLED
+    elif hot or watched:
+        await connection.execute(PINNED if hot else _WATCHED)
     return connection
+
+
+_POOLED = None  # A pooler in transaction mode would run a prepared statement where nobody prepared it.
+
+
+def pooled(connection: psycopg.BaseConnection[Any]) -> bool:
+    """Whether there is a pooler between us and the server, in transaction mode: its sessions are not ours."""
+    return connection.prepare_threshold is _POOLED
+
+
+def _noticing(url: str, how: Mapping[str, int]) -> str:
+    """The address with our settings; what it says itself comes first."""
+    return make_conninfo("", **{"application_name": "outlive", **how, **conninfo_to_dict(url)})
 
 
 def transient(error: psycopg.Error) -> bool:

@@ -79,6 +79,7 @@ class Claimed(msgspec.Struct, frozen=True):
     losses: int
     args: bytes
     options: bytes | None
+    alone: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -140,3 +141,14 @@ class Lost(msgspec.Struct, frozen=True):
     worker: UUID
     locked_by: str
     state: str
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """A worker that was given up, and how many attempts it had."""
+
+    id: UUID
+    name: str
+    hostname: str
+    pid: int
+    last_seen: datetime
+    running: int

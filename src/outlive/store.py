@@ -6,7 +6,7 @@ longer than other files because it is a list: one small function for each statem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import msgspec
 
 from outlive import sql
 from outlive.errors import BadArguments
-from outlive.model import Attempt, Change, Claimed, Ended, JobRequest, Lane, LaneState, Lost, Turn
+from outlive.model import Attempt, Change, Claimed, Dead, Ended, JobRequest, Lane, LaneState, Lost, Turn
 from outlive.policy import Limits
 from outlive.statement import (
     BIGINTS,
@@ -62,6 +62,10 @@ def _structs(kind: type[S], _: Sequence[str], rows: list[Row]) -> list[S]:
 
 def _table(names: Sequence[str], rows: list[Row]) -> Table:
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _first(_: Sequence[str], rows: list[Row]) -> list[Any]:
+    return [row[0] for row in rows]
 
 
 def _scalar(_: Sequence[str], rows: list[Row]) -> Any:
@@ -231,12 +235,34 @@ def expire(*, batch: int = 1000) -> Statement[list[Lost]]:
     return _statement("expire", partial(_structs, Lost), batch=batch)
 
 
+def reap(*, batch: int = 1000) -> Statement[list[Lost]]:
+    return _statement("reap", partial(_structs, Lost), batch=batch)
+
+
+def convict(worker: UUID, tokens: Iterable[int]) -> Statement[list[UUID]]:
+    return _statement("convict", _first, worker=worker, tokens=column(BIGINTS, tokens))
+
+
+def crashing_tasks(*, jobs: int, within_s: float) -> Statement[Table]:
+    return _statement("crashing_tasks", _table, jobs=jobs, within_s=within_s)
+
+
+def suspects_wait(tasks: Sequence[str], queues: Sequence[str] | None, *, after_s: float) -> Statement[bool]:
+    return _statement(
+        "suspects_wait",
+        _scalar,
+        tasks=column(TEXTS, tasks),
+        queues=None if queues is None else column(TEXTS, queues),
+        after_s=after_s,
+    )
+
+
 def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:
-    return _statement("quarantine_killers", lambda _, rows: [row[0] for row in rows], batch=batch)
+    return _statement("quarantine_killers", _first, batch=batch)
 
 
 def clear_suspects(*, after_s: float = 600.0) -> Statement[list[int]]:
-    return _statement("clear_suspects", lambda _, rows: [row[0] for row in rows], after_s=after_s)
+    return _statement("clear_suspects", _first, after_s=after_s)
 
 
 def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
@@ -261,8 +287,17 @@ def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
 
 
 def register_worker(
-    id: UUID, *, name: str, hostname: str, pid: int, version: str, queues: Sequence[str] | None, slots: int
+    id: UUID,
+    *,
+    name: str,
+    hostname: str,
+    pid: int,
+    version: str,
+    queues: Sequence[str] | None,
+    slots: int,
+    formerly: UUID | None = None,
 ) -> Statement[None]:
+    """A worker begins. `formerly` is who it was when it was given up."""
     return _statement(
         "register_worker",
         _none,
@@ -273,11 +308,43 @@ def register_worker(
         version=version,
         queues=None if queues is None else column(TEXTS, queues),
         slots=slots,
+        formerly=formerly,
     )
+
+
+def heartbeat(worker: UUID, state: str) -> Statement[bool]:
+    """False: it was given up."""
+    return _statement("heartbeat", lambda _, rows: bool(rows), worker=worker, state=state)
 
 
 def stop_worker(worker: UUID) -> Statement[None]:
     return _statement("stop_worker", _none, worker=worker)
+
+
+def show_life(worker: UUID, key: int) -> Statement[bool]:
+    return _statement("show_life", lambda _, rows: bool(rows), worker=worker, key=key)
+
+
+def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
+    """Workers without their lock, by its key. Without a key: this worker, and it was given up."""
+    return _statement("absent", lambda _, rows: dict(rows), worker=worker)
+
+
+def bury(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
+    keys = column(BIGINTS, workers.values())
+    return _statement("bury", partial(_structs, Dead), workers=column(UUIDS, workers), keys=keys)
+
+
+def give_up_silent(*, stale_s: float, dead_s: float) -> Statement[list[Dead]]:
+    return _statement("give_up_silent", partial(_structs, Dead), stale_s=stale_s, dead_s=dead_s)
+
+
+def try_lock(name: str) -> Statement[bool]:
+    return _statement("try_lock", _scalar, name=name)
+
+
+def unlock(name: str) -> Statement[None]:
+    return _statement("unlock", _none, name=name)
 
 
 def cancels(worker: UUID) -> Statement[set[int]]:
@@ -343,6 +410,10 @@ def prune_workers(*, keep_s: float) -> Statement[None]:
     return _statement("prune_workers", _none, keep_s=keep_s)
 
 
+def prune_crashes(*, keep_s: float) -> Statement[None]:
+    return _statement("prune_crashes", _none, keep_s=keep_s)
+
+
 def pause_queue(name: str) -> Statement[None]:
     return _statement("pause_queue", _none, name=name)
 
@@ -396,6 +467,18 @@ def killers(*, limit: int = 100) -> Statement[Table]:
     return _statement("killers", _table, limit=limit)
 
 
+def killers_among(ids: Iterable[UUID]) -> Statement[Table]:
+    return _statement("killers_among", _table, ids=column(UUIDS, ids))
+
+
+def workers(*, limit: int = 1000) -> Statement[Table]:
+    return _statement("workers", _table, limit=limit)
+
+
+def clock() -> Statement[float]:
+    return _statement("clock", _scalar)
+
+
 def stuck(*, limit: int = 100) -> Statement[Table]:
     return _statement("stuck", _table, limit=limit)
 
@@ -413,4 +496,4 @@ def health() -> Statement[Table]:
 
 
 def task_names() -> Statement[list[str]]:
-    return _statement("task_names", lambda _, rows: [row[0] for row in rows])
+    return _statement("task_names", _first)

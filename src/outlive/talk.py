@@ -110,6 +110,10 @@ class TaskFacts(msgspec.Struct, frozen=True):
     recycle_after: int
     preload: bool
 
+    @property
+    def by_fingerprint(self) -> bool:
+        return self.limits.quarantine_by == "fingerprint"
+
 
 class Ready(Said, frozen=True, tag=9):
     """The app is imported. `threads` names what a fork would leave behind."""

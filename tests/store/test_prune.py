@@ -229,9 +229,10 @@ def test_workers_that_are_gone_for_long_enough_are_forgotten(connection: db.Conn
 
 def test_a_dead_worker_is_remembered_while_it_has_an_attempt(connection: db.Connection) -> None:
     set_now(connection)
-    register_worker(connection, state="dead", last_seen=NOON - timedelta(days=8))
+    register_worker(connection, last_seen=NOON - timedelta(days=8))
     make(connection)
     (claimed,) = claim(connection)
+    connection.execute("update outlive.workers set state = 'dead'")
     db.run(connection, store.prune_workers(keep_s=7 * DAY_S))
     assert count(connection, "workers") == 1
     end(connection, Ended(claimed.token))

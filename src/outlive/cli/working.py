@@ -1,6 +1,5 @@
 """worker and up: the commands that run jobs."""
 
-import asyncio
 import logging
 from typing import Annotated, cast
 
@@ -33,10 +32,9 @@ def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) ->
 
 
 def work(desk: Desk, target: str, *, slots: int | None, queues: str | None, name: str | None, quiet: bool) -> None:
-    from outlive.worker.supervisor import Supervisor
+    from outlive.worker import supervisor
 
     level = logging.WARNING if quiet else logging.INFO
     config = desk.reconfigured(slots=slots, queues=queues, name=name)
     logs.configure(cast("logs.Format", config.log_format), level=level)
-    supervisor = Supervisor(target, config, lambda: migrate.ready(config))
-    raise typer.Exit(asyncio.run(supervisor.run()))
+    raise typer.Exit(supervisor.work(target, config, lambda: migrate.ready(config)))

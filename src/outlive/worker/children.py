@@ -33,6 +33,7 @@ class Assignment:
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
+    taken: float = field(default_factory=time.monotonic)
     started: float = 0.0
     moved: float = 0.0
     completing: bool = False
@@ -65,6 +66,11 @@ class Child:
     @property
     def idle(self) -> bool:
         return self.pid != 0 and not self.given and not self.retiring
+
+    @property
+    def open_to_more(self) -> bool:
+        """Whether it may be given jobs ahead: not behind one that has lost its worker before."""
+        return not self.retiring and not any(one.job.losses for one in self.given)
 
     def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[UUID, bytes]) -> None:
         """Hand over work, in order. The first begins now if nothing is before it."""

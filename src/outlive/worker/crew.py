@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import Protocol
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from outlive import kernel
 from outlive.config import Config
 from outlive.errors import AppNotFound
 from outlive.model import Claimed, Ended
+from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
 from outlive.talk import (
     MARK,
@@ -213,17 +215,26 @@ class Crew:
 
     def capacity(self) -> int:
         """How many more jobs could begin at once."""
-        if self.draining or self.fork_refused_at:
+        if self.draining or self.fork_refused_at or self.has_suspect():
             return 0
         return max(0, self.slots - len(self.busy) - len(self.unplaced))
+
+    def idle(self) -> bool:
+        """Nothing is under way, and something could be."""
+        return self.capacity() == self.slots
+
+    def has_suspect(self) -> bool:
+        """Whether a job that may kill workers runs here: then it runs alone, until it has lived long enough."""
+        jobs = [*self.unplaced, *(child.given[0] for child in self.busy)]
+        return any(one.job.alone and time.monotonic() - one.taken < SUSPECT_CLEARED_S for one in jobs)
 
     def room(self) -> dict[str, int]:
         """How many jobs of which warm tasks could be given ahead to children that are at it."""
         room: dict[str, int] = {}
-        if self.draining:
+        if self.draining or self.has_suspect():
             return room
         for child in self.children.values():
-            if child.given and not child.retiring and child.task in self.tasks:
+            if child.open_to_more and child.given and child.task in self.tasks:
                 facts = self.tasks[child.task]
                 left = min(self.ahead(child.task) - len(child.given), facts.recycle_after - child.served)
                 if left > 0:
@@ -259,7 +270,7 @@ class Crew:
                 end = Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0)
                 self.report.ended(job, end)
                 continue
-            child, before = self._bound(job.task, facts, given)
+            child, before = (None, 0) if job.losses else self._bound(job.task, facts, given)
             if child is None or (before and taken < self.slots):  # A free slot is better than a place in a line.
                 self.unplaced.append(_assignment(job, facts))
                 taken += 1
@@ -275,7 +286,7 @@ class Crew:
         best: Child | None = None
         least = 0
         for child in self.children.values() if facts.recycle_after > 1 else ():
-            if child.task == task and not child.retiring and child.pid:
+            if child.task == task and child.open_to_more and child.pid:
                 more = len(given.get(child.slot, ()))
                 load = len(child.given) + more
                 if child.served + more < facts.recycle_after and (best is None or load < least):
@@ -288,7 +299,9 @@ class Crew:
         while self.unplaced and self.ready and (free := self.slots - len(self.busy)) > 0:
             first = self.unplaced[0]
             share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
-            mine = [one for one in self.unplaced if one.job.task == first.job.task]
+            # Nothing is put before or behind a job with losses: if it kills its worker again, it alone is to blame.
+            mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
+            mine = [first] if first.job.losses else mine
             mine = mine[: min(share, self.ahead(first.job.task))]
             placed = {one.job.token for one in mine}
             self.unplaced = deque(one for one in self.unplaced if one.job.token not in placed)
@@ -534,13 +547,13 @@ class Crew:
             for pid in self._zygotes():
                 kernel.kill(pid, signal.SIGCONT)
 
-    def reap_adopted(self) -> None:
+    def reap_adopted(self, spare: Collection[int]) -> None:
         """Processes that fell to us, as the nearest subreaper or as PID 1, are not left as zombies."""
         zygotes = self._zygotes()
         try:
             while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if seen.si_pid in zygotes:
-                    return
+                if seen.si_pid in zygotes or seen.si_pid in spare:
+                    return  # Somebody waits for it.
                 os.waitpid(seen.si_pid, os.WNOHANG)
         except ChildProcessError:
             pass

@@ -1,4 +1,4 @@
-"""Everything that goes over the service connection: registration, leases, the sweep, cancels, and what jobs ask for.
+"""What goes over the service connection: registration, heartbeats, leases, cancels, and what jobs ask for.
 
 Nothing here may wait for the hot connection, nor the other way round.
 """
@@ -6,30 +6,35 @@ Nothing here may wait for the hot connection, nor the other way round.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import time
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 import msgspec
 import psycopg
 
-from outlive import db, kernel, statement, store
+from outlive import db, statement, store
 from outlive.errors import OutliveError
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.talk import Call, Progress, Reply
 from outlive.worker.children import Child
+from outlive.worker.line import Line
 
 if TYPE_CHECKING:
     from outlive.worker.supervisor import Supervisor
 
-T = TypeVar("T")
 CANCEL_LOOK_S = 0.5
 PROGRESS_S = 0.2
 SETTLE_S = 0.02
+SUSPECTS_S = 5.0
+MAKE_ROOM_AFTER_S = 60.0
+_ROOM = "outlive suspects"
 
 _log = logging.getLogger("outlive.worker")
 
@@ -51,19 +56,14 @@ class Service:
         """Ends of attempts whose progress is not written yet: a checkpoint comes before the next attempt."""
         self.unsettled: list[Ended] = []
         """Attempts that have ended, or said they would, in a transaction of their own."""
-        self._connection: db.AsyncConnection | None = None
-        self._listener: db.AsyncConnection | None = None
-        self._lock = asyncio.Lock()
+        self.line = Line(url)
+        self.run = self.line.run
+        self.killed: dict[int, UUID] = {}
+        """Attempts whose job has killed its process, until it is known what became of the job."""
+        self._made_room = False
+        self.changed = asyncio.Event()
+        """What the next heartbeat says is news, and does not wait."""
         self.app_changed = False
-
-    async def run(self, one: db.Statement[T]) -> T:
-        async with self._lock:
-            return await db.arun(await self._connected(), one)
-
-    async def _connected(self) -> db.AsyncConnection:
-        if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = await db.aconnect(self.url)
-        return self._connection
 
     async def register(self) -> None:
         me = self.supervisor
@@ -76,11 +76,21 @@ class Service:
                 version=version("outlive"),
                 queues=me.config.queues,
                 slots=me.slots,
+                formerly=me.formerly,
             )
         )
         await self._register_tasks()
-        for id in await self.run(store.quarantine_killers()):
-            _log.warning("job %s has crashed as often as it may: quarantined", id)
+        await me.reaper.tell_quarantined(await self.run(store.quarantine_killers()))
+
+    async def heartbeat_once(self) -> None:
+        """Say that this worker lives, whatever its jobs do."""
+        me = self.supervisor
+        if not await self.run(store.heartbeat(me.id, "draining" if me.crew.draining else "active")):
+            me.reaper.given_up = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(me.config.heartbeat_s):
+                await self.changed.wait()
+        self.changed.clear()
 
     async def _register_tasks(self) -> None:
         tasks = self.supervisor.crew.tasks
@@ -115,14 +125,6 @@ class Service:
                     turns.leases[token] = max(turns.leases[token], started + 2 * me.config.renew_s)
         await asyncio.sleep(me.config.renew_s)  # At the end: a renewal that failed is tried again at once.
 
-    async def sweep_once(self) -> None:
-        """End attempts whose lease is over, whoever held them."""
-        for lost in await self.run(store.expire()):
-            _log.error("job %s: the lease of %s has ended; it is %s", lost.id, lost.locked_by, lost.state)
-        for id in await self.run(store.quarantine_killers()):
-            _log.warning("job %s has crashed as often as it may: quarantined", id)
-        await asyncio.sleep(self.supervisor.config.sweep_s)
-
     async def cancel_once(self) -> None:
         await asyncio.sleep(CANCEL_LOOK_S)
         me = self.supervisor
@@ -145,6 +147,28 @@ class Service:
         if self.app_changed:
             await self._register_tasks()
         await self._write_progress()
+        if self.killed or self.supervisor.turns.caught:
+            await self._tell_caught()
+
+    async def _tell_caught(self) -> None:
+        """Some of those that have killed are in quarantine now."""
+        done = await self.run(store.ended(self.killed))
+        ids, self.supervisor.turns.caught = self.supervisor.turns.caught, []
+        await self.supervisor.reaper.tell_quarantined(ids + [self.killed.pop(token) for token in done])
+
+    async def suspects_once(self) -> None:
+        """Make room for a suspect that no worker was idle enough to take: one worker at a time stops claiming."""
+        await asyncio.sleep(SUSPECTS_S)
+        me = self.supervisor
+        if self._made_room and not me.turns.making_room:
+            await self.run(store.unlock(_ROOM))
+            self._made_room = False
+        if self._made_room or self.line.pooled or me.crew.draining:
+            return
+        wait = store.suspects_wait(list(me.crew.tasks), me.config.queues, after_s=MAKE_ROOM_AFTER_S)
+        if await self.run(wait) and await self.run(store.try_lock(_ROOM)):
+            _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
+            self._made_room = me.turns.making_room = True
 
     async def _write_progress(self) -> None:
         """Write what was said, and only then let those end who have said it. More may come in meanwhile."""
@@ -183,8 +207,7 @@ class Service:
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
         statements = [store.asked(name, parameters) for name, parameters in statement.read_asked(call.body)]
         with db.blamed():
-            async with self._lock:
-                return statement.answer(await db.arun_all(await self._connected(), statements))
+            return statement.answer(await self.line.run_all(statements))
 
     async def settle_once(self) -> None:
         """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
@@ -207,19 +230,6 @@ class Service:
                 continue
             self.unsettled.remove(end)
 
-    async def listen_once(self) -> None:
-        """Hear when something is put into the queue, for as long as the connection holds."""
-        self._listener = await db.aconnect(self.url)
-        await self._listener.execute("listen outlive")
-        self.supervisor.turns.notify()  # Nobody heard what came meanwhile.
-        async for _ in self._listener.notifies():
-            self.supervisor.turns.notify()
-
-    def hang_up(self) -> None:
-        for connection in (self._connection, self._listener):
-            if connection is not None and not connection.closed:
-                kernel.hang_up(connection.fileno())
-
     async def say_goodbye(self, ends: list[Ended]) -> None:
         """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""
         me = self.supervisor
@@ -233,6 +243,3 @@ class Service:
             await self.run(store.end_and_claim(me.id, ends))
         await self.run(store.wake(me.id))
         await self.run(store.stop_worker(me.id))
-        for connection in (self._connection, self._listener):
-            if connection is not None:
-                await connection.close()

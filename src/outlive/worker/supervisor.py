@@ -20,11 +20,15 @@ import psycopg
 
 from outlive import db
 from outlive.config import Config
+from outlive.errors import DatabaseUnreachable
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.talk import Call, Progress
+from outlive.worker.alerts import Alerts
 from outlive.worker.children import Child
 from outlive.worker.crew import Crew
+from outlive.worker.liveness import Liveness
+from outlive.worker.reaper import Reaper
 from outlive.worker.service import Service
 from outlive.worker.turns import Turns
 from outlive.worker.watch import Watch
@@ -37,13 +41,34 @@ GOODBYE_S = 2.0
 _log = logging.getLogger("outlive.worker")
 
 
+def work(target: str, config: Config, url: Callable[[], str]) -> int:
+    """Be a worker until told to stop. One that was given up by the others begins anew, under a new id."""
+    formerly: UUID | None = None
+    while True:
+        supervisor = Supervisor(target, config, url, formerly)
+        try:
+            code = asyncio.run(supervisor.run())
+        except DatabaseUnreachable as error:
+            if formerly is None:
+                raise
+            _log.error("%s; trying again in %g s", error, RETRY_S[-1])
+            time.sleep(RETRY_S[-1])
+            continue
+        if supervisor.stop_asked or not supervisor.reaper.given_up:
+            return code
+        formerly = supervisor.id
+
+
 class Supervisor:
-    def __init__(self, target: str, config: Config, url: Callable[[], str]) -> None:
+    def __init__(self, target: str, config: Config, url: Callable[[], str], formerly: UUID | None = None) -> None:
         self.id: UUID = uuid4()
+        self.formerly = formerly
+        """Who it was when it was given up."""
         self.config, self.url = config, url
         self.name = config.name or f"{socket.gethostname()}-{os.getpid()}"
         self.slots = config.slots or os.cpu_count() or 1
         self.crew = Crew(target, self.id, config, self.slots, self)
+        self.alerts = Alerts()
         self.stop_asked = 0
         self.stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,7 +86,8 @@ class Supervisor:
             if starting.done():
                 starting.result()
                 await self._work()
-                await self._drain()
+                if not self.reaper.given_up:
+                    await self._drain()
             else:
                 starting.cancel()
         finally:
@@ -72,7 +98,9 @@ class Supervisor:
         url = await asyncio.to_thread(self.url)
         self.turns = Turns(self.id, self.config, url)
         self.service = Service(self, url)
-        self.watch = Watch(self.crew, self.turns)
+        self.reaper = Reaper(self.service.line, self.config, self.alerts, self.id)
+        self.liveness = Liveness(self.id, url, self.turns.notify)
+        self.watch = Watch(self.crew, self.turns, self.alerts)
         await self.crew.prepare()
         await self._register()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
@@ -98,14 +126,28 @@ class Supervisor:
                 ("turn", lambda: self.turns.run_once(self.crew)),
                 ("watch", self.watch.run_once),
                 ("renew", self.service.renew_once),
-                ("sweep", self.service.sweep_once),
+                ("heartbeat", self.service.heartbeat_once),
+                ("liveness", self.liveness.run_once),
+                ("look", self._look_once),
+                ("sweep", self._sweep_once),
+                ("suspects", self.service.suspects_once),
                 ("cancel", self.service.cancel_once),
                 ("serve", self.service.serve_once),
                 ("settle", self.service.settle_once),
-                ("listen", self.service.listen_once),
             )
         ]
         await self.stopping.wait()
+
+    async def _look_once(self) -> None:
+        pause_s = await self.reaper.look_once()
+        if self.reaper.given_up:
+            _log.error("Worker %s was given up by others: it ends its jobs, and begins anew under a new id", self.id)
+            self.stopping.set()
+        await asyncio.sleep(pause_s)
+
+    async def _sweep_once(self) -> None:
+        await self.reaper.sweep_once()
+        await asyncio.sleep(self.config.sweep_s)
 
     async def _forever(self, name: str, run_once: Callable[[], Awaitable[None]]) -> None:
         """The loop of every service: this is the other place with a catch-all."""
@@ -153,6 +195,7 @@ class Supervisor:
         _log.info("Worker %s stops: %d jobs are running", self.id, len(self.crew.busy))
         self.turns.closing = True
         self.crew.tell_to_stop()
+        self.service.changed.set()
         self.turns.wake.set()
         started = time.monotonic()
         terminated = False
@@ -180,16 +223,18 @@ class Supervisor:
         await self._at_most(GOODBYE_S, [goodbye])
         if goodbye.cancelled() or not goodbye.done() or goodbye.exception():
             _log.error("the database does not answer: what is not reported comes back when its lease ends")
-        with contextlib.suppress(Exception):
-            await self.turns.close()
+        await self.alerts.finish(GOODBYE_S)
+        for connected in (self.turns, self.service.line, self.liveness):
+            with contextlib.suppress(Exception):
+                await connected.close()
         _log.info("Worker %s stopped", self.id)
 
     async def _at_most(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for tasks; those that take longer wait for a server that is silent, and their connections are cut."""
         _, late = await asyncio.wait(tasks, timeout=seconds) if tasks else (set(), set())
         if late:
-            self.turns.hang_up()
-            self.service.hang_up()
+            for connected in (self.turns, self.service.line, self.liveness):
+                connected.hang_up()
             for task in late:
                 task.cancel()
             await asyncio.wait(late, timeout=0.5)
@@ -204,6 +249,8 @@ class Supervisor:
                 number = getattr(signal, end.signal or "", None)
                 code = -number if number is not None else 1 if end.exit_code is None else end.exit_code
                 _log.warning("Job %s failed with code %d: %s", job.id, code, end.error)
+                if end.outcome is not Outcome.FAILED:
+                    self.service.killed[end.token] = job.id
             case _:
                 _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
         if completing:

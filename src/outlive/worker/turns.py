@@ -40,11 +40,15 @@ class Turns:
         self.worker, self.config, self.url = worker, config, url
         self.lanes = Lanes()
         self.ended: list[Ended] = []
+        self.caught: list[UUID] = []
+        """Jobs that were quarantined instead of begun, and nobody was told of yet."""
         self.leases: dict[int, float] = {}
         """The tokens that are ours, and until when (monotonic) we may trust that they are."""
         self.wake = asyncio.Event()
         self.notified = True
         self.closing = False
+        self.making_room = False
+        """Nothing is claimed until this worker is idle and can run a suspect alone."""
         self._looked_at = 0.0
         self._rested_at = 0.0
         self._idle_looks = 0
@@ -70,6 +74,8 @@ class Turns:
             await asyncio.sleep(GATHER_S)  # A statement for many costs little more than one for few.
         connection = await self._connected(crew)
         await self._look(connection, crew)
+        if crew.has_suspect():
+            self.making_room = False
         offered, limit = self._offer(crew)
         if not self.ended and not offered:
             await self._rest(connection, crew)
@@ -91,12 +97,25 @@ class Turns:
         for token in turn.stale:
             _log.warning("attempt %d was not ours any more: nothing of it was written", token)
         self.lanes.claimed(offered, turn.claimed)
-        await self._fetch_checkpoints(connection, turn.claimed, crew)
-        self._adopt(turn.claimed, started)
+        await self._begin(connection, turn.claimed, crew, started)
+
+    async def _begin(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew, since: float) -> None:
+        """Hand over what was claimed, with what earlier attempts have left, and without known killers."""
+        jobs = await self._innocent(connection, jobs, crew)
+        await self._fetch_checkpoints(connection, jobs, crew)
+        self._adopt(jobs, since)
         self._unsure = False
-        crew.take(sorted(turn.claimed, key=lambda job: (job.priority, job.ready_at)))
-        if turn.claimed:
+        crew.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)))
+        if jobs:
             self._idle_looks = 0
+
+    async def _innocent(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> list[Claimed]:
+        """Those whose task and arguments have not killed often enough under other ids. Only some tasks ask for this."""
+        asked = [job.token for job in jobs if job.task in crew.tasks and crew.tasks[job.task].by_fingerprint]
+        caught = await db.arun(connection, store.convict(self.worker, asked)) if asked else []
+        if caught:
+            self.caught += caught
+        return [job for job in jobs if job.id not in caught]
 
     async def _writable(self, connection: db.AsyncConnection, ending: list[Ended], error: Exception) -> list[Ended]:
         """One of these can't be written, whatever a child has said: end each by itself, and fail those that can't."""
@@ -130,7 +149,7 @@ class Turns:
 
     def _offer(self, crew: Crew) -> tuple[list[Lane], int]:
         """Lanes for free slots; if there are none, lanes of warm tasks that can be given ahead."""
-        if self.closing or not self.lanes:
+        if self.closing or self.making_room or not self.lanes:
             return [], 0
         if free := crew.capacity():
             return self._for_free_slots(crew, free)
@@ -154,14 +173,25 @@ class Turns:
         if self._asleep and time.monotonic() - self._rested_at > LOOK_S:
             await db.arun(connection, store.wake(self.worker))  # Busy for a while: enqueuing need not notify us.
             self._asleep = False
-        due = self.notified or time.monotonic() - self._looked_at > LOOK_S or not self.lanes
+        due = self.notified or self.making_room or time.monotonic() - self._looked_at > LOOK_S or not self.lanes
         if self.closing or not due or not (crew.capacity() or crew.room()):
             return
         self.notified = False
         self._looked_at = time.monotonic()
         queues = self.config.queues
+        if crew.idle():
+            await self._take_suspect(connection, crew)
         states = await db.arun(connection, store.lanes(list(crew.tasks), queues))
         self.lanes.found(states)
+
+    async def _take_suspect(self, connection: db.AsyncConnection, crew: Crew) -> None:
+        """An idle worker takes suspects first, one at a time."""
+        self._unsure = True
+        started, queues, lease_s = time.monotonic(), self.config.queues, self.config.lease_s
+        suspect = store.claim_suspect(self.worker, tasks=list(crew.tasks), queues=queues, lease_s=lease_s)
+        claimed = await db.arun(connection, suspect)
+        self.making_room = False  # It has come, or somebody else has it.
+        await self._begin(connection, claimed, crew, started)
 
     async def _rest(self, connection: db.AsyncConnection, crew: Crew) -> None:
         """Wait for something to do. Whoever goes to sleep says so first, and then looks once more."""
@@ -200,13 +230,11 @@ class Turns:
             self.leases.pop(token, None)
         known |= self.leases.keys() | reported
         unknown = [job for token, job in have.items() if token not in known]
-        await self._fetch_checkpoints(connection, unknown, crew)
-        self._adopt(unknown, started)
         if self._unsure or unknown:
             known_ends = len(reported - have.keys())
             _log.info("looked up: %d reports were in already, %d claims are adopted", known_ends, len(unknown))
-        self._unsure, self._reconciled_at = False, started
-        crew.take(unknown)
+        self._reconciled_at = started
+        await self._begin(connection, unknown, crew, started)
 
     def hang_up(self) -> None:
         if self._connection is not None and not self._connection.closed:

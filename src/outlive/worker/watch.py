@@ -10,6 +10,7 @@ import time
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker import memory
+from outlive.worker.alerts import Alerts
 from outlive.worker.children import KILL_AFTER_S, Assignment, Child
 from outlive.worker.crew import Crew
 from outlive.worker.turns import Turns
@@ -20,13 +21,13 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Watch:
-    def __init__(self, crew: Crew, turns: Turns) -> None:
-        self.crew, self.turns = crew, turns
+    def __init__(self, crew: Crew, turns: Turns, alerts: Alerts) -> None:
+        self.crew, self.turns, self.alerts = crew, turns, alerts
 
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
-        self.crew.reap_adopted()
+        self.crew.reap_adopted(self.alerts.processes)
         self.crew.wake_zygotes(now)
         self.crew.fork_ahead()
         self._drop_unplaced(now)

@@ -6,7 +6,8 @@
 -- SQLSTATEs: OL001 the dedupe key is taken, OL002 the attempt is no longer this worker's, OL003 bad input.
 
 create or replace function outlive.policy_of(job uuid, task_name text)
-returns table (max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[])
+returns table (max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[],
+  kills bigint)
 language sql stable
 begin atomic
   -- A job's own options come first, then what its task's worker said, then the defaults of a task nobody has said
@@ -16,10 +17,18 @@ begin atomic
          case when j.options ? 'max_losses' then (j.options ->> 'max_losses')::int
               when t.name is not null then t.max_losses else 3 end,
          coalesce(j.options ->> 'on_worker_death', t.on_worker_death, 'retry'),
-         coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}')
+         coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}'),
+         -- How often the same task with the same arguments has killed as another job, where that counts.
+         case when t.quarantine_by = 'fingerprint' then (
+           select count(*) from outlive.crashes c
+           where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) else 0 end
   from outlive.jobs j left join outlive.tasks t on t.name = task_name
   where j.id = job;
 end;
+
+create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text language sql immutable
+return format('crashed %s times%s (max_crashes = %s)', crashes,
+  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end, max_crashes);
 
 create or replace function outlive.verdict(
   had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
@@ -46,7 +55,7 @@ begin atomic
       when outcome in ('succeeded', 'cancelled') then outcome
       when (had).cancel_requested then 'cancelled'
       when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
-      when n.kind = 'crash' and n.c >= n.max_crashes then 'quarantined'
+      when n.kind = 'crash' and n.c + n.kills >= n.max_crashes then 'quarantined'
       when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
       when n.kind = 'loss' and n.l >= n.max_losses then 'quarantined'
       when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
@@ -58,7 +67,7 @@ begin atomic
          when g.f + g.c > 0 then 'retryable' else 'pending' end,
     case when g.fate in ('quarantined', 'suspect') then g.fate end,
     case when g.fate = 'quarantined' and g.kind = 'crash' then
-           format('crashed %s times (max_crashes = %s)', g.c, g.max_crashes)
+           outlive.charge(g.c, g.kills, g.max_crashes)
          when g.fate = 'quarantined' then
            format('%s workers vanished while running it (max_losses = %s)', g.l, g.max_losses)
          when g.fate = 'suspect' then
@@ -85,6 +94,11 @@ begin
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes, cpu_s,
     output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses);
+  if v.crashes > had.crashes then
+    insert into outlive.crashes
+    select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome), outlive.now()
+    from outlive.jobs j where j.id = had.id;
+  end if;
   if v.why is not null then
     insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task, had.priority,
       v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
@@ -105,7 +119,7 @@ create or replace function outlive.caught(w outlive.waiting) returns boolean lan
 -- The caller has just deleted its row from `waiting`.
 begin
   insert into outlive.held
-  select w.id, 'quarantined', outlive.now(), format('crashed %s times (max_crashes = %s)', w.crashes, p.max_crashes),
+  select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes),
     w.queue, w.source, w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
   return found;
@@ -251,6 +265,8 @@ begin
     changed := found;
     state := outlive.state_of(id);
     if changed then
+      delete from outlive.crashes c using outlive.jobs j
+      where j.id = release.id and c.task = j.task and c.fingerprint = j.fingerprint;
       perform outlive.wake();
     else
       note := 'it is not held';
@@ -278,6 +294,43 @@ begin
     end if;
     return next;
   end loop;
+end $$;
+
+create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
+-- A worker that was given up lives: what its verdict cost unfinished jobs, one loss each, is taken back. Those that were
+-- held for their losses wait again, or are suspects again, as if it had not been counted. Returns how many gained by it.
+declare
+  job uuid;
+  w record;
+  gained bigint := 0;
+begin
+  for job in
+    select j.id from outlive.jobs j
+    where j.id in (select a.job_id from outlive.attempts a where a.worker = formerly and a.outcome = 'lost')
+    order by j.id for update
+  loop
+    with old as (delete from outlive.waiting t where t.id = job and t.losses > 0 returning t.*)
+    insert into outlive.waiting
+    select o.queue, o.source, o.task, o.priority, o.ready_at, o.id, o.attempt, o.failures, o.crashes, o.losses - 1 from old o;
+    if not found then
+      update outlive.running r set losses = r.losses - 1 where r.token =
+        (select t.token from outlive.running t where t.id = job and t.losses > 0 for update skip locked);
+    end if;
+    if not found then
+      select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
+      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and h.losses >= p.max_losses) for update of h;
+      if found and w.losses - 1 >= w.most - 1 then
+        update outlive.held h set why = 'suspect', losses = h.losses - 1 where h.id = job;
+      elsif found then
+        delete from outlive.held h where h.id = job;
+        insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
+          w.crashes, w.losses - 1);
+        perform outlive.wake();
+      end if;
+    end if;
+    gained := gained + found::int;
+  end loop;
+  return gained;
 end $$;
 
 create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$

@@ -126,6 +126,20 @@ create table outlive.attempts (
   constraint attempts_token_key unique (token)
 );
 create index attempts_by_state on outlive.attempts (state, ended_at);
+create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
+
+-- Every kill, by what was run: the same task with the same arguments is the same killer, under whatever id it comes.
+-- Rows are appended and deleted, never updated, so that two workers that report kills never wait for each other.
+create table outlive.crashes (
+  task text collate "C" not null,
+  fingerprint text collate "C" not null,
+  token bigint not null,
+  job_id uuid not null,
+  cause text not null,
+  at timestamptz not null,
+  primary key (task, fingerprint, token)
+);
+create index crashes_by_time on outlive.crashes (at);
 
 -- The keys of unfinished jobs, unique per task. A row goes when its job finishes.
 create table outlive.dedupe_keys (
@@ -146,7 +160,16 @@ create table outlive.workers (
   slots int not null,
   state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
   started_at timestamptz not null,
-  last_seen timestamptz not null
+  last_seen timestamptz not null,
+  died_at timestamptz
+);
+
+-- Who lives: the key of the advisory lock that each worker's session holds. Dead is who has a row, written under this
+-- start of the server, and not the lock. UNLOGGED: a crash of the server, which ends all sessions, convicts nobody.
+create unlogged table outlive.liveness (
+  worker uuid primary key,
+  key bigint not null,
+  postmaster_started timestamptz not null
 );
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.
@@ -165,7 +188,8 @@ create table outlive.tasks (
   on_worker_death text collate "C" not null check (on_worker_death in ('retry', 'fail')),
   quarantine_by text collate "C" not null check (quarantine_by in ('job', 'fingerprint')),
   backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
-  updated_at timestamptz not null
+  updated_at timestamptz not null,
+  alerted_at timestamptz
 );
 
 create table outlive.queues (

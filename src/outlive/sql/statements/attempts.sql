@@ -8,8 +8,11 @@
 --
 -- The pick scans each offered lane from its watermark, limits inside and out, and orders nothing above: so it locks
 -- just what it takes. It is deleted by ctid because waiting's rows are never updated. A job over its crash limit
--- (the limit may have been lowered) is put into quarantine instead of being started.
-with ended as (
+-- (the limit may have been lowered) is put into quarantine instead of being started. A worker that was given up
+-- claims nothing: others would end what it has.
+with me as (
+  select exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead') as given_up),
+ended as (
   delete from outlive.running r
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
   returning r.*, width_bucket(r.token, :tokens::bigint[]) as n),
@@ -40,6 +43,7 @@ pick as materialized (
       where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
         and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
       order by w.ready_at, w.id limit lane.quota for update skip locked) s
+  where not (select given_up from me)
   limit :limit::int),
 taken as (
   delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
@@ -68,6 +72,7 @@ with pick as (
   select h.id from outlive.held h
   where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
     and h.ready_at <= outlive.now()
+    and not exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
     and not exists (select from outlive.sources s where s.name = h.source
                     and (not s.enabled or coalesce(s.paused_until > outlive.now(), false)))
@@ -82,7 +87,7 @@ started as (
   from taken t
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
 select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
-  j.args, j.options
+  j.args, j.options, true as alone
 from started s join outlive.jobs j on j.id = s.id;
 
 -- name: renew
@@ -104,7 +109,7 @@ select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.tok
 -- name: adopt
 -- What this worker has, as the database sees it: read after an unknown outcome, before anything else is claimed.
 select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
-  j.args, j.options
+  j.args, j.options, r.alone
 from outlive.running r join outlive.jobs j on j.id = r.id
 where r.worker = :worker::uuid order by r.token;
 
@@ -118,6 +123,52 @@ ended as (
 select e.token, e.id, e.worker, coalesce(k.name, e.worker::text) as locked_by,
   outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
 from ended e left join outlive.workers k on k.id = e.worker;
+
+-- name: reap
+-- running -> pending, retryable, quarantined, failed: the attempts of dead workers are lost. Zero rows: there are none.
+with due as (
+  select r.token from outlive.running r
+  where r.worker in (select k.id from outlive.workers k where k.state = 'dead')
+  order by r.token limit :batch::int for update skip locked),
+ended as (
+  delete from outlive.running r where r.token = any(array(select token from due)) returning r as had, r.token, r.id, r.worker)
+select e.token, e.id, e.worker, coalesce(k.name, e.worker::text) as locked_by,
+  outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
+from ended e left join outlive.workers k on k.id = e.worker;
+
+-- name: convict
+-- running -> quarantined, for jobs just claimed and not begun: the same task with the same arguments has killed as often
+-- as it may, as other jobs. Zero rows: none of them is known.
+with known as (
+  select r.token, p.kills, p.max_crashes from outlive.running r, lateral outlive.policy_of(r.id, r.task) p
+  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and r.crashes + p.kills >= p.max_crashes
+  order by r.token for update of r skip locked),
+caught as (
+  delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes)
+insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
+select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source, c.task,
+  c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
+from caught c
+returning id;
+
+-- name: crashing_tasks
+-- Tasks of which several jobs have crashed lately, and that nobody was alerted to since. Zero rows: there is none.
+with bad as (
+  select c.task, count(distinct c.job_id) as jobs, count(*) as crashes, max(c.at) as last_at from outlive.crashes c
+  where c.at > outlive.now() - :within_s::double precision * interval '1 second'
+  group by c.task having count(distinct c.job_id) >= :jobs::int)
+update outlive.tasks t set alerted_at = outlive.now() from bad
+where t.name = bad.task
+  and coalesce(t.alerted_at <= outlive.now() - :within_s::double precision * interval '1 second', true)
+returning t.name as task, bad.jobs, bad.crashes, bad.last_at;
+
+-- name: suspects_wait
+-- Whether a suspect that this worker could run has waited for so long that somebody must make room for it.
+select exists (
+  select from outlive.held h
+  where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
+    and h.ready_at <= outlive.now() and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
+    and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null));
 
 -- name: quarantine_killers
 -- pending, retryable -> quarantined: jobs that have crashed as often as they may. Zero rows: there is none.

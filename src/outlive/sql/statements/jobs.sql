@@ -51,11 +51,9 @@ with old as (
 ids as (select array_agg(job_id) as ids, count(*) as seen from old)
 select outlive.prune(ids.ids), ids.seen from ids;
 
--- name: prune_workers
--- Forget workers that are gone for long enough.
-delete from outlive.workers k
-where k.state in ('dead', 'stopped') and k.last_seen < outlive.now() - :keep_s::double precision * interval '1 second'
-  and not exists (select from outlive.running r where r.worker = k.id);
+-- name: prune_crashes
+-- Forget kills that are old enough.
+delete from outlive.crashes c where c.at < outlive.now() - :keep_s::double precision * interval '1 second';
 
 -- name: pause_queue
 -- Its jobs are not claimed any more; what runs goes on.

@@ -40,16 +40,6 @@ on conflict (name) do update set queue = excluded.queue, source = excluded.sourc
   max_crashes = excluded.max_crashes, max_losses = excluded.max_losses, on_worker_death = excluded.on_worker_death,
   quarantine_by = excluded.quarantine_by, backoff_s = excluded.backoff_s, updated_at = excluded.updated_at;
 
--- name: register_worker
--- A worker begins, under an id that nobody had before. Repeating it changes nothing.
-insert into outlive.workers (id, name, hostname, pid, version, queues, slots, started_at, last_seen)
-values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int, outlive.now(), outlive.now())
-on conflict (id) do nothing;
-
--- name: stop_worker
--- A worker has ended on purpose.
-update outlive.workers set state = 'stopped', last_seen = outlive.now() where id = :worker::uuid;
-
 -- name: cancels
 -- Which of this worker's attempts a person wants stopped.
 select r.token from outlive.running r where r.cancel_requested and r.worker = :worker::uuid;

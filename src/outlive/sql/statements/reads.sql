@@ -18,8 +18,13 @@ select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = an
 select s.id, s.task, s.queue, s.source, s.status as state, j.args, j.options, s.priority, s.created_at, s.ready_at, s.attempt,
   s.failures, s.crashes, s.losses, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.lease_until,
   s.cancel_requested, s.completed_at, s.held_since, s.held_details, s.dedupe_key, s.fingerprint,
-  p.current, p.total, p.message, p.checkpoint, p.updated_at as progress_at
+  p.current, p.total, p.message, p.checkpoint, p.updated_at as progress_at,
+  k.kills, k.killers, k.last_kill_at, k.last_killer, k.last_cause
 from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
+  left join lateral (  -- What the same task with the same arguments has done as other jobs.
+    select count(*) as kills, count(distinct c.job_id) as killers, max(c.at) as last_kill_at,
+      (array_agg(c.job_id order by c.at desc))[1] as last_killer, (array_agg(c.cause order by c.at desc))[1] as last_cause
+    from outlive.crashes c where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) k on true
 where s.id = :id::uuid;
 
 -- name: attempts
@@ -97,6 +102,20 @@ order by f.id limit :limit::int;
 -- name: killers
 -- What is in quarantine, with the evidence of its last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
+
+-- name: killers_among
+-- Which of these jobs are in quarantine, with the evidence.
+select * from outlive.killers where id = any(:ids::uuid[]);
+
+-- name: workers
+-- Every worker that is not forgotten yet, the living first.
+select id, name, hostname, pid, version, queues, state, started_at, last_seen,
+  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running
+from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
+
+-- name: clock
+-- The only clock, for those who compare how it goes with how their own does.
+select extract(epoch from outlive.now())::double precision;
 
 -- name: stuck
 -- Running jobs whose lease has ended and that no reaper has seen yet.

@@ -1,0 +1,90 @@
+-- Statements about workers: how one begins, shows that it lives, is given up by others, and ends.
+
+-- name: register_worker
+-- A worker begins, under an id that nobody had before; repeating it changes nothing. If it was given up under another
+-- id and lives, it says which: what that verdict cost its jobs is taken back.
+with registered as (
+  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, started_at, last_seen)
+  values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int, outlive.now(), outlive.now())
+  on conflict (id) do nothing returning id)
+select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
+
+-- name: heartbeat
+-- A worker lives. Zero rows: it was given up, and must register anew. Losing one in a crash of the server costs nothing.
+with hurry as (select set_config('synchronous_commit', 'off', true))
+update outlive.workers k set last_seen = outlive.now(), state = :state::text from hurry
+where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
+returning k.id;
+
+-- name: stop_worker
+-- A worker has ended on purpose: it is not missed.
+with unwatched as (delete from outlive.liveness where worker = :worker::uuid)
+update outlive.workers set state = 'stopped', last_seen = outlive.now() where id = :worker::uuid and state <> 'dead';
+
+-- name: show_life
+-- This session holds the lock of a worker that lives. The key is new for each session, so that an old one, which the
+-- server may not have missed yet, is in nobody's way. Zero rows: somebody has that lock, try another.
+insert into outlive.liveness (worker, key, postmaster_started)
+select :worker::uuid, :key::bigint, pg_postmaster_start_time() from (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
+on conflict (worker) do update set key = excluded.key, postmaster_started = excluded.postmaster_started
+returning worker;
+
+-- name: absent
+-- Workers that ought to hold their lock and don't, and this worker itself, without a key, if it was given up. One
+-- look proves nothing: look again in the same session, half a second later.
+select l.worker, l.key from outlive.liveness l
+where l.postmaster_started = pg_postmaster_start_time() and l.key not in (
+  select k.classid::bigint << 32 | k.objid::bigint from pg_locks k
+  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+    and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+union all
+select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
+
+-- name: bury
+-- Workers are dead: they did not hold their locks in two looks, and don't now. Zero rows: they live, or somebody else
+-- has buried them. Their attempts are reaped after this.
+with gone as (
+  delete from outlive.liveness l using unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
+  where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time() and l.key not in (
+    select k.classid::bigint << 32 | k.objid::bigint from pg_locks k
+    where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+      and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+  returning l.worker)
+update outlive.workers k set state = 'dead', died_at = outlive.now() from gone
+where k.id = gone.worker and k.state in ('active', 'stale', 'draining')
+returning k.id, k.name, k.hostname, k.pid, k.last_seen, (select count(*) from outlive.running r where r.worker = k.id) as running;
+
+-- name: give_up_silent
+-- Workers without a heartbeat: active, draining -> stale, and -> dead if they have renewed no lease since either. Only
+-- those come back that are dead now.
+with silent as (
+  select k.id, k.last_seen < outlive.now() - :dead_s::double precision * interval '1 second' and not exists (
+      select from outlive.running r
+      where r.worker = k.id and r.heartbeat_at >= outlive.now() - :dead_s::double precision * interval '1 second') as dead
+  from outlive.workers k
+  where k.state in ('active', 'stale', 'draining')
+    and k.last_seen < outlive.now() - :stale_s::double precision * interval '1 second'
+  order by k.id for update of k skip locked),
+changed as (
+  update outlive.workers k set state = case when s.dead then 'dead' else 'stale' end,
+    died_at = case when s.dead then outlive.now() end
+  from silent s where k.id = s.id and (s.dead or k.state <> 'stale')
+  returning k.*),
+unwatched as (
+  delete from outlive.liveness l where l.worker in (select c.id from changed c where c.state = 'dead'))
+select c.id, c.name, c.hostname, c.pid, c.last_seen, (select count(*) from outlive.running r where r.worker = c.id) as running
+from changed c where c.state = 'dead';
+
+-- name: try_lock
+-- Take a lock of this session, if nobody has it.
+select pg_try_advisory_lock(hashtextextended(:name::text, 0));
+
+-- name: unlock
+-- Give it back.
+select pg_advisory_unlock(hashtextextended(:name::text, 0));
+
+-- name: prune_workers
+-- Forget workers that are gone for long enough.
+delete from outlive.workers k
+where k.state in ('dead', 'stopped') and k.last_seen < outlive.now() - :keep_s::double precision * interval '1 second'
+  and not exists (select from outlive.running r where r.worker = k.id);

@@ -1,0 +1,162 @@
+"""The reaper: finds dead workers and ended leases, and frees what they had.
+
+It runs in every worker and as `outlive reap`. Everything it does is idempotent and fenced by token: any number of
+reapers may do it at once, and a false verdict costs a repeated run, never a second completion. The sweep's lock only
+spares work: what must happen on time, freeing jobs, everybody does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from uuid import UUID
+
+from outlive import store
+from outlive.config import Config
+from outlive.model import Dead, Lost
+from outlive.policy import SUSPECT_CLEARED_S
+from outlive.states import State
+from outlive.worker.alerts import Alerts
+from outlive.worker.line import Line
+
+LOOK_S = 1.0
+SECOND_LOOK_S = 0.5
+"""How far apart two looks must be at least, and how soon the second follows when the first has found somebody."""
+CRASHING_JOBS = 5
+CRASHING_WITHIN_S = 600.0
+KEEP_WORKERS_S = 7 * 86400.0
+CLOCK_JUMP_S = 5.0
+"""More than a database is ever late, and far less than a lease."""
+_LOCK = "outlive sweep"
+_SWEEPS_WITHOUT = 2
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Reaper:
+    def __init__(self, line: Line, config: Config, alerts: Alerts, worker: UUID | None = None) -> None:
+        self.line, self.config, self.alerts, self.worker = line, config, alerts, worker
+        self.given_up = False
+        """Others think that this worker is dead."""
+        self._seen: dict[UUID, tuple[int, float]] = {}
+        """Who was absent in the last look, with which key, and since when."""
+        self._session = 0
+        self._offset_s: float | None = None
+        self._patient_until = 0.0
+        self._not_led = 0
+
+    # Workers that died: every second
+
+    async def look_once(self) -> float:
+        """One look at who holds no lock. Says how soon the next is due."""
+        await self._compare_clocks()
+        absent = await self.line.run(store.absent(self.worker))
+        now = time.monotonic()
+        if self._session != self.line.session:  # The looks before were through another session, and prove nothing.
+            self._session = self.line.session
+            self._seen = {}
+        seen: dict[UUID, tuple[int, float]] = {}
+        for worker, key in absent.items():
+            if key is None:
+                self.given_up = True
+            elif worker != self.worker:
+                known = self._seen.get(worker)
+                seen[worker] = known if known is not None and known[0] == key else (key, now)
+        self._seen = seen
+        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= SECOND_LOOK_S}
+        if convicted:
+            dead = await self.line.run(store.bury(convicted))
+            self._mourn(dead, "its session is gone")
+            await self.free()
+        return SECOND_LOOK_S if self._seen else LOOK_S
+
+    def _mourn(self, dead: Iterable[Dead], why: str) -> None:
+        for one in dead:
+            _log.error(
+                "Dead worker detected: %s (%s on %s, pid %d): %s; it had %d jobs",
+                one.id, one.name, one.hostname, one.pid, why, one.running,
+            )  # fmt: skip
+            facts = {name: getattr(one, name) for name in ("id", "name", "hostname", "pid", "last_seen", "running")}
+            self.alerts.tell(self.config.on_worker_dead, "worker_dead", {**facts, "why": why})
+
+    async def free(self) -> int:
+        """End the attempts of dead workers, and those whose lease is over, in batches; how many there were."""
+        freed = 0
+        for reap in (store.reap, store.expire) if time.monotonic() >= self._patient_until else (store.reap,):
+            while lost := await self.line.run(reap()):
+                freed += len(lost)
+                await self._tell_lost(lost, "its worker died" if reap is store.reap else "its lease ended")
+        return freed
+
+    async def _tell_lost(self, lost: list[Lost], why: str) -> None:
+        for one in lost:
+            _log.error("job %s, held by %s: %s; it is %s", one.id, one.locked_by, why, one.state)
+        await self.tell_quarantined([one.id for one in lost if one.state == State.QUARANTINED])
+
+    async def tell_quarantined(self, ids: list[UUID]) -> None:
+        """Say which jobs were caught, with the evidence."""
+        killers = await self.line.run(store.killers_among(ids)) if ids else []
+        for killer in killers:
+            _log.warning("Job %s is quarantined: %s", killer["id"], killer["details"])
+            self.alerts.tell(self.config.on_quarantine, "quarantine", killer)
+
+    # Everything else: every sweep
+
+    async def sweep_once(self) -> int:
+        """What is overdue; how many attempts were freed."""
+        await self._compare_clocks()
+        freed = await self.free()
+        led = self.line.pooled or await self.line.run(store.try_lock(_LOCK))
+        self._not_led = 0 if led else self._not_led + 1
+        if 0 < self._not_led < _SWEEPS_WITHOUT:
+            return freed  # Somebody else does the rest. If he is frozen in it, it is done without the lock next time.
+        self._not_led = 0
+        try:
+            if time.monotonic() >= self._patient_until:
+                limits = {"stale_s": self.config.stale_s, "dead_s": self.config.dead_s}
+                dead = await self.line.run(store.give_up_silent(**limits))
+                self._mourn(dead, f"no heartbeat for {self.config.dead_s:g} s")
+                freed += await self.free()
+            await self.tell_quarantined(await self.line.run(store.quarantine_killers()))
+            await self.line.run(store.clear_suspects(after_s=SUSPECT_CLEARED_S))
+            await self._tell_crashing()
+            await self._prune()
+        finally:
+            if led and not self.line.pooled:
+                await self.line.run(store.unlock(_LOCK))
+        return freed
+
+    async def _tell_crashing(self) -> None:
+        for task in await self.line.run(store.crashing_tasks(jobs=CRASHING_JOBS, within_s=CRASHING_WITHIN_S)):
+            _log.error("task %(task)s keeps crashing: %(crashes)d crashes of %(jobs)d jobs in ten minutes", task)
+            self.alerts.tell(self.config.on_quarantine, "task_keeps_crashing", task)
+
+    async def _prune(self) -> None:
+        keep_s = {
+            State.SUCCEEDED: self.config.keep_finished_s,
+            State.CANCELLED: self.config.keep_finished_s,
+            State.FAILED: self.config.keep_failed_s,
+        }
+        for state, old_s in keep_s.items():
+            more = True
+            while more:
+                _, more = await self.line.run(store.prune_finished(state, keep_s=old_s))
+        await self.line.run(store.prune_crashes(keep_s=self.config.keep_failed_s))
+        await self.line.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
+
+    async def _compare_clocks(self) -> None:
+        """A clock of the database that jumps makes leases and heartbeats look old: everybody gets a renewal's time."""
+        before = time.monotonic()
+        offset_s = await self.line.run(store.clock()) - before
+        late_s = time.monotonic() - before
+        jumped_s = 0.0 if self._offset_s is None else offset_s - self._offset_s
+        self._offset_s = offset_s
+        if abs(jumped_s) > CLOCK_JUMP_S + late_s:
+            wait_s = 2 * max(self.config.renew_s, self.config.heartbeat_s)
+            self._patient_until = before + wait_s
+            _log.error(
+                "the database's clock has jumped by %.0f s against this machine's: nobody is given up for %g s",
+                jumped_s,
+                wait_s,
+            )
