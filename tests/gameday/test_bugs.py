@@ -127,7 +127,8 @@ def test_a_verdict_from_the_session_alone_is_caught(play: Play) -> None:
     play.history.outages.append((0.0, 1.0))
     play.connection.execute("update outlive.workers set state = 'dead'")
     assert db.run(play.connection, store.expire())
-    play.complete(play.claim(ALIVE), ALIVE)
+    again = making.register_worker(play.connection, making.new_worker(), name="gameday-again")
+    play.complete(play.claim(again), again)
     assert play.broken() == {"given up wrongly"}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlive.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -37,3 +39,21 @@ class Asked:
     force: bool = False
     """Play also in a database that has other jobs."""
     bounds: Bounds = Bounds()
+
+
+def check(asked: Asked) -> None:
+    """Refuse with a sentence what can't be played."""
+    for name, value, least, most in (
+        ("--kills", asked.kills, 1, 1_000_000),
+        ("--workers", asked.workers, 2, 50),  # One that dies, and one that notices.
+        ("--slots", asked.slots, 1, 100),
+        ("--seed", asked.seed, 0, 2**63),
+    ):
+        if not least <= value <= most:
+            raise ConfigError(f"{name} is {value}: it must be from {least} to {most}")
+    if not 0 < asked.rate <= 100:
+        raise ConfigError(f"--rate is {asked.rate:g}: it must be more than 0 and at most 100 faults a second")
+    if asked.minutes is not None and not asked.minutes > 0:
+        raise ConfigError(f"--minutes is {asked.minutes:g}: it must be more than 0")
+    if asked.report is not None and asked.report.exists() and not asked.report.is_dir():
+        raise ConfigError(f"--report is {asked.report}, which is not a directory")

@@ -18,7 +18,7 @@ STOPPED = 130
 
 
 def main(config: Config, asked: Asked) -> int:
-    """0 only if everything holds; 1 if something does not; 130 if it was cut short and nothing was wrong until then."""
+    """0 only if everything holds; 1 if something does not; 130 if it was stopped and nothing was wrong until then."""
     began = time.monotonic()
     with stopped_by_sigterm(), db.blamed(), server(config) as (found, home):
         with db.connect(found.url) as connection:
@@ -38,7 +38,7 @@ def main(config: Config, asked: Asked) -> int:
             game.keep_logs(asked.report / f"gameday-{asked.seed}.log")
     if not verdict.right:
         return 1
-    return STOPPED if history.cut_short else 0
+    return STOPPED if history.stopped else 0
 
 
 def _tell(verdict: Verdict, told: dict[str, object], asked: Asked) -> None:

@@ -32,6 +32,7 @@ DECK = {
     Kind.BACKEND: 2,
     Kind.RESTART: 1,
 }
+NEXT = 10
 BUSY_PART = 0.8
 FREEZE_S = (0.3, 2.0)
 WITNESS_S = 3.0
@@ -60,22 +61,21 @@ class Faults:
     _orphans: list[_Orphans] = field(default_factory=list)
 
     def inject(self, connection: db.Connection | None, *, since_s: float) -> list[Fault]:
-        """The first card of the deck that can be played now; none if there is none.
+        """One of the next cards of the deck, or a child's; none if none can be played now.
 
-        Those that can't be stay where they are, and the deck is filled up in time: a machine on which workers are
-        slow to start sees fewer of them killed, and not fewer faults.
+        The others stay where they are: a machine on which workers are slow to start sees fewer of them killed, and not
+        fewer faults; and while the database is away not all restarts are drawn at once.
         """
         if len(self._deck) < sum(DECK.values()) // 2:
             cards = [kind for kind, count in DECK.items() for _ in range(count)]
             self.rng.shuffle(cards)
             self._deck += cards
-        tried: set[Kind] = set()
-        for place, kind in enumerate(self._deck):
-            if kind not in tried and (made := self._play(kind, connection, since_s)):
-                del self._deck[place]
+        for kind in dict.fromkeys([*self._deck[:NEXT], Kind.CHILD]):
+            if made := self._play(kind, connection, since_s):
+                if kind in self._deck:
+                    self._deck.remove(kind)
                 self.done += made
                 return made
-            tried.add(kind)
         return []
 
     def _play(self, kind: Kind, connection: db.Connection | None, since_s: float) -> list[Fault]:

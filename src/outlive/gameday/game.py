@@ -166,7 +166,8 @@ class Game:
             if self._stop_asked > asked:
                 break
         self.history.drain_s = time.monotonic() - last
-        self.history.cut_short = self._stop_asked > 0 and self._unfinished != 0
+        self.history.stopped = self._stop_asked > 0
+        self.history.cut_short = self.history.stopped and self._unfinished != 0
 
     def _patience_s(self) -> float:
         return HURRY_S if self._stop_asked else self.asked.bounds.drain_s + 1.0

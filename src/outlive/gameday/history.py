@@ -87,8 +87,10 @@ class History:
     began_s: float = 0.0
     drain_s: float = 0.0
     """How long after the last fault the last job was finished, or nobody waited any longer."""
+    stopped: bool = False
+    """Somebody asked it to stop."""
     cut_short: bool = False
-    """Somebody stopped it, and did not wait for the jobs to finish."""
+    """And did not wait for the jobs to finish."""
     left_behind: list[str] = field(default_factory=list)
     """Processes that were still there when all workers had gone."""
     reports_fenced: int = 0

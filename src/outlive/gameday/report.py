@@ -103,8 +103,8 @@ def show(verdict: Verdict) -> None:
 def closing(verdict: Verdict) -> str:
     """The last line: what holds, and the bound that it proves."""
     history = verdict.history
-    if history.cut_short:
-        head = "cut short, and right so far" if verdict.right else "cut short, and wrong"
+    if history.stopped:
+        head = "stopped, and right so far" if verdict.right else "stopped, and wrong"
     else:
         drained = f"everything was finished {history.drain_s:.1f} s after the last fault"
         head = f"right: {drained}" if verdict.right else "wrong"

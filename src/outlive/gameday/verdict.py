@@ -99,7 +99,7 @@ class Verdict:
             "faults": self.faults(),
             "times": [one.as_json() for one in self.times],
             "drained_s": round(self.history.drain_s, 2),
-            "cut_short": self.history.cut_short,
+            "stopped": self.history.stopped,
             "bound": self.bound,
             "breaches": [
                 {

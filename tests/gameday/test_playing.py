@@ -1,0 +1,147 @@
+"""Real games, as people play them: with real workers, real kills, and a verdict."""
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import db
+from tests.cli.test_demo import processes_in
+from tests.cli.world import Cli, World
+from tests.waiting import eventually
+
+PATIENCE_S = 110.0
+SMALL = ("--workers", 2, "--slots", 2, "--rate", 4)
+
+
+def homes() -> set[Path]:
+    return set(Path("/var/tmp").glob("outlive-gameday-*"))
+
+
+def told(game: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
+    """The exit code and the verdict, whatever it is."""
+    out, err = game.communicate(timeout=PATIENCE_S)
+    assert out, err
+    return game.returncode, json.loads(out)
+
+
+def took_s(verdict: dict[str, Any], name: str) -> float:
+    [times] = [times for times in verdict["times"] if times["name"] == name]
+    return times["p99_s"] or 0.0
+
+
+def test_jobs_survive_a_short_game() -> None:
+    before = homes()
+    _, verdict = told(Cli(None).process("gameday", "--kills", 24, "--rate", 6, "--seed", 4, "--json"))
+
+    assert verdict["breaches"] == []
+    assert (verdict["lost"], verdict["finished_twice"], verdict["effect_doubled"], verdict["stale_effect"]) == (0,) * 4
+    assert verdict["kills"] >= 24
+    assert verdict["jobs_finished"] >= verdict["jobs_acknowledged"] > 0
+    assert (
+        verdict["bound"] == f"none in {verdict['kills']} kills: less than {3 / verdict['kills']:.2%} of kills, at 95 %"
+    )
+    # The machine may be busy with other tests: how fast it is when it is not, the long one says.
+    assert took_s(verdict, "child death to recorded") < 2.0
+    assert took_s(verdict, "worker death to claimable again") < 10.0
+    assert homes() <= before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_path: Path) -> None:
+    game = Cli(None).process("gameday", "--kills", 200, "--seed", 7, "--report", tmp_path)
+    out, err = game.communicate(timeout=300)
+
+    assert game.returncode == 0, out
+    assert "kills, " in err  # The plain lines of who reads no bar.
+    assert (tmp_path / "gameday-7.png").read_bytes().startswith(b"\x89PNG")
+    verdict = json.loads((tmp_path / "gameday-7.json").read_text())
+    assert verdict["right"] is True
+    page = (tmp_path / "gameday-7.md").read_text()
+    assert verdict["bound"] in page
+    assert "--seed 7" in page
+
+
+def begin(url: str) -> tuple["subprocess.Popen[str]", Path]:
+    """A game without end in that database, once it has killed something, and the directory that it works in."""
+    before = homes()
+    game = Cli(url).process("gameday", "--kills", 1_000_000, *SMALL, "--json")
+    eventually(lambda: homes() - before, within_s=30)
+    with db.connect(url) as connection:
+        eventually(lambda: _kills(connection) > 0, within_s=60, what="a job of the game was killed")
+    [home] = [home for home in homes() - before if any("gameday" in words for words in processes_in(home))]
+    return game, home
+
+
+def _kills(connection: db.Connection) -> int:
+    [(count,)] = connection.execute("select count(*) from outlive.attempts where outcome in ('crashed', 'lost')")
+    return int(count)
+
+
+@pytest.fixture
+def game(database_url: str) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
+    process, home = begin(database_url)
+    yield process, home
+    process.kill()
+    process.wait()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def test_a_game_that_is_stopped_tells_what_it_saw_and_leaves_nothing(
+    game: tuple["subprocess.Popen[str]", Path], database_url: str
+) -> None:
+    process, home = game
+    process.send_signal(signal.SIGINT)
+    code, verdict = told(process)
+
+    assert verdict["breaches"] == []
+    assert code == (130 if verdict["right"] else 1)
+    assert verdict["stopped"] is True
+    assert verdict["faults"]["Postgres restarted"] == 0  # It is not the game's own.
+    assert not home.exists()
+    eventually(lambda: not processes_in(home), within_s=5)
+    if verdict["right"]:
+        with db.connect(database_url) as connection:
+            [(jobs, schema)] = connection.execute(
+                "select count(*), to_regnamespace('outlive_gameday') from outlive.jobs"
+            )
+        assert (jobs, schema) == (0, None)
+
+
+def test_a_game_that_is_killed_leaves_no_process(game: tuple["subprocess.Popen[str]", Path]) -> None:
+    process, home = game
+    assert len(processes_in(home)) > 2
+    process.kill()
+    process.wait()
+    eventually(lambda: not processes_in(home), within_s=5, what="its workers are gone with it")
+
+
+def test_a_database_with_other_peoples_jobs_is_refused(cli: Cli, world: World) -> None:
+    world.job("shop.fetch")
+    ran = cli("gameday", "--kills", 1)
+    assert (ran.code, ran.out) == (2, "")
+    assert "has jobs of others (of shop.fetch)" in ran.err
+    assert "--force" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--kills", 5, "--minutes", 1), "--kills and --minutes are both given"),
+        (("--rate", 0), "--rate is 0: it must be more than 0"),
+        (("--minutes", -1), "--minutes is -1: it must be more than 0"),
+        (("--kills", 0), "--kills is 0: it must be from 1 to"),
+        (("--workers", 1), "--workers is 1: it must be from 2 to 50"),
+        (("--report", "pyproject.toml"), "which is not a directory"),
+    ],
+)
+def test_wrong_options_are_refused_with_a_sentence(cli: Cli, words: tuple[object, ...], sentence: str) -> None:
+    ran = cli("gameday", *words)
+    assert ran.code == 2
+    assert sentence in ran.err
