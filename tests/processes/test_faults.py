@@ -137,7 +137,8 @@ def kill_at(start: Start, url: str, folder: Path, n: int, side: Side) -> list[in
     return tree
 
 
-@pytest.mark.parametrize("most", [10, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+@pytest.mark.timeout(1800)  # It starts many workers, which takes long on a machine that is busy.
+@pytest.mark.parametrize("most", [10, pytest.param(None, marks=pytest.mark.long)])
 def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, most: int | None
 ) -> None:
