@@ -65,6 +65,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"Config({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
 
+KEEP_WORKERS_S = 7 * 86400.0
 KEYS = Config.__struct_fields__
 SECRET = frozenset({"database_url", "dashboard_token"})
 # Names that other systems' operators know.
@@ -214,11 +215,11 @@ def _contradiction(c: Config) -> str | None:
     for key, size_bytes in (("max_args_bytes", c.max_args_bytes), ("max_result_bytes", c.max_result_bytes)):
         if size_bytes > _LARGEST_BYTES:
             return f"{key} ({size_bytes}) is more than {_LARGEST_BYTES}: so large a value does not belong into a queue"
-    if c.renew_s * 2 > c.lease_s:
+    if c.renew_s * 3 > c.lease_s:
         return (
-            f"renew_s ({c.renew_s:g}) is more than half of lease_s ({c.lease_s:g}): a worker gives up its jobs one "
-            f"renewal before their lease ends, so it would give up jobs that are well; "
-            f"set renew_s to at most {c.lease_s / 2:g}"
+            f"renew_s ({c.renew_s:g}) is more than a third of lease_s ({c.lease_s:g}): a worker gives up its jobs one "
+            f"renewal before their lease ends, and one late renewal would give up jobs that are well; "
+            f"set renew_s to at most {c.lease_s / 3:g}"
         )
     if c.heartbeat_s >= c.stale_s:
         return (

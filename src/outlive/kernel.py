@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Collection
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 KILL_TREE_S = 2.0
 """A process that the kernel does not let go, as one that waits for a dead disk, must not hold up its killer."""
@@ -21,6 +22,14 @@ def become_subreaper() -> None:
     """Orphans below this process become its children, and not init's."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with_parent() -> None:
+    """This process is killed when its parent dies: for a child whose zygote and supervisor are killed at once.
+
+    What it has forked is not, so this is only one of several ways.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def be_chosen_first_when_memory_ends() -> None:
@@ -44,11 +53,23 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += [int(word) for word in file.read().split()]
+            found += [int(word) for word in read(f"/proc/{pid}/task/{thread}/children").split()]
     except OSError:
         pass
     return found
+
+
+def read(path: str) -> bytes:
+    """A file of /proc, without what Python's files cost: these are read twenty times a second. Empty if it is gone."""
+    parts = []
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while part := os.read(descriptor, 65536):
+                parts.append(part)
+        finally:
+            os.close(descriptor)
+    return b"".join(parts)
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -78,11 +99,46 @@ def kill_tree(mark: str, *, spare: Collection[int] = ()) -> None:
 
 
 def _has(pid: int, mark: bytes) -> bool:
+    return mark in read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def sign_of_life(pid: int) -> str:
+    """What tells this process from all others that had or will have its number: its namespace and its start."""
+    return f"{_namespace_of(str(pid))}:{pid}:{_started(pid)}"
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks since the machine did; 0 if there is none, or a dead one."""
+    words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(words[19]) if len(words) > 19 and words[0] != b"Z" else 0
+
+
+def kill_orphans(variable: str) -> list[int]:
+    """Kill those on this machine whose environment names, under `variable`, the sign of a process that is dead.
+
+    Only those of our own namespace: what another calls by the same number is not ours to judge.
+    """
+    ours = _namespace_of("self")
+    killed = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and _namespace_of(name) == ours:
+            for entry in read(f"/proc/{name}/environ").decode(errors="replace").split("\0"):
+                if entry.startswith(f"{variable}={ours}:") and not _lives(entry.partition("=")[2]):
+                    kill(int(name))
+                    killed.append(int(name))
+    return killed
+
+
+def _lives(sign: str) -> bool:
+    _, pid, started = sign.split(":")
+    return _started(int(pid)) == int(started)
+
+
+def _namespace_of(pid: str) -> str:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
+        return str(os.stat(f"/proc/{pid}/ns/pid").st_ino)
     except OSError:
-        return False
+        return ""
 
 
 def hang_up(descriptor: int) -> None:

@@ -166,7 +166,7 @@ def test_intervals_that_are_not_set_follow_from_those_that_are(
         ({"sweep_s": 0}, "must be more than zero"),
         ({"heartbeat_s": 0}, "must be more than zero"),
         ({"renew_s": 0}, "must be more than zero"),
-        ({"lease_s": 10, "renew_s": 6}, "renew_s (6) is more than half of lease_s (10)"),
+        ({"lease_s": 10, "renew_s": 5}, "renew_s (5) is more than a third of lease_s (10)"),
         ({"heartbeat_s": 60, "stale_s": 60}, "heartbeat_s (60) is not below stale_s (60)"),
         ({"heartbeat_s": 90, "dead_s": 120}, "heartbeat_s (90) is not below stale_s (60)"),
         ({"stale_s": 60, "dead_s": 60}, "stale_s (60) is not below dead_s (60)"),

@@ -86,6 +86,7 @@ class _Nothing:
 def main(tasks: Tasks, target: str, sock: int, output: int, stack: int) -> int:
     """Become a child of its own session, with its output where the supervisor finds it."""
     os.setsid()
+    kernel.die_with_parent()
     _settle(output)
     return serve(tasks, target, sock, stack)
 

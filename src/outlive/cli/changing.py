@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from outlive import db, store, units
+from outlive import config, db, store, units
 from outlive.cli import screen
 from outlive.cli.common import Desk, Json, app, command
 from outlive.cli.reading import QueueFilter, StateFilter, TaskFilter, queues_app
@@ -27,7 +27,6 @@ MOST = 1_000_000
 NAMED = 20
 """So many jobs that were not changed are named; the rest are counted."""
 
-KEEP_WORKERS_S = 7 * 86400.0
 
 Ids = Annotated[list[UUID] | None, typer.Argument(metavar="ID", help="The jobs.")]
 All = Annotated[bool, typer.Option("--all", help="Every job of the filter: needed when no id is given.")]
@@ -231,7 +230,7 @@ def _prune_old(desk: Desk) -> int:
                 more = more and gone > 0  # Those that others have locked just now are left for the next time.
                 pruned += gone
                 progress.update(bar, completed=pruned)
-    desk.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
+    desk.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
     return pruned
 
 

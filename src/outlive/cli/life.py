@@ -38,6 +38,7 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
         "counted": ", ".join(counters),
         "held": job["held_details"] and f"since {screen.moment(job['held_since'])}: {job['held_details']}",
+        "killer": _known_killer(job),
         "progress": _progress(job),
         "checkpoint": _short(job["checkpoint"]),
         "ended": screen.moment(job["completed_at"]),
@@ -54,6 +55,15 @@ def _short(data: bytes | None) -> str | None:
         return None
     text = data.decode(errors="replace")
     return text if len(text) <= MAX_ARGS_CHARS else f"{text[:MAX_ARGS_CHARS]}… ({len(text):,} characters)"
+
+
+def _known_killer(job: dict[str, Any]) -> str | None:
+    """What the same task with the same arguments has done under other ids."""
+    if not job["kills"]:
+        return None
+    times = "once" if job["kills"] == 1 else f"{job['kills']} times"
+    last = f"{job['last_cause']} as job {job['last_killer']} at {screen.moment(job['last_kill_at'])}"
+    return f"the same task and arguments crashed {times} as other jobs, last with {last}"
 
 
 def _progress(job: dict[str, Any]) -> str | None:

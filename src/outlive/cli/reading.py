@@ -1,4 +1,4 @@
-"""Commands that only look: jobs, show, killers, stuck, stats, queues."""
+"""Commands that only look: jobs, show, killers, workers, stuck, stats, queues."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -54,6 +54,15 @@ STUCK = (
     Column("worker", of("locked_by"), shrink="fold"),
     Column("started", time_of("locked_at"), luxury=True),
     Column("silent for", lambda row: Text(screen.duration(row["time_since_heartbeat_s"]), style="red")),
+)
+_WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
+WORKERS = (
+    Column("worker", lambda row: Text(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
+    Column("state", lambda row: Text(row["state"], style=_WORKER_STYLES[row["state"]])),
+    Column("where", lambda row: Text(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True),
+    Column("running", lambda row: Text(f"{row['running']} of {row['slots']}"), "right"),
+    Column("started", time_of("started_at"), luxury=True),
+    Column("last seen", lambda row: Text(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
 )
 QUEUES = (
     Column("queue", of("name")),
@@ -113,6 +122,7 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
         progress = {key: job[key] for key in ("current", "total", "message")}
         checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
+    shape["kills_by_others"] = job["kills"]
     evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
     shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
     shape["result"] = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
@@ -163,6 +173,16 @@ def killers(desk: Desk, limit: Limit = 100, json: Json = False, watch: Watch = F
         return Group(screen.table(KILLERS, rows, lines=True), hint)
 
     screen.listing(lambda: desk.run(store.killers(limit=limit)), show, json=json, watch=watch)
+
+
+@command(app)
+def workers(desk: Desk, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
+    """List the workers, the living first: what they run, when they were last seen, and which have died."""
+
+    def show(rows: Sequence[Row]) -> RenderableType:
+        return screen.table(WORKERS, rows) if rows else Text("there was no worker lately", style="dim")
+
+    screen.listing(lambda: desk.run(store.workers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)

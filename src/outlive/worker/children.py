@@ -42,6 +42,7 @@ class Assignment:
     term_sent: float | None = None
     peak_bytes: int = 0
     base_bytes: int = 0
+    weigh_again: float = 0.0
 
 
 @dataclass(slots=True)

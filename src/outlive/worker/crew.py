@@ -42,7 +42,7 @@ from outlive.talk import (
     TaskFacts,
 )
 from outlive.worker.children import Assignment, Child, died
-from outlive.worker.nursery import TREE, Nursery
+from outlive.worker.nursery import SIGN, TREE, Nursery
 
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
@@ -86,8 +86,10 @@ class Crew:
     # The zygote
 
     def start(self) -> None:
-        """Before any connection."""
+        """Before any connection. What a dead worker has left on this machine goes first."""
         kernel.become_subreaper()
+        if orphans := kernel.kill_orphans(SIGN):
+            _log.warning("killed %d processes of workers that died on this machine", len(orphans))
         self.nursery = Nursery(self.target, self.worker)
         self.nursery.start()
 

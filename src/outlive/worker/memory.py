@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from outlive import kernel
 
 
 def anonymous_bytes(pid: int) -> int:
     """The anonymous resident memory of a process and all below it."""
-    return sum(_field(f"/proc/{one}/status", "RssAnon:") for one in (pid, *kernel.descendants_of(pid)))
+    return sum(_field(f"/proc/{one}/status", b"RssAnon:") for one in (pid, *kernel.descendants_of(pid)))
 
 
 def proportional_bytes(pid: int) -> int:
@@ -19,12 +17,11 @@ def proportional_bytes(pid: int) -> int:
 
 def own_proportional_bytes(pid: int) -> int:
     """The same of one process alone."""
-    return _field(f"/proc/{pid}/smaps_rollup", "Pss_Anon:")
+    return _field(f"/proc/{pid}/smaps_rollup", b"Pss_Anon:")
 
 
-def _field(path: str, name: str) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:
-        for line in file:
-            if line.startswith(name):
-                return int(line.split()[1]) * 1024
+def _field(path: str, name: bytes) -> int:
+    for line in kernel.read(path).splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
     return 0

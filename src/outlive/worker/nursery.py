@@ -11,11 +11,14 @@ import sys
 from collections.abc import Callable
 from uuid import UUID
 
+from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
 
 TREE = "_OUTLIVE_TREE"
 """The variable by which every process below a worker is known as its own, also after it was orphaned."""
+SIGN = "_OUTLIVE_SUPERVISOR"
+"""The variable that says which supervisor they belong to, so that the next one on this machine can find them."""
 
 
 class Nursery:
@@ -28,7 +31,7 @@ class Nursery:
     def start(self) -> None:
         """Exec it, before any connection exists: no child may inherit one."""
         ours, theirs = socket.socketpair()
-        environ = {**os.environ, TREE: str(self.worker)}
+        environ = {**os.environ, TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
         with theirs:

@@ -7,13 +7,14 @@ spares work: what must happen on time, freeing jobs, everybody does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable
 from uuid import UUID
 
 from outlive import store
-from outlive.config import Config
+from outlive.config import KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import State
@@ -25,7 +26,6 @@ SECOND_LOOK_S = 0.5
 """How far apart two looks must be at least, and how soon the second follows when the first has found somebody."""
 CRASHING_JOBS = 5
 CRASHING_WITHIN_S = 600.0
-KEEP_WORKERS_S = 7 * 86400.0
 CLOCK_JUMP_S = 5.0
 """More than a database is ever late, and far less than a lease."""
 _LOCK = "outlive sweep"
@@ -39,6 +39,8 @@ class Reaper:
         self.line, self.config, self.alerts, self.worker = line, config, alerts, worker
         self.given_up = False
         """Others think that this worker is dead."""
+        self.freed = 0
+        """How many attempts of others it has ended."""
         self._seen: dict[UUID, tuple[int, float]] = {}
         """Who was absent in the last look, with which key, and since when."""
         self._session = 0
@@ -48,8 +50,12 @@ class Reaper:
 
     # Workers that died: every second
 
-    async def look_once(self) -> float:
-        """One look at who holds no lock. Says how soon the next is due."""
+    async def look_once(self) -> None:
+        """One look at who holds no lock, and a pause until the next."""
+        await self.look()
+        await asyncio.sleep(SECOND_LOOK_S if self._seen else LOOK_S)
+
+    async def look(self) -> None:
         await self._compare_clocks()
         absent = await self.line.run(store.absent(self.worker))
         now = time.monotonic()
@@ -69,7 +75,6 @@ class Reaper:
             dead = await self.line.run(store.bury(convicted))
             self._mourn(dead, "its session is gone")
             await self.free()
-        return SECOND_LOOK_S if self._seen else LOOK_S
 
     def _mourn(self, dead: Iterable[Dead], why: str) -> None:
         for one in dead:
@@ -80,14 +85,12 @@ class Reaper:
             facts = {name: getattr(one, name) for name in ("id", "name", "hostname", "pid", "last_seen", "running")}
             self.alerts.tell(self.config.on_worker_dead, "worker_dead", {**facts, "why": why})
 
-    async def free(self) -> int:
-        """End the attempts of dead workers, and those whose lease is over, in batches; how many there were."""
-        freed = 0
+    async def free(self) -> None:
+        """End the attempts of dead workers, and those whose lease is over, in batches."""
         for reap in (store.reap, store.expire) if time.monotonic() >= self._patient_until else (store.reap,):
             while lost := await self.line.run(reap()):
-                freed += len(lost)
+                self.freed += len(lost)
                 await self._tell_lost(lost, "its worker died" if reap is store.reap else "its lease ended")
-        return freed
 
     async def _tell_lost(self, lost: list[Lost], why: str) -> None:
         for one in lost:
@@ -103,21 +106,25 @@ class Reaper:
 
     # Everything else: every sweep
 
-    async def sweep_once(self) -> int:
-        """What is overdue; how many attempts were freed."""
+    async def sweep_once(self) -> None:
+        """What is overdue, and a pause until the next sweep."""
+        await self.sweep()
+        await asyncio.sleep(self.config.sweep_s)
+
+    async def sweep(self) -> None:
         await self._compare_clocks()
-        freed = await self.free()
+        await self.free()
         led = self.line.pooled or await self.line.run(store.try_lock(_LOCK))
         self._not_led = 0 if led else self._not_led + 1
         if 0 < self._not_led < _SWEEPS_WITHOUT:
-            return freed  # Somebody else does the rest. If he is frozen in it, it is done without the lock next time.
+            return  # Somebody else does the rest. If he is frozen in it, it is done without the lock next time.
         self._not_led = 0
         try:
             if time.monotonic() >= self._patient_until:
                 limits = {"stale_s": self.config.stale_s, "dead_s": self.config.dead_s}
                 dead = await self.line.run(store.give_up_silent(**limits))
                 self._mourn(dead, f"no heartbeat for {self.config.dead_s:g} s")
-                freed += await self.free()
+                await self.free()
             await self.tell_quarantined(await self.line.run(store.quarantine_killers()))
             await self.line.run(store.clear_suspects(after_s=SUSPECT_CLEARED_S))
             await self._tell_crashing()
@@ -125,7 +132,6 @@ class Reaper:
         finally:
             if led and not self.line.pooled:
                 await self.line.run(store.unlock(_LOCK))
-        return freed
 
     async def _tell_crashing(self) -> None:
         for task in await self.line.run(store.crashing_tasks(jobs=CRASHING_JOBS, within_s=CRASHING_WITHIN_S)):

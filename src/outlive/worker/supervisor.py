@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import psycopg
@@ -28,12 +28,12 @@ from outlive.worker.alerts import Alerts
 from outlive.worker.children import Child
 from outlive.worker.crew import Crew
 from outlive.worker.liveness import Liveness
+from outlive.worker.loops import RETRY_S, forever
 from outlive.worker.reaper import Reaper
 from outlive.worker.service import Service
 from outlive.worker.turns import Turns
 from outlive.worker.watch import Watch
 
-RETRY_S = (0.1, 0.3, 1.0, 3.0)
 TERM_BEFORE_END_S = 5.0
 GOODBYE_S = 2.0
 """How long a database that does not answer may delay the end, once for what is under way and once for the goodbye."""
@@ -121,7 +121,7 @@ class Supervisor:
     async def _work(self) -> None:
         """All services, until somebody asks to stop; then those that draining needs go on."""
         self._tasks = [
-            asyncio.create_task(self._forever(name, run_once))
+            asyncio.create_task(forever(name, run_once))
             for name, run_once in (
                 ("turn", lambda: self.turns.run_once(self.crew)),
                 ("watch", self.watch.run_once),
@@ -129,7 +129,7 @@ class Supervisor:
                 ("heartbeat", self.service.heartbeat_once),
                 ("liveness", self.liveness.run_once),
                 ("look", self._look_once),
-                ("sweep", self._sweep_once),
+                ("sweep", self.reaper.sweep_once),
                 ("suspects", self.service.suspects_once),
                 ("cancel", self.service.cancel_once),
                 ("serve", self.service.serve_once),
@@ -139,31 +139,10 @@ class Supervisor:
         await self.stopping.wait()
 
     async def _look_once(self) -> None:
-        pause_s = await self.reaper.look_once()
+        await self.reaper.look_once()
         if self.reaper.given_up:
             _log.error("Worker %s was given up by others: it ends its jobs, and begins anew under a new id", self.id)
             self.stopping.set()
-        await asyncio.sleep(pause_s)
-
-    async def _sweep_once(self) -> None:
-        await self.reaper.sweep_once()
-        await asyncio.sleep(self.config.sweep_s)
-
-    async def _forever(self, name: str, run_once: Callable[[], Awaitable[None]]) -> None:
-        """The loop of every service: this is the other place with a catch-all."""
-        failures = 0
-        while True:
-            try:
-                await run_once()
-                failures = 0
-            except Exception as error:
-                pause_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
-                failures += 1
-                if isinstance(error, psycopg.Error):
-                    _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
-                else:
-                    _log.exception("%s failed; trying again in %g s", name, pause_s)
-                await asyncio.sleep(pause_s)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

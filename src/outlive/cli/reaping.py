@@ -1,0 +1,67 @@
+"""reap: what every worker does for dead ones, as a command of its own: beside them, or from cron."""
+
+import asyncio
+import logging
+import signal
+from typing import Annotated, cast
+
+import typer
+from rich.text import Text
+
+from outlive import db, logs, migrate
+from outlive.cli import screen
+from outlive.cli.common import Desk, app, command
+from outlive.config import Config
+
+Once = Annotated[bool, typer.Option("--once", help="Look, sweep, and end: for cron.")]
+
+
+@command(app)
+def reap(desk: Desk, once: Once = False) -> None:
+    """Free the jobs of workers that died and of leases that ended, until Ctrl-C. Every worker does this too."""
+    logs.configure(cast("logs.Format", desk.config.log_format), level=logging.INFO)
+    url = migrate.ready(desk.config)
+    with db.blamed():
+        freed = asyncio.run(_once(desk.config, url) if once else _for_ever(desk.config, url))
+    if once:
+        note = "a clock of the database that has jumped can't be noticed in one look: leases were judged by it as it is"
+        screen.say(Text(f"{freed} attempts of dead workers ended; {note}"))
+
+
+async def _once(config: Config, url: str) -> int:
+    from outlive.worker.alerts import LIMIT_S, Alerts
+    from outlive.worker.line import Line
+    from outlive.worker.reaper import SECOND_LOOK_S, Reaper
+
+    reaper = Reaper(Line(url), config, Alerts())
+    await reaper.look()
+    await asyncio.sleep(SECOND_LOOK_S)
+    await reaper.look()
+    await reaper.sweep()
+    await reaper.alerts.finish(LIMIT_S)
+    await reaper.line.close()
+    return reaper.freed
+
+
+async def _for_ever(config: Config, url: str) -> int:
+    from outlive.worker.alerts import Alerts
+    from outlive.worker.line import Line
+    from outlive.worker.loops import forever
+    from outlive.worker.reaper import Reaper
+
+    reaper = Reaper(Line(url), config, Alerts())
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    services = [
+        asyncio.create_task(forever(name, run_once))
+        for name, run_once in (("look", reaper.look_once), ("sweep", reaper.sweep_once))
+    ]
+    await stopping.wait()
+    for service in services:
+        service.cancel()
+    reaper.line.hang_up()
+    await asyncio.wait(services)
+    await reaper.alerts.finish(2.0)
+    await reaper.line.close()
+    return reaper.freed
