@@ -6,7 +6,8 @@ from outlive.states import Outcome
 from tests.cli.world import Cli, World, unknown
 
 SHOW_KEYS = (
-    "id task queue source state args priority created_at ready_at failures crashes losses progress attempts result"
+    "id task queue source state args priority created_at ready_at failures crashes losses progress kills_by_others "
+    "attempts result"
 )
 ATTEMPT_KEYS = "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker started_at ended_at"
 HOSTILE = "[red]boo[/red] \x1b[2J\x1b]0;title\x07\x9b31m\r\ntwo\u202e"

@@ -573,3 +573,12 @@ def test_a_stopped_worker_leaves_no_process(start: Start) -> None:
     tree = worker.tree()
     assert worker.stop() == 0
     assert not any(alive(pid) for pid in tree)
+
+
+def test_an_idle_worker_hardly_asks_the_database(start: Start, database_url: str, tmp_path: Path) -> None:
+    with Proxy(database_url, tmp_path) as proxy:
+        start(url=proxy.url)
+        eventually(lambda: proxy.boundaries > 30)  # It has registered, and looked around.
+        before, since = proxy.boundaries, time.monotonic()
+        eventually(lambda: time.monotonic() > since + 2)
+        assert proxy.boundaries - before < 30

@@ -200,6 +200,7 @@ class Turns:
             if not self._asleep:
                 await db.arun(connection, store.sleep(self.worker))
                 self._asleep = self.notified = True
+                self._rested_at = time.monotonic()
                 return
             pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
             self._idle_looks += 1
