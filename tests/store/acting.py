@@ -30,7 +30,7 @@ TASK = "tests.work"
 LANE = Lane("default", "", TASK, 5)
 ANNA, BERT, CARL = (UUID(int=n) for n in (1, 2, 3))
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
-TABLES = ("jobs", "waiting", "running", "held", "attempts", "dedupe_keys")
+TABLES = ("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes")
 
 ENDS: dict[str, dict[str, Any]] = {
     "succeed": {"outcome": Outcome.SUCCEEDED, "result": b"42"},
@@ -42,7 +42,7 @@ ENDS: dict[str, dict[str, Any]] = {
     "hand_back": {"outcome": Outcome.RELEASED},
     "stop": {"outcome": Outcome.CANCELLED},
 }
-FENCED = frozenset({*ENDS, "renew", "complete"})  # Events that need the attempt's token and worker.
+FENCED = frozenset({*ENDS, "renew", "complete", "convict"})  # Events that need the attempt's token and worker.
 
 
 class Place(StrEnum):
@@ -106,9 +106,9 @@ def define(connection: db.Connection, **changed: Any) -> None:
 
 
 def enqueue(connection: db.Connection, options: dict[str, object] | None = None, **wanted: Any) -> UUID:
-    wanted.setdefault("id", new_job_id())
+    wanted = {"id": new_job_id(), "args": b"[]", **wanted}
     encoded = msgspec.json.encode(options) if options is not None else None
-    job = JobRequest(task=TASK, args=b"[]", options=encoded, **wanted)
+    job = JobRequest(task=TASK, options=encoded, **wanted)
     return db.run(connection, store.enqueue([job], max_args_bytes=1000)).get(job.id, job.id)
 
 
@@ -124,6 +124,38 @@ def end(connection: db.Connection, worker: UUID, token: int, event: str, **more:
 
 def complete(connection: db.Connection, worker: UUID, token: int, result: str = "42") -> None:
     connection.execute("select outlive.complete(%s, %s, %s)", [token, worker, result])
+
+
+def register(connection: db.Connection, worker: UUID, formerly: UUID | None = None) -> None:
+    """A worker begins; perhaps it was given up before, under another id."""
+    said: dict[str, Any] = {"name": f"worker {worker.int}", "hostname": "host", "pid": 42, "version": "0.1"}
+    db.run(connection, store.register_worker(worker, **said, queues=None, slots=4, formerly=formerly))
+
+
+def give_up(connection: db.Connection, worker: UUID) -> None:
+    """A worker is declared dead, in whatever way."""
+    register(connection, worker)
+    connection.execute("update outlive.workers set state = 'dead', died_at = outlive.now() where id = %s", [worker])
+
+
+def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "[]") -> None:
+    """What is left of another job of this task that had these arguments and killed; the job itself is forgotten."""
+    connection.execute(
+        "insert into outlive.crashes select %s, outlive.fingerprint(%s, %s), -n, %s, 'SIGSEGV', outlive.now()"
+        " from generate_series(1, %s) n",
+        [TASK, TASK, args, uuid4(), times],
+    )
+
+
+def arrange(connection: db.Connection, scene: Scene, *events: str) -> None:
+    """What must have happened elsewhere for these events to have something to do."""
+    if "quarantine" in events:
+        define(connection, max_crashes=1)
+    if "convict" in events:
+        define(connection, max_crashes=1, quarantine_by="fingerprint")
+        kill_elsewhere(connection)
+    if "reap" in events:
+        give_up(connection, scene.worker)
 
 
 def fire(connection: db.Connection, event: str, scene: Scene) -> None:
@@ -147,6 +179,10 @@ def fire(connection: db.Connection, event: str, scene: Scene) -> None:
                     raise
         case "expire":
             db.run(connection, store.expire())
+        case "reap":
+            db.run(connection, store.reap())
+        case "convict":
+            db.run(connection, store.convict(worker, [token]))
         case "cancel":
             db.run(connection, store.cancel([job]))
         case "retry":
@@ -228,6 +264,18 @@ def row_of(connection: db.Connection, job: UUID) -> dict[str, Any]:
     return row
 
 
+def counters(connection: db.Connection, job: UUID) -> tuple[int, int, int]:
+    """Failures, crashes, losses."""
+    row = row_of(connection, job)
+    return row["failures"], row["crashes"], row["losses"]
+
+
+def held_as(connection: db.Connection, job: UUID) -> tuple[str, str] | None:
+    """Why it is held, and what is said of it."""
+    row = connection.execute("select why, details from outlive.held where id = %s", [job]).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
 def contents(connection: db.Connection) -> dict[str, list[db.Row]]:
     """All that the tables of jobs hold, to see that nothing has changed."""
     query = sql.SQL("select t::text from {} t order by 1")
@@ -235,7 +283,7 @@ def contents(connection: db.Connection) -> dict[str, list[db.Row]]:
 
 
 def clear(connection: db.Connection) -> None:
-    for table in (*TABLES, "tasks", "queues"):
+    for table in (*TABLES, "tasks", "queues", "sources", "workers", "liveness", "sleepers"):
         connection.execute(sql.SQL("delete from {}").format(sql.Identifier("outlive", table)))
 
 

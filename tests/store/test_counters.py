@@ -25,10 +25,12 @@ from tests.store.acting import (
     clear,
     complete,
     contents,
+    counters,
     define,
     end,
     enqueue,
     fire,
+    held_as,
     one_database,
     row_of,
     set_clock,
@@ -51,20 +53,9 @@ def _fresh_at_noon(connection: db.Connection) -> None:
     set_clock(connection, NOW)
 
 
-def counters(connection: db.Connection, job: UUID) -> tuple[int, int, int]:
-    row = row_of(connection, job)
-    return row["failures"], row["crashes"], row["losses"]
-
-
 def ready_in_s(connection: db.Connection, job: UUID) -> float:
     ready_at: datetime = row_of(connection, job)["ready_at"]
     return (ready_at - NOW).total_seconds()
-
-
-def held_as(connection: db.Connection, job: UUID) -> tuple[str, str] | None:
-    """Why it is held, and what is said of it."""
-    row = connection.execute("select why, details from outlive.held where id = %s", [job]).fetchone()
-    return None if row is None else (row[0], row[1])
 
 
 def lose(connection: db.Connection, worker: UUID = ANNA) -> Claimed:

@@ -28,8 +28,10 @@ TABLES = {
     "running": "id",
     "held": "id",
     "attempts": "job_id",
+    "crashes": "token",
     "dedupe_keys": "id",
     "workers": "id",
+    "liveness": "worker",
     "sleepers": "worker",
     "tasks": "name",
     "queues": "name",
@@ -49,6 +51,8 @@ CALLS = {
     "now": "select outlive.now()",
     "policy_of": f"select outlive.policy_of('{NOBODY}', 'work')",
     "verdict": "select outlive.verdict(null, 'succeeded', false, false, null, 0)",
+    "charge": "select outlive.charge(3, 0, 3)",
+    "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
     "fingerprint": "select outlive.fingerprint('work', '{}')",
@@ -60,6 +64,7 @@ CALLS = {
     "retry": f"select outlive.retry('{{{NOBODY}}}')",
     "release": f"select outlive.release('{{{NOBODY}}}')",
     "block": f"select outlive.block('{{{NOBODY}}}', 'why')",
+    "take_back": f"select outlive.take_back('{NOBODY}')",
     "prune": f"select outlive.prune('{{{NOBODY}}}')",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
     "replace": f"select outlive.replace('{NOBODY}')",
@@ -222,20 +227,35 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
         run(store.write_progress([Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
         run(store.checkpoints([one.id for one in batch]))
-        run(store.register_worker(WORKER, name="n", hostname="h", pid=1, version="v", queues=None, slots=1))
-        run(store.stop_worker(WORKER))
+        said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
+        run(store.register_worker(WORKER, **said)), run(store.show_life(WORKER, 7)), run(store.absent(WORKER))
+        run(store.heartbeat(WORKER, "active")), run(store.give_up_silent(stale_s=60, dead_s=120))
+        run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.workers())
+        run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
         assert run(store.end_and_claim(WORKER, ends)).stale == []
         run(store.ended(tokens)), run(store.expire()), run(store.quarantine_killers()), run(store.clear_suspects())
-        run(store.claim_suspect(WORKER, tasks=["work"]))
+        run(store.claim_suspect(WORKER, tasks=["work"])), run(store.crashing_tasks(jobs=1, within_s=600))
+        worker.execute("select pg_advisory_unlock_all()")
+        assert len(run(store.bury({WORKER: 7}))) == 1
+        assert len(run(store.reap())) == 1
+        run(store.register_worker(new_worker(), **said, formerly=WORKER)), run(store.stop_worker(WORKER))
         ids = [one.id for one in batch]
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
         run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.attempts(ids[0]))
-        run(store.list_jobs()), run(store.killers()), run(store.stuck()), run(store.queues()), run(store.stats())
+        (
+            run(store.list_jobs()),
+            run(store.killers()),
+            run(store.killers_among(ids)),
+            run(store.stuck()),
+            run(store.queues()),
+            run(store.stats()),
+        )
         run(store.health()), run(store.task_names()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
+        run(store.prune_crashes(keep_s=0))
         run(store.prune_jobs(ids))
         migrate.check(worker)
     assert done == statements().keys()

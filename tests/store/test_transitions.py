@@ -14,6 +14,7 @@ from tests.store.acting import (
     TOMORROW,
     Place,
     Scene,
+    arrange,
     assert_sound,
     bring,
     clear,
@@ -55,20 +56,14 @@ def named(value: object) -> str:
     return str(value or Place.NOWHERE)
 
 
-def prepare(connection: db.Connection, *, lowered: bool) -> None:
-    """Tomorrow leases are over, and backoffs too; perhaps the limit of crashes was lowered meanwhile."""
-    set_clock(connection, TOMORROW)
-    if lowered:
-        define(connection, max_crashes=1)
-
-
 @pytest.mark.parametrize("place", Place, ids=named)
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_event_does_what_the_page_says_and_otherwise_nothing(
     connection: db.Connection, event: str, place: Place
 ) -> None:
     scene = bring(connection, place)
-    prepare(connection, lowered=event == "quarantine")
+    set_clock(connection, TOMORROW)  # Leases are over, and backoffs too.
+    arrange(connection, scene, event)
     before = contents(connection)
     fire(connection, event, scene)
     if expected := legal(event, place):
@@ -85,9 +80,12 @@ def test_every_arrow_of_the_page_is_taken(
 ) -> None:
     place = Place.SUSPECT if event == "claim_suspect" else Place(before) if before else Place.NOWHERE
     # A job that failed before is retryable wherever it would otherwise be pending.
-    failed_before = after is State.RETRYABLE and event in ("hand_back", "expire", "release")
+    failed_before = after is State.RETRYABLE and event in ("hand_back", "expire", "reap", "release")
     scene = bring(connection, place, options=circumstances(before, after), failed_before=failed_before)
-    prepare(connection, lowered=before is State.RETRYABLE and after is State.QUARANTINED)
+    set_clock(connection, TOMORROW)
+    arrange(connection, scene, event)
+    if before is State.RETRYABLE and after is State.QUARANTINED:
+        define(connection, max_crashes=1)
     if (before, after) == (State.RUNNING, State.CANCELLED):
         fire(connection, "cancel", scene)
     fire(connection, event, scene)
@@ -101,6 +99,7 @@ def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Conne
     fire(connection, "hand_back", scene)
     fire(connection, "claim", scene)
     set_clock(connection, TOMORROW)
+    arrange(connection, scene, event)
     before = contents(connection)
     for worker in (scene.worker, BERT):
         fire(connection, event, Scene(scene.job, worker, scene.token))
@@ -111,6 +110,7 @@ def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Conne
 def test_the_right_token_in_another_workers_hand_changes_nothing(connection: db.Connection, event: str) -> None:
     scene = bring(connection, Place.RUNNING)
     set_clock(connection, TOMORROW)
+    arrange(connection, scene, event)
     before = contents(connection)
     fire(connection, event, Scene(scene.job, CARL, scene.token))
     assert contents(connection) == before

@@ -30,6 +30,9 @@ create or replace function outlive.charge(crashes int, kills bigint, max_crashes
 return format('crashed %s times%s (max_crashes = %s)', crashes,
   case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end, max_crashes);
 
+create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
+return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
+
 create or replace function outlive.verdict(
   had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
 returns table (state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
@@ -71,7 +74,7 @@ begin atomic
          when g.fate = 'quarantined' then
            format('%s workers vanished while running it (max_losses = %s)', g.l, g.max_losses)
          when g.fate = 'suspect' then
-           format('%s workers vanished while running it: it runs alone next (max_losses = %s)', g.l, g.max_losses) end,
+           outlive.suspicion(g.l, g.max_losses) end,
     case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
          else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
            g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
@@ -265,8 +268,10 @@ begin
     changed := found;
     state := outlive.state_of(id);
     if changed then
-      delete from outlive.crashes c using outlive.jobs j
-      where j.id = release.id and c.task = j.task and c.fingerprint = j.fingerprint;
+      -- What somebody has locked he is forgetting too: two batches with the same killers never wait for each other.
+      delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
+        select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
+        where j.id = release.id for update of l skip locked);
       perform outlive.wake();
     else
       note := 'it is not held';
@@ -298,37 +303,66 @@ end $$;
 
 create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
 -- A worker that was given up lives: what its verdict cost unfinished jobs, one loss each, is taken back. Those that were
--- held for their losses wait again, or are suspects again, as if it had not been counted. Returns how many gained by it.
+-- held for that loss wait again, or are suspects again, as if it had not been counted. Returns how many gained by it.
+-- What was lost before its last heartbeat it has reported itself (its zygote died), and that stays.
+-- As in cancel, all waiting is done before the first row of `running` is locked; after that what is locked is skipped,
+-- and looked at again for a quarter of a second: it is just being renewed or moved, or ends in its own transaction.
 declare
+  rest uuid[];
   job uuid;
   w record;
+  had int;
   gained bigint := 0;
 begin
-  for job in
+  rest := array(
     select j.id from outlive.jobs j
-    where j.id in (select a.job_id from outlive.attempts a where a.worker = formerly and a.outcome = 'lost')
-    order by j.id for update
-  loop
-    with old as (delete from outlive.waiting t where t.id = job and t.losses > 0 returning t.*)
-    insert into outlive.waiting
-    select o.queue, o.source, o.task, o.priority, o.ready_at, o.id, o.attempt, o.failures, o.crashes, o.losses - 1 from old o;
-    if not found then
-      update outlive.running r set losses = r.losses - 1 where r.token =
-        (select t.token from outlive.running t where t.id = job and t.losses > 0 for update skip locked);
-    end if;
-    if not found then
-      select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
-      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and h.losses >= p.max_losses) for update of h;
-      if found and w.losses - 1 >= w.most - 1 then
-        update outlive.held h set why = 'suspect', losses = h.losses - 1 where h.id = job;
-      elsif found then
-        delete from outlive.held h where h.id = job;
+    where j.id in (
+      select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
+      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
+    order by j.id for update);
+  perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
+  perform from outlive.held t where t.id = any(rest) order by t.id for update;
+  for look in 1..50 loop
+    foreach job in array rest loop
+      had := null;
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = job for update skip locked) returning t.* into w;
+      if found then
+        had := w.losses;
         insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
-          w.crashes, w.losses - 1);
-        perform outlive.wake();
+          w.crashes, greatest(had - 1, 0));
       end if;
-    end if;
-    gained := gained + found::int;
+      -- Held for its losses is a suspect, and whose last attempt says so; not who was convicted or has crashed since.
+      select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
+      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and exists (
+        select from outlive.attempts a
+        where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined'))
+      for update of h skip locked;
+      if found then
+        had := w.losses;
+        if had > 1 and had >= w.most then
+          update outlive.held h set why = 'suspect', since = outlive.now(), losses = had - 1,
+            details = outlive.suspicion(had - 1, w.most)
+          where h.id = job;
+        else
+          delete from outlive.held h where h.id = job;
+          insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
+            w.crashes, had - 1);
+          perform outlive.wake();
+        end if;
+      end if;
+      if had is null then
+        select r.token, r.losses into w from outlive.running r where r.id = job for update skip locked;
+        had := w.losses;
+        update outlive.running r set losses = had - 1 where r.token = w.token and had > 0;
+      end if;
+      -- Nowhere, and not finished: somebody is moving it just now.
+      continue when had is null and outlive.state_of(job) in ('pending', 'retryable', 'running');
+      gained := gained + coalesce(had > 0, false)::int;
+      rest := array_remove(rest, job);
+    end loop;
+    exit when cardinality(rest) = 0;
+    perform pg_sleep(0.005);
   end loop;
   return gained;
 end $$;

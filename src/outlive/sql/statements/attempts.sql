@@ -138,28 +138,35 @@ from ended e left join outlive.workers k on k.id = e.worker;
 
 -- name: convict
 -- running -> quarantined, for jobs just claimed and not begun: the same task with the same arguments has killed as often
--- as it may, as other jobs. Zero rows: none of them is known.
+-- as it may, as other jobs; or -> cancelled, if a person has asked for that. Zero rows: none of them is known.
 with known as (
   select r.token, p.kills, p.max_crashes from outlive.running r, lateral outlive.policy_of(r.id, r.task) p
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and r.crashes + p.kills >= p.max_crashes
   order by r.token for update of r skip locked),
 caught as (
-  delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes)
-insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
-select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source, c.task,
-  c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
-from caught c
-returning id;
+  delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes),
+quarantined as (
+  insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
+  select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source, c.task,
+    c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
+  from caught c where not c.cancel_requested)
+select c.id, case when c.cancel_requested
+  then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end
+from caught c;
 
 -- name: crashing_tasks
 -- Tasks of which several jobs have crashed lately, and that nobody was alerted to since. Zero rows: there is none.
 with bad as (
   select c.task, count(distinct c.job_id) as jobs, count(*) as crashes, max(c.at) as last_at from outlive.crashes c
   where c.at > outlive.now() - :within_s::double precision * interval '1 second'
-  group by c.task having count(distinct c.job_id) >= :jobs::int)
-update outlive.tasks t set alerted_at = outlive.now() from bad
-where t.name = bad.task
-  and coalesce(t.alerted_at <= outlive.now() - :within_s::double precision * interval '1 second', true)
+  group by c.task having count(distinct c.job_id) >= :jobs::int),
+due as (
+  select t.name from outlive.tasks t
+  where t.name in (select b.task from bad b)
+    and coalesce(t.alerted_at <= outlive.now() - :within_s::double precision * interval '1 second', true)
+  order by t.name for update skip locked)
+update outlive.tasks t set alerted_at = outlive.now() from due join bad on bad.task = due.name
+where t.name = due.name
 returning t.name as task, bad.jobs, bad.crashes, bad.last_at;
 
 -- name: suspects_wait
@@ -168,7 +175,9 @@ select exists (
   select from outlive.held h
   where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
     and h.ready_at <= outlive.now() and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
-    and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null));
+    and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and not exists (select from outlive.sources s where s.name = h.source
+                    and (not s.enabled or coalesce(s.paused_until > outlive.now(), false))));
 
 -- name: quarantine_killers
 -- pending, retryable -> quarantined: jobs that have crashed as often as they may. Zero rows: there is none.

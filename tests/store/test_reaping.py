@@ -1,0 +1,240 @@
+"""What becomes of the jobs of a dead worker: each is lost once, and keeps its place."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import chain
+from uuid import UUID
+
+import pytest
+
+from outlive import db, store
+from outlive.model import Ended, Lost
+from outlive.states import Outcome, State
+from tests.store.acting import (
+    ANNA,
+    BERT,
+    CARL,
+    LANE,
+    NOW,
+    TASK,
+    Place,
+    assert_sound,
+    bring,
+    claim,
+    clear,
+    complete,
+    contents,
+    counters,
+    define,
+    enqueue,
+    fire,
+    give_up,
+    held_as,
+    one_database,
+    register,
+    row_of,
+    set_clock,
+    state_of,
+)
+from tests.store.making import Connect, count
+
+
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    with one_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _fresh_at_noon(connection: db.Connection) -> None:
+    clear(connection)
+    set_clock(connection, NOW)
+
+
+def reap(connection: db.Connection) -> list[Lost]:
+    return db.run(connection, store.reap())
+
+
+def die(connection: db.Connection, n: int) -> None:
+    """Some worker claims the next job, dies with it, and is noticed."""
+    worker = UUID(int=100 + n)
+    assert len(claim(connection, worker)) == 1
+    give_up(connection, worker)
+    assert len(reap(connection)) == 1
+
+
+def test_only_the_attempts_of_the_dead_end(connection: db.Connection) -> None:
+    jobs = {}
+    for worker in (ANNA, BERT, CARL):
+        enqueue(connection)
+        [jobs[worker]] = claim(connection, worker)
+    register(connection, BERT)  # Carl is in no list at all, and Anna is dead.
+    give_up(connection, ANNA)
+    lost = jobs[ANNA]
+    assert reap(connection) == [Lost(lost.token, lost.id, ANNA, "worker 1", State.PENDING)]
+    assert [state_of(connection, jobs[worker].id) for worker in (BERT, CARL)] == [State.RUNNING] * 2
+    [attempt] = db.run(connection, store.attempts(lost.id))
+    assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
+    assert attempt.worker == "worker 1"
+
+
+@pytest.mark.parametrize("state", ["active", "stale", "draining", "stopped"])
+def test_a_worker_in_any_other_state_keeps_what_it_has(connection: db.Connection, state: str) -> None:
+    scene = bring(connection, Place.RUNNING)
+    register(connection, ANNA)
+    connection.execute("update outlive.workers set state = %s", [state])
+    before = contents(connection)
+    assert reap(connection) == []
+    assert contents(connection) == before
+    assert state_of(connection, scene.job) is State.RUNNING
+
+
+def test_a_job_that_was_lost_is_not_behind_the_others(connection: db.Connection) -> None:
+    first = enqueue(connection, run_at=NOW - timedelta(hours=1))
+    for _ in range(3):
+        enqueue(connection)
+    claim(connection, ANNA)
+    give_up(connection, ANNA)
+    set_clock(connection, NOW + timedelta(seconds=10))
+    reap(connection)
+    assert row_of(connection, first)["ready_at"] == NOW - timedelta(hours=1)
+    assert [claimed.id for claimed in claim(connection, BERT)] == [first]
+
+
+def test_a_lost_attempt_counts_one_loss_and_nothing_else(connection: db.Connection) -> None:
+    scene = bring(connection, Place.RUNNING, failed_before=True)
+    give_up(connection, ANNA)
+    assert len(reap(connection)) == 1
+    assert counters(connection, scene.job) == (1, 0, 1)
+    assert state_of(connection, scene.job) is State.RETRYABLE
+    before = contents(connection)
+    assert reap(connection) == []
+    assert contents(connection) == before
+
+
+def test_a_sleeping_worker_is_told_of_what_was_freed(connection: db.Connection, connect: Connect) -> None:
+    bring(connection, Place.RUNNING)
+    give_up(connection, ANNA)
+    sleeper = connect()
+    sleeper.execute("listen outlive")
+    db.run(sleeper, store.sleep(BERT))
+    reap(connection)
+    assert len(list(sleeper.notifies(timeout=10, stop_after=1))) == 1
+
+
+def test_a_job_whose_policy_says_so_fails_with_its_worker(connection: db.Connection) -> None:
+    define(connection, on_worker_death="fail")
+    scene = bring(connection, Place.RUNNING, dedupe_key="k")
+    give_up(connection, ANNA)
+    assert [lost.state for lost in reap(connection)] == [State.FAILED]
+    assert state_of(connection, scene.job) is State.FAILED
+    assert enqueue(connection, dedupe_key="k") != scene.job
+
+
+@pytest.mark.parametrize("on_worker_death", ["retry", "fail"])
+@pytest.mark.parametrize("max_losses", [1, 3])
+def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(
+    connection: db.Connection, on_worker_death: str, max_losses: int
+) -> None:
+    define(connection, on_worker_death=on_worker_death, max_losses=max_losses)
+    scene = bring(connection, Place.RUNNING)
+    fire(connection, "cancel", scene)
+    give_up(connection, ANNA)
+    assert [lost.state for lost in reap(connection)] == [State.CANCELLED]
+    assert state_of(connection, scene.job) is State.CANCELLED
+
+
+def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection: db.Connection) -> None:
+    job = enqueue(connection)
+    die(connection, 1)
+    assert held_as(connection, job) is None
+    die(connection, 2)
+    said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
+    assert held_as(connection, job) == ("suspect", said)
+    assert claim(connection, BERT) == []
+    [alone] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    assert alone.alone
+    give_up(connection, BERT)
+    assert [lost.state for lost in reap(connection)] == [State.QUARANTINED]
+    assert held_as(connection, job) == ("quarantined", "3 workers vanished while running it (max_losses = 3)")
+    [killer] = db.run(connection, store.killers_among([job]))
+    assert (killer["outcome"], killer["killed_on"], killer["losses"]) == ("lost", "worker 2", 3)
+    assert db.run(connection, store.killers_among([ANNA])) == []
+
+
+def test_without_a_limit_nobody_is_suspected(connection: db.Connection) -> None:
+    define(connection, max_losses=None)
+    job = enqueue(connection)
+    for n in range(10):
+        die(connection, n)
+    assert held_as(connection, job) is None
+    assert counters(connection, job) == (0, 0, 10)
+
+
+def test_a_batch_is_reaped_the_oldest_attempts_first(connection: db.Connection) -> None:
+    for _ in range(5):
+        enqueue(connection)
+    tokens = sorted(claimed.token for claimed in claim(connection, ANNA, limit=5))
+    give_up(connection, ANNA)
+    batches = [db.run(connection, store.reap(batch=2)) for _ in range(4)]
+    assert [sorted(lost.token for lost in batch) for batch in batches] == [tokens[:2], tokens[2:4], tokens[4:], []]
+
+
+def test_many_reapers_at_once_count_every_loss_once(connection: db.Connection, connect: Connect) -> None:
+    for _ in range(200):
+        enqueue(connection)
+    claimed = claim(connection, ANNA, limit=200)
+    give_up(connection, ANNA)
+    reapers = [connect() for _ in range(4)]
+
+    def sweep(reaper: db.Connection) -> list[Lost]:
+        """A batch that is empty may only have been locked by the others."""
+        return [lost for _ in range(20) for lost in db.run(reaper, store.reap(batch=10))]
+
+    with ThreadPoolExecutor(len(reapers)) as threads:
+        lost = list(chain.from_iterable(threads.map(sweep, reapers)))
+    lost += reap(connection)
+    assert Counter(one.token for one in lost) == Counter(one.token for one in claimed)
+    assert connection.execute("select distinct losses, attempt from outlive.waiting").fetchall() == [(1, 1)]
+    assert (count(connection, "waiting"), count(connection, "attempts")) == (200, 200)
+    assert_sound(connection)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_attempt_that_ends_in_its_own_transaction_is_left_to_it(
+    connection: db.Connection, connect: Connect, commits: bool
+) -> None:
+    scene, other = bring(connection, Place.RUNNING), bring(connection, Place.RUNNING)
+    give_up(connection, ANNA)
+    child = connect()
+    with child.transaction(force_rollback=not commits):
+        complete(child, ANNA, scene.token)
+        assert [lost.id for lost in reap(connection)] == [other.job]
+    assert [lost.id for lost in reap(connection)] == ([] if commits else [scene.job])
+    assert state_of(connection, scene.job) is (State.SUCCEEDED if commits else State.PENDING)
+
+
+def test_a_dead_worker_claims_nothing_but_may_still_say_how_something_ended(connection: db.Connection) -> None:
+    scene = bring(connection, Place.RUNNING)
+    bring(connection, Place.SUSPECT)
+    enqueue(connection)
+    give_up(connection, ANNA)
+    turn = db.run(connection, store.end_and_claim(ANNA, [Ended(scene.token)], [LANE], limit=10))
+    assert (turn.claimed, turn.stale) == ([], [])
+    assert state_of(connection, scene.job) is State.SUCCEEDED
+    assert db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) == []
+    assert len(claim(connection, BERT, limit=10)) == 1
+    assert len(db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))) == 1
+
+
+def test_what_a_worker_says_after_it_was_reaped_is_not_written(connection: db.Connection) -> None:
+    scene = bring(connection, Place.RUNNING)
+    give_up(connection, ANNA)
+    reap(connection)
+    before = contents(connection)
+    turn = db.run(connection, store.end_and_claim(ANNA, [Ended(scene.token)]))
+    assert turn.stale == [scene.token]
+    assert db.run(connection, store.renew(ANNA, [scene.token])) == {}
+    assert contents(connection) == before

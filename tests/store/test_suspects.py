@@ -1,0 +1,131 @@
+"""Suspects that wait: when somebody must make room for one, and when there is nothing to make room for."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from outlive import db, store
+from outlive.states import State
+from tests.store.acting import (
+    ANNA,
+    BERT,
+    NOW,
+    TASK,
+    Place,
+    bring,
+    claim,
+    clear,
+    counters,
+    end,
+    enqueue,
+    give_up,
+    held_as,
+    one_database,
+    register,
+    set_clock,
+    state_of,
+)
+
+MINUTE = timedelta(seconds=60)
+CLOSED = [
+    "update outlive.sources set enabled = false",
+    "update outlive.sources set paused_until = outlive.now() + interval '1 hour'",
+]
+
+
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    with one_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _fresh_at_noon(connection: db.Connection) -> None:
+    clear(connection)
+    set_clock(connection, NOW)
+
+
+def wait(connection: db.Connection, tasks: tuple[str, ...] = (TASK,), queues: list[str] | None = None) -> bool:
+    return db.run(connection, store.suspects_wait(list(tasks), queues, after_s=60))
+
+
+def test_a_suspect_has_waited_too_long_after_a_minute_and_not_before(connection: db.Connection) -> None:
+    assert not wait(connection)
+    bring(connection, Place.SUSPECT)
+    set_clock(connection, NOW + MINUTE - timedelta(microseconds=1))
+    assert not wait(connection)
+    set_clock(connection, NOW + MINUTE)
+    assert wait(connection)
+    db.run(connection, store.claim_suspect(ANNA, tasks=[TASK]))
+    assert not wait(connection)
+
+
+@pytest.mark.parametrize("place", [Place.PENDING, Place.QUARANTINED, Place.BLOCKED])
+def test_nobody_makes_room_for_what_is_no_suspect(connection: db.Connection, place: Place) -> None:
+    bring(connection, place)
+    set_clock(connection, NOW + MINUTE)
+    assert not wait(connection)
+
+
+def test_nobody_makes_room_for_a_suspect_that_he_could_not_run(connection: db.Connection) -> None:
+    bring(connection, Place.SUSPECT)
+    set_clock(connection, NOW + MINUTE)
+    assert not wait(connection, tasks=("other",))
+    assert not wait(connection, queues=["slow"])
+    assert wait(connection, queues=["slow", "default"])
+
+
+def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(connection: db.Connection) -> None:
+    bring(connection, Place.SUSPECT)
+    set_clock(connection, NOW + MINUTE)
+    db.run(connection, store.pause_queue("default"))
+    assert not wait(connection)
+    db.run(connection, store.resume_queue("default"))
+    assert wait(connection)
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_nobody_makes_room_for_a_suspect_of_a_closed_source(connection: db.Connection, closed: str) -> None:
+    bring(connection, Place.SUSPECT)
+    connection.execute("update outlive.held set source = 'shop'")
+    connection.execute("insert into outlive.sources (name) values ('shop')")
+    set_clock(connection, NOW + MINUTE)
+    assert wait(connection)
+    connection.execute(closed.encode())
+    assert not wait(connection)
+    assert db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) == []
+
+
+def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connection: db.Connection) -> None:
+    for event, state in [("succeed", State.SUCCEEDED), ("fail", State.RETRYABLE)]:
+        scene = bring(connection, Place.SUSPECT)
+        [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+        assert (claimed.id, claimed.alone) == (scene.job, True)
+        end(connection, BERT, claimed.token, event)
+        assert state_of(connection, scene.job) is state
+    assert counters(connection, scene.job) == (1, 0, 0)
+
+
+def test_a_worker_that_looks_up_what_it_has_sees_that_it_must_run_alone(connection: db.Connection) -> None:
+    bring(connection, Place.SUSPECT)
+    db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    enqueue(connection)
+    claim(connection, BERT)
+    assert [job.alone for job in db.run(connection, store.adopt(BERT))] == [True, False]
+
+
+def test_a_cleared_suspect_whose_worker_dies_is_as_good_as_any_other(connection: db.Connection) -> None:
+    scene = bring(connection, Place.SUSPECT, options={"max_losses": 3})
+    register(connection, BERT)
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK], lease_s=3600))
+    set_clock(connection, NOW + timedelta(minutes=10))
+    assert db.run(connection, store.clear_suspects(after_s=600)) == [claimed.token]
+    assert [job.alone for job in db.run(connection, store.adopt(BERT))] == [False]
+    give_up(connection, BERT)
+    assert len(db.run(connection, store.reap())) == 1
+    assert counters(connection, scene.job) == (0, 0, 1)
+    assert held_as(connection, scene.job) == (
+        "suspect",
+        "1 workers vanished while running it: it runs alone next (max_losses = 2)",
+    )
