@@ -1,4 +1,7 @@
 -- Statements about workers: how one begins, shows that it lives, is given up by others, and ends.
+--
+-- Lock order: `workers` by id, then `liveness`, then `sleepers`. A row of `workers` that is locked is skipped by those
+-- who give others up: somebody hears of that worker just now, or gives it up as well.
 
 -- name: register_worker
 -- A worker begins, under an id that nobody had before; repeating it changes nothing. If it was given up under another
@@ -17,8 +20,9 @@ where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
 returning k.id;
 
 -- name: stop_worker
--- A worker has ended on purpose: it is not missed.
-with unwatched as (delete from outlive.liveness where worker = :worker::uuid)
+-- A worker has ended on purpose: it is not missed, nor notified of anything.
+with unwatched as (delete from outlive.liveness where worker = :worker::uuid),
+woken as (delete from outlive.sleepers where worker = :worker::uuid)
 update outlive.workers set state = 'stopped', last_seen = outlive.now() where id = :worker::uuid and state <> 'dead';
 
 -- name: show_life
@@ -42,14 +46,20 @@ select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state 
 
 -- name: bury
 -- Workers are dead: they did not hold their locks in two looks, and don't now. Zero rows: they live, or somebody else
--- has buried them. Their attempts are reaped after this.
-with gone as (
+-- buries them. Their attempts are reaped after this. Who has ended already, or was never registered, is only not
+-- looked for any more.
+with known as (
+  select k.id from outlive.workers k where k.id = any(:workers::uuid[]) order by k.id for update skip locked),
+gone as (
   delete from outlive.liveness l using unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
   where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time() and l.key not in (
     select k.classid::bigint << 32 | k.objid::bigint from pg_locks k
     where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
       and k.database = (select d.oid from pg_database d where d.datname = current_database()))
-  returning l.worker)
+    and (l.worker in (select k.id from known k) or not exists (select from outlive.workers k where k.id = l.worker))
+  returning l.worker),
+woken as (
+  delete from outlive.sleepers s where s.worker in (select g.worker from gone g))
 update outlive.workers k set state = 'dead', died_at = outlive.now() from gone
 where k.id = gone.worker and k.state in ('active', 'stale', 'draining')
 returning k.id, k.name, k.hostname, k.pid, k.last_seen, (select count(*) from outlive.running r where r.worker = k.id) as running;
@@ -71,7 +81,9 @@ changed as (
   from silent s where k.id = s.id and (s.dead or k.state <> 'stale')
   returning k.*),
 unwatched as (
-  delete from outlive.liveness l where l.worker in (select c.id from changed c where c.state = 'dead'))
+  delete from outlive.liveness l where l.worker in (select c.id from changed c where c.state = 'dead')),
+woken as (
+  delete from outlive.sleepers s where s.worker in (select c.id from changed c where c.state = 'dead'))
 select c.id, c.name, c.hostname, c.pid, c.last_seen, (select count(*) from outlive.running r where r.worker = c.id) as running
 from changed c where c.state = 'dead';
 

@@ -1,0 +1,441 @@
+"""Who lives: sessions that hold a lock, heartbeats behind them, and what it takes to be declared dead."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import chain
+from uuid import UUID
+
+import pytest
+
+from outlive import db, store
+from outlive.model import Dead
+from tests.store.acting import (
+    ANNA,
+    BERT,
+    NOW,
+    claim,
+    clear,
+    enqueue,
+    give_up,
+    one_database,
+    register,
+    set_clock,
+)
+from tests.store.making import Connect, count, value
+from tests.waiting import eventually
+
+KEY = 7 << 32 | 9
+KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)
+A_TICK = timedelta(microseconds=1)
+
+
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    with one_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _fresh_at_noon(connection: db.Connection) -> None:
+    clear(connection)
+    set_clock(connection, NOW)
+
+
+def live(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> None:
+    """A worker begins, and shows that it lives."""
+    register(connection, worker)
+    assert db.run(session, store.show_life(worker, key))
+
+
+def absent(connection: db.Connection, worker: UUID | None = None) -> dict[UUID, int | None]:
+    return db.run(connection, store.absent(worker))
+
+
+def vanish(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> None:
+    """A session ends; the server needs a moment to notice."""
+    session.close()
+    eventually(lambda: absent(connection).get(worker) == key, what="its lock is gone")
+
+
+def state_of(connection: db.Connection, worker: UUID = ANNA) -> str:
+    return str(value(connection, "select state from outlive.workers where id = %s", worker))
+
+
+# The lock of a session.
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(
+    connection: db.Connection, connect: Connect, key: int
+) -> None:
+    session = connect()
+    live(connection, session, key=key)
+    assert absent(connection) == {}
+    assert absent(connection, ANNA) == {}
+    vanish(connection, session, key=key)
+    assert absent(connection) == {ANNA: key}
+
+
+def test_a_key_that_somebody_has_is_refused_and_nothing_is_written(connection: db.Connection, connect: Connect) -> None:
+    live(connection, connect(), ANNA)
+    assert not db.run(connect(), store.show_life(BERT, KEY))
+    assert count(connection, "liveness") == 1
+
+
+def test_a_worker_that_shows_itself_anew_does_not_need_its_old_session(
+    connection: db.Connection, connect: Connect
+) -> None:
+    old, new = connect(), connect()
+    live(connection, old)
+    live(connection, new, key=KEY + 1)
+    assert absent(connection) == {}
+    pid = old.info.backend_pid
+    old.close()
+    held = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
+    eventually(lambda: value(connection, held, pid) == 0)
+    assert absent(connection) == {}
+    vanish(connection, new, key=KEY + 1)
+
+
+def test_the_same_lock_in_another_database_does_not_count(
+    connection: db.Connection, connect: Connect, new_database: Callable[[str], str]
+) -> None:
+    session = connect()
+    live(connection, session)
+    vanish(connection, session)
+    with db.connect(new_database("template0")) as elsewhere:
+        elsewhere.execute("select pg_advisory_lock(%s)", [KEY])
+        assert absent(connection) == {ANNA: KEY}
+
+
+def test_a_lock_of_two_numbers_does_not_count(connection: db.Connection, connect: Connect) -> None:
+    session, other = connect(), connect()
+    live(connection, session)
+    vanish(connection, session)
+    other.execute("select pg_advisory_lock(%s::int, %s::int)", [KEY >> 32, KEY & 0xFFFFFFFF])
+    assert absent(connection) == {ANNA: KEY}
+    other.execute("select pg_advisory_lock(%s)", [KEY])
+    assert absent(connection) == {}
+
+
+def test_a_worker_hears_that_it_was_given_up(connection: db.Connection, connect: Connect) -> None:
+    live(connection, connect())
+    give_up(connection, ANNA)
+    assert absent(connection, ANNA) == {ANNA: None}
+    assert absent(connection, BERT) == {}
+
+
+def test_a_crash_of_the_server_convicts_nobody(connection: db.Connection, connect: Connect) -> None:
+    session = connect()
+    live(connection, session)
+    vanish(connection, session)
+    assert value(connection, "select relpersistence from pg_class where oid = 'outlive.liveness'::regclass") == "u"
+    connection.execute("truncate outlive.liveness")  # What a crash does to an unlogged table.
+    assert absent(connection) == {}
+    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert state_of(connection) == "active"
+
+
+def test_a_restart_of_the_server_convicts_nobody(connection: db.Connection, connect: Connect) -> None:
+    session = connect()
+    live(connection, session)
+    vanish(connection, session)
+    connection.execute("update outlive.liveness set postmaster_started = postmaster_started - interval '1 hour'")
+    assert absent(connection) == {}
+    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert state_of(connection) == "active"
+
+
+# Burials.
+
+
+def test_a_worker_is_buried_once_and_with_what_it_had(connection: db.Connection, connect: Connect) -> None:
+    session = connect()
+    live(connection, session)
+    enqueue(connection), enqueue(connection)
+    claim(connection, ANNA, limit=2)
+    vanish(connection, session)
+    set_clock(connection, NOW + timedelta(seconds=5))
+    dead = Dead(ANNA, "worker 1", "host", 42, NOW, 2)
+    assert db.run(connection, store.bury({ANNA: KEY})) == [dead]
+    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert state_of(connection) == "dead"
+    assert value(connection, "select died_at from outlive.workers") == NOW + timedelta(seconds=5)
+    assert absent(connection) == {}
+
+
+@pytest.mark.parametrize("state", ["active", "stale", "draining"])
+def test_whoever_is_at_work_can_be_buried(connection: db.Connection, connect: Connect, state: str) -> None:
+    session = connect()
+    live(connection, session)
+    connection.execute("update outlive.workers set state = %s", [state])
+    vanish(connection, session)
+    assert [dead.id for dead in db.run(connection, store.bury({ANNA: KEY}))] == [ANNA]
+
+
+@pytest.mark.parametrize("state", ["dead", "stopped", "not registered"])
+def test_whoever_has_ended_is_not_missed_but_is_not_looked_for_again_either(
+    connection: db.Connection, connect: Connect, state: str
+) -> None:
+    session = connect()
+    live(connection, session)
+    if state == "not registered":
+        connection.execute("delete from outlive.workers")
+    else:
+        connection.execute("update outlive.workers set state = %s", [state])
+    vanish(connection, session)
+    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert absent(connection) == {}
+    assert state == "not registered" or state_of(connection) == state
+
+
+def test_nobody_is_buried_who_has_his_lock_back(connection: db.Connection, connect: Connect) -> None:
+    session = connect()
+    live(connection, session)
+    vanish(connection, session)
+    live(connection, connect())
+    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert state_of(connection) == "active"
+
+
+def test_nobody_is_buried_who_has_another_key_by_now(connection: db.Connection, connect: Connect) -> None:
+    session, another = connect(), connect()
+    live(connection, session)
+    vanish(connection, session)
+    live(connection, another, key=KEY + 1)
+    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    vanish(connection, another, key=KEY + 1)
+    assert db.run(connection, store.bury({ANNA: KEY})) == []  # That verdict was about another session.
+    assert state_of(connection) == "active"
+
+
+def buried(connection: db.Connection, *workers: UUID) -> list[UUID]:
+    """Bury them, in this order."""
+    return [dead.id for dead in db.run(connection, store.bury({worker: worker.int for worker in workers}))]
+
+
+def vanished(connection: db.Connection, connect: Connect) -> None:
+    """Two workers whose sessions are gone."""
+    for worker in (ANNA, BERT):
+        session = connect()
+        live(connection, session, worker, worker.int)
+        vanish(connection, session, worker, worker.int)
+
+
+def test_of_two_burials_at_once_only_one_gets_the_dead(connection: db.Connection, connect: Connect) -> None:
+    vanished(connection, connect)
+    undertakers = [connect() for _ in range(4)]
+    with ThreadPoolExecutor(len(undertakers)) as threads:
+        found = list(threads.map(lambda undertaker: buried(undertaker, ANNA, BERT), undertakers))
+    found.append(buried(connection, ANNA, BERT))  # What all of them have passed by.
+    assert sorted(chain.from_iterable(found)) == [ANNA, BERT]
+
+
+def test_burying_in_opposite_order_does_not_deadlock(connection: db.Connection, connect: Connect) -> None:
+    vanished(connection, connect)
+    first, second = connect(), connect()
+    with ThreadPoolExecutor(1) as threads, first.transaction():
+        assert buried(first, ANNA) == [ANNA]
+        answer = threads.submit(buried, second, BERT, ANNA)
+        eventually(lambda: answer.done() or waits(connection, second))
+        mine = buried(first, BERT)
+    assert sorted(mine + answer.result(timeout=10)) == [BERT]
+
+
+def test_burying_a_worker_that_stops_just_now_does_not_deadlock(connection: db.Connection, connect: Connect) -> None:
+    vanished(connection, connect)
+    first, second = connect(), connect()
+    with ThreadPoolExecutor(1) as threads, first.transaction():
+        assert db.run(first, store.heartbeat(ANNA, "draining"))
+        answer = threads.submit(buried, second, ANNA)
+        eventually(lambda: answer.done() or waits(connection, second))
+        db.run(first, store.stop_worker(ANNA))
+    assert answer.result(timeout=10) == []
+    assert state_of(connection) == "stopped"
+
+
+def waits(watcher: db.Connection, other: db.Connection) -> bool:
+    query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    return value(watcher, query, other.info.backend_pid) is True
+
+
+# Heartbeats.
+
+
+def silent(connection: db.Connection, after: timedelta) -> list[UUID]:
+    """Who is given up so long after noon."""
+    set_clock(connection, NOW + after)
+    return [dead.id for dead in db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))]
+
+
+def test_a_silent_worker_is_stale_after_a_minute_and_dead_after_two(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    seen = []
+    for after in (timedelta(seconds=60), timedelta(seconds=120)):
+        for moment in (after, after + A_TICK):
+            seen.append((silent(connection, moment), state_of(connection)))
+    assert seen == [([], "active"), ([], "stale"), ([], "stale"), ([ANNA], "dead")]
+    assert silent(connection, timedelta(hours=1)) == []
+    died_at = value(connection, "select died_at from outlive.workers")
+    assert died_at == NOW + timedelta(seconds=120) + A_TICK
+
+
+def test_a_worker_that_was_never_looked_at_goes_from_active_to_dead(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    enqueue(connection)
+    claim(connection, ANNA)
+    set_clock(connection, NOW + timedelta(hours=1))
+    [dead] = db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))
+    assert dead == Dead(ANNA, "worker 1", "host", 42, NOW, 1)
+
+
+def test_a_worker_that_renews_its_leases_is_stale_but_not_dead(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    enqueue(connection)
+    [claimed] = claim(connection, ANNA)
+    set_clock(connection, NOW + timedelta(seconds=119))
+    db.run(connection, store.renew(ANNA, [claimed.token]))
+    assert silent(connection, timedelta(seconds=239)) == []
+    assert state_of(connection) == "stale"
+    assert silent(connection, timedelta(seconds=239) + A_TICK) == [ANNA]
+
+
+def test_the_leases_of_another_worker_save_nobody(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    enqueue(connection)
+    set_clock(connection, NOW + timedelta(seconds=119))
+    register(connection, BERT)
+    claim(connection, BERT)
+    assert silent(connection, timedelta(seconds=121)) == [ANNA]
+
+
+@pytest.mark.parametrize("state", ["active", "draining"])
+def test_a_stale_worker_that_is_heard_of_again_is_what_it_says(connection: db.Connection, state: str) -> None:
+    register(connection, ANNA)
+    assert db.run(connection, store.heartbeat(ANNA, state))
+    assert state_of(connection) == state
+    silent(connection, timedelta(seconds=61))
+    assert state_of(connection) == "stale"
+    assert db.run(connection, store.heartbeat(ANNA, state))
+    assert state_of(connection) == state
+    assert silent(connection, timedelta(seconds=121)) == []  # It was heard of a minute ago.
+    assert silent(connection, timedelta(seconds=182)) == [ANNA]
+
+
+@pytest.mark.parametrize("state", ["dead", "stopped"])
+def test_a_heartbeat_raises_nobody_from_the_dead(connection: db.Connection, state: str) -> None:
+    register(connection, ANNA)
+    connection.execute("update outlive.workers set state = %s", [state])
+    set_clock(connection, NOW + timedelta(seconds=1))
+    assert not db.run(connection, store.heartbeat(ANNA, "active"))
+    assert not db.run(connection, store.heartbeat(BERT, "active"))
+    assert state_of(connection) == state
+    assert value(connection, "select last_seen from outlive.workers") == NOW
+
+
+@pytest.mark.parametrize("state", ["dead", "stopped"])
+def test_whoever_has_ended_is_not_given_up_for_being_silent(connection: db.Connection, state: str) -> None:
+    register(connection, ANNA)
+    connection.execute("update outlive.workers set state = %s", [state])
+    assert silent(connection, timedelta(hours=1)) == []
+    assert state_of(connection) == state
+
+
+def test_only_a_heartbeat_itself_may_be_lost_in_a_crash_of_the_server(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    db.run(connection, store.heartbeat(ANNA, "active"))
+    assert value(connection, "show synchronous_commit") == "on"
+
+
+def test_a_worker_given_up_for_its_silence_is_not_found_absent_as_well(
+    connection: db.Connection, connect: Connect
+) -> None:
+    session = connect()
+    live(connection, session)
+    assert silent(connection, timedelta(hours=1)) == [ANNA]
+    assert absent(connection, ANNA) == {ANNA: None}
+    session.close()
+    assert count(connection, "liveness") == 0
+
+
+def test_two_that_give_up_the_silent_at_once_find_each_of_them_once(
+    connection: db.Connection, connect: Connect
+) -> None:
+    for n in range(1, 41):
+        register(connection, UUID(int=n))
+    reapers = [connect() for _ in range(4)]
+    with ThreadPoolExecutor(len(reapers)) as threads:
+        found = list(threads.map(lambda reaper: silent(reaper, timedelta(hours=1)), reapers))
+    found.append(silent(connection, timedelta(hours=1)))
+    assert sorted(chain.from_iterable(found)) == [UUID(int=n) for n in range(1, 41)]
+
+
+# The end on purpose, and what else a dead worker leaves behind.
+
+
+def test_a_worker_that_stops_is_not_missed(connection: db.Connection, connect: Connect) -> None:
+    session = connect()
+    live(connection, session)
+    db.run(session, store.stop_worker(ANNA))
+    session.close()
+    assert state_of(connection) == "stopped"
+    assert count(connection, "liveness") == 0
+    assert silent(connection, timedelta(hours=1)) == []
+
+
+def test_a_dead_worker_that_stops_stays_dead(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    give_up(connection, ANNA)
+    db.run(connection, store.stop_worker(ANNA))
+    assert state_of(connection) == "dead"
+
+
+@pytest.mark.parametrize("way", ["buried", "silent", "stopped"])
+def test_whoever_enqueues_does_not_pay_for_waking_the_dead(
+    connection: db.Connection, connect: Connect, way: str
+) -> None:
+    session = connect()
+    live(connection, session)
+    register(connection, BERT)
+    for worker in (ANNA, BERT):
+        db.run(connection, store.sleep(worker))
+    match way:
+        case "buried":
+            vanish(connection, session)
+            db.run(connection, store.bury({ANNA: KEY}))
+        case "silent":
+            set_clock(connection, NOW + timedelta(hours=1))
+            db.run(connection, store.heartbeat(BERT, "active"))
+            db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))
+        case "stopped":
+            db.run(connection, store.stop_worker(ANNA))
+    assert connection.execute("select worker from outlive.sleepers").fetchall() == [(BERT,)]
+
+
+# What else workers ask.
+
+
+def test_people_see_the_living_first(connection: db.Connection) -> None:
+    for worker in (ANNA, BERT):
+        register(connection, worker)
+    give_up(connection, ANNA)
+    seen = [(row["id"], row["state"], row["running"]) for row in db.run(connection, store.workers())]
+    assert seen == [(BERT, "active", 0), (ANNA, "dead", 0)]
+
+
+def test_the_clock_is_the_databases(connection: db.Connection) -> None:
+    assert db.run(connection, store.clock()) == NOW.timestamp()
+
+
+def test_a_lock_by_name_is_one_sessions_until_it_gives_it_back_or_ends(
+    connection: db.Connection, connect: Connect
+) -> None:
+    first, second = connect(), connect()
+    assert db.run(first, store.try_lock("sweep"))
+    assert not db.run(second, store.try_lock("sweep"))
+    assert db.run(second, store.try_lock("suspects"))
+    db.run(first, store.unlock("sweep"))
+    assert db.run(second, store.try_lock("sweep"))
+    second.close()
+    eventually(lambda: db.run(connection, store.try_lock("sweep")))
