@@ -165,6 +165,13 @@ def test_an_attempt_that_is_missing_is_seen(story: Story) -> None:
     assert story.broken() == {"miscounted"}
 
 
+def test_a_spare_child_may_have_begun_a_job_when_it_is_killed(story: Story) -> None:
+    story.job("crashed", "succeeded", worker=VICTIM)
+    [crash] = [one for one in story.attempts[-2:] if one.outcome == "crashed"]
+    story.fault(Kind.SPARE, at_s=crash.ended_s - 0.02)
+    assert story.broken() == set()
+
+
 def test_a_crash_that_nobody_caused_is_seen(story: Story) -> None:
     story.job("crashed", "succeeded", worker=VICTIM)
     assert story.broken() == {"crashed by itself"}

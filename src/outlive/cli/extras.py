@@ -51,7 +51,7 @@ def gameday(
     desk: Desk,
     kills: Annotated[int | None, typer.Option("--kills", help="End after so many SIGKILLs; else 200.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="End after so long instead.")] = None,
-    rate: Annotated[float, typer.Option("--rate", help="Faults a second.")] = 3.0,
+    rate: Annotated[float, typer.Option("--rate", help="Faults a second.")] = 2.5,
     workers: Annotated[int, typer.Option("--workers", help="How many workers are kept up.")] = 3,
     slots: Annotated[int, typer.Option("--slots", help="How many jobs each runs at once.")] = 4,
     seed: Annotated[int | None, typer.Option("--seed", help="For the same faults again; else random.")] = None,

@@ -30,7 +30,7 @@ class Asked:
     kills: int = 200
     minutes: float | None = None
     """If given, it ends the game, and not the number of kills."""
-    rate: float = 3.0
+    rate: float = 2.5
     """Faults a second."""
     workers: int = 3
     slots: int = 4

@@ -22,6 +22,8 @@ CRASH_S = 60.0
 """How much later a kill may be recorded: its supervisor may be frozen, or the database away."""
 
 RECONNECT_S = 10.0
+SLACK_S = 0.01
+"""How exactly the database's clock is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ def _given_up(history: History, found: Found) -> Iterator[Breach]:
 
 
 def _explains(fault: Fault, attempt: Attempt) -> bool:
-    if fault.at_s > attempt.ended_s:
+    if fault.at_s > attempt.ended_s + SLACK_S:
         return False
     if fault.kind is Kind.ZYGOTE:
         return attempt.ended_s - fault.at_s < ZYGOTE_S
@@ -201,7 +203,8 @@ def _crashed(history: History, found: Found) -> Iterator[Breach]:
         if attempt.outcome == "crashed":
             name = names.get(attempt.worker, "?") if attempt.worker else "?"
             killed = any(
-                fault.kind is Kind.CHILD and 0 <= attempt.ended_s - fault.at_s < CRASH_S for fault in faults[name]
+                fault.kind in (Kind.CHILD, Kind.SPARE) and -SLACK_S <= attempt.ended_s - fault.at_s < CRASH_S
+                for fault in faults[name]
             )
             if attempt.signal != "SIGKILL" or not killed:
                 words = f"attempt {attempt.number} on {name} crashed ({attempt.signal}), and nobody killed it"

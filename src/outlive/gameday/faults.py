@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,12 @@ from outlive.gameday.server import Server
 from outlive.gameday.workers import SHORT_LEASE_S, Member, Workers, is_zombie
 
 DECK = {
-    Kind.CHILD: 60,
-    Kind.SUPERVISOR: 10,
-    Kind.TREE: 8,
-    Kind.ZYGOTE: 8,
-    Kind.HEAD: 3,
+    Kind.CHILD: 61,
+    Kind.SPARE: 8,
+    Kind.ZYGOTE: 7,
+    Kind.SUPERVISOR: 6,
+    Kind.TREE: 5,
+    Kind.HEAD: 2,
     Kind.EVERYBODY: 1,
     Kind.FREEZE: 5,
     Kind.OVERDUE: 2,
@@ -33,7 +35,6 @@ DECK = {
     Kind.RESTART: 1,
 }
 NEXT = 10
-BUSY_PART = 0.8
 FREEZE_S = (0.3, 2.0)
 WITNESS_S = 3.0
 ORPHANS_S = 10.0
@@ -59,6 +60,7 @@ class Faults:
     done: list[Fault] = field(default_factory=list)
     _deck: list[Kind] = field(default_factory=list)
     _orphans: list[_Orphans] = field(default_factory=list)
+    _restarter: threading.Thread | None = None
 
     def inject(self, connection: db.Connection | None, *, since_s: float) -> list[Fault]:
         """One of the next cards of the deck, or a child's; none if none can be played now.
@@ -82,35 +84,43 @@ class Faults:
         try:
             match kind:
                 case Kind.CHILD:
-                    return self._kill_child(connection)
+                    return self._kill_child(connection) if connection else []
+                case Kind.SPARE:
+                    return self._kill_spare(connection) if connection else []
                 case Kind.ZYGOTE:
                     return self._kill_zygote()
                 case Kind.SUPERVISOR | Kind.HEAD | Kind.TREE:
                     return self._kill_worker(kind)
                 case Kind.EVERYBODY:
                     return self._kill_everybody()
-                case Kind.FREEZE | Kind.OVERDUE:
-                    return self._freeze(kind)
+                case Kind.FREEZE:
+                    return self._freeze()
+                case Kind.OVERDUE:
+                    return self._freeze_past_lease(connection) if connection else []
                 case Kind.BACKEND:
-                    return self._kill_session(connection, since_s)
+                    return self._kill_session(connection, since_s) if connection else []
                 case Kind.RESTART:
                     return self._restart()
         except psycopg.OperationalError:
             return []
 
-    def _kill_child(self, connection: db.Connection | None) -> list[Fault]:
-        """Mostly one that is known to run a job."""
-        chosen: list[tuple[int, str]]
-        if self.rng.random() < BUSY_PART and connection is not None:
-            names = {"names": f"{self.workers.names}%"}
-            chosen = [(pid, name) for pid, name in connection.execute(tables.BUSY, names)]
-        else:
-            chosen = [(pid, member.name) for member in self._steady() for pid in member.children()]
+    def _kill_child(self, connection: db.Connection) -> list[Fault]:
+        """One that is known to run a job, or for a spare one none of those."""
+        return self._strike(Kind.CHILD, self._at_work(connection))
+
+    def _kill_spare(self, connection: db.Connection) -> list[Fault]:
+        children = {(pid, member.name) for member in self._steady() for pid in member.children()}
+        return self._strike(Kind.SPARE, children - self._at_work(connection))
+
+    def _at_work(self, connection: db.Connection) -> set[tuple[int, str]]:
+        return {(pid, name) for pid, name in connection.execute(tables.BUSY, {"names": f"{self.workers.names}%"})}
+
+    def _strike(self, kind: Kind, chosen: set[tuple[int, str]]) -> list[Fault]:
         if not chosen:
             return []
         pid, name = self.rng.choice(sorted(chosen))
         at_s = self.clock()
-        return [Fault(kind=Kind.CHILD, at_s=at_s, worker=name, pid=pid)] if self.workers.strike(pid) else []
+        return [Fault(kind=kind, at_s=at_s, worker=name, pid=pid)] if self.workers.strike(pid) else []
 
     def _kill_zygote(self) -> list[Fault]:
         victims = [(member, zygote) for member in self._steady() if (zygote := member.zygote()) is not None]
@@ -121,14 +131,12 @@ class Faults:
         return [Fault(kind=Kind.ZYGOTE, at_s=at_s, worker=member.name)] if self.workers.strike(zygote) else []
 
     def _kill_worker(self, kind: Kind) -> list[Fault]:
-        now = time.monotonic()
-        steady = self._steady()
-        victims = [member for member in steady if member.spared_until < now]
+        steady, victims = self._steady(), self._not_spared()
         if not victims or len(steady) < 2:
             return []
         member = self.rng.choice(victims)
         witness = max((one for one in steady if one is not member), key=lambda one: one.spared_until)
-        witness.spared_until = now + WITNESS_S
+        witness.spared_until = time.monotonic() + WITNESS_S
         return [self._kill(member, kind, watched=True)]
 
     def _kill_everybody(self) -> list[Fault]:
@@ -154,35 +162,54 @@ class Faults:
             self._orphans.append(_Orphans(len(self.done), time.monotonic(), below))
         return Fault(kind=kind, at_s=at_s, worker=member.name, watched=watched)
 
-    def _freeze(self, kind: Kind) -> list[Fault]:
-        now = time.monotonic()
-        victims = [
-            member
-            for member in self._steady()
-            if member.spared_until < now and (kind is Kind.FREEZE or self.workers.is_short(member.seat))
-        ]
+    def _freeze(self) -> list[Fault]:
+        return self._stop(Kind.FREEZE, self._not_spared())
+
+    def _freeze_past_lease(self, connection: db.Connection) -> list[Fault]:
+        """One that has jobs to lose."""
+        working = {name for _, name in self._at_work(connection)}
+        victims = [one for one in self._not_spared() if self.workers.is_short(one.seat) and one.name in working]
+        made = self._stop(Kind.OVERDUE, victims)
+        for member in victims if made else ():
+            member.overdue_at = time.monotonic() + SHORT_LEASE_S + 0.2
+            member.frozen_until = member.overdue_at + self.rng.uniform(*FREEZE_S)
+        return made
+
+    def _stop(self, kind: Kind, victims: list[Member]) -> list[Fault]:
         if not victims:
             return []
         member = self.rng.choice(victims)
-        past_lease_s = SHORT_LEASE_S + 0.5 if kind is Kind.OVERDUE else 0.0
         at_s = self.clock()
         kernel.kill(member.process.pid, signal.SIGSTOP)
-        member.frozen_until = now + past_lease_s + self.rng.uniform(*FREEZE_S)
-        member.overdue = kind is Kind.OVERDUE
+        member.frozen_until = time.monotonic() + self.rng.uniform(*FREEZE_S)
         return [Fault(kind=kind, at_s=at_s, worker=member.name)]
 
-    def _kill_session(self, connection: db.Connection | None, since_s: float) -> list[Fault]:
+    def _not_spared(self) -> list[Member]:
+        now = time.monotonic()
+        return [member for member in self._steady() if member.spared_until < now]
+
+    def _kill_session(self, connection: db.Connection, since_s: float) -> list[Fault]:
         at_s = self.clock()
-        if connection is None or not self.server.kill_session(connection, self.rng, since_s=since_s):
+        if not self.server.kill_session(connection, self.rng, since_s=since_s):
             return []
         return [Fault(kind=Kind.BACKEND, at_s=at_s)]
 
     def _restart(self) -> list[Fault]:
-        if self.server.own is None:
+        """In the background: other faults may well happen meanwhile."""
+        if self.server.own is None or self.restarting():
             return []
         at_s = self.clock()
-        self.server.restart()
+        self._restarter = threading.Thread(target=self.server.restart, daemon=True)
+        self._restarter.start()
         return [Fault(kind=Kind.RESTART, at_s=at_s)]
+
+    def restarting(self) -> bool:
+        return self._restarter is not None and self._restarter.is_alive()
+
+    def finish(self) -> None:
+        """Leave nothing under way."""
+        if self._restarter is not None:
+            self._restarter.join()
 
     def _steady(self) -> list[Member]:
         now = time.monotonic()

@@ -15,6 +15,7 @@ from outlive.gameday.history import Answer, Ask
 CLIENTS = 2
 PAUSE_S = 0.02
 MAX_BATCH = 8
+LONG_PART = 0.02
 TASKS: dict[Task[[float], Any, Any], int] = {
     jobs.note: 20,
     jobs.pay: 30,
@@ -79,7 +80,9 @@ def _ask(batch: list[BoundJob[Any]]) -> Answer:
 
 
 def choose(rng: random.Random) -> BoundJob[Any]:
-    """Mostly short ones; some are there for so long that many faults find them."""
+    """Mostly short ones; some are there for so long that many faults find them, a few for longer than a short lease."""
+    if rng.random() < LONG_PART:
+        return jobs.pay.job(round(rng.uniform(4.0, 8.0), 3))
     work_s = round(rng.uniform(0.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.1), 3)
     task = rng.choices(list(TASKS), list(TASKS.values()))[0]
     if task.policy.recycle_after > 1:

@@ -86,6 +86,7 @@ class Game:
                 self._inject()
                 self._drain()
             finally:
+                self.faults.finish()
                 self.feeding.stop()
                 jobs.app.connections.close()
                 self.workers.stop()
@@ -184,13 +185,14 @@ class Game:
             self._reap()
 
     def _thaw(self) -> None:
-        """Who was frozen past its lease comes back only after somebody has taken its jobs away, as `outlive reap`
-        would: this way its reports are late for certain."""
-        enough = self.workers.frozen_enough()
-        if any(member.overdue for member in enough) and self._connection is not None:
+        """Take the jobs of who is frozen past its lease away, as `outlive reap` would, and let it wake some time later:
+        what it and its jobs write then is late for certain."""
+        if (overdue := self.workers.overdue()) and self._connection is not None:
             with contextlib.suppress(psycopg.OperationalError):
                 db.run(self._connection, store.expire())
-        self.workers.thaw(enough)
+                for member in overdue:
+                    member.overdue_at = None
+        self.workers.thaw(self.workers.frozen_enough())
 
     def _look(self) -> None:
         """How many jobs are unfinished, which workers are up, and what time it is."""
@@ -223,7 +225,9 @@ class Game:
         self._looked = 0.0
 
     def _reap(self) -> None:
-        """Orphans that fell to us; not our workers, for whom somebody waits."""
+        """Orphans that fell to us; not our workers or who starts the server, for whom somebody waits."""
+        if self.faults.restarting():
+            return
         ours = {member.process.pid for member in self.workers.members}
         for pid in kernel.children_of(os.getpid()):
             if pid not in ours:

@@ -31,7 +31,8 @@ class Ask:
 class Kind(StrEnum):
     """The faults."""
 
-    CHILD = "child killed"
+    CHILD = "child killed at work"
+    SPARE = "spare child killed"
     ZYGOTE = "zygote killed"
     SUPERVISOR = "supervisor killed"
     HEAD = "supervisor and zygote killed"
@@ -46,7 +47,7 @@ class Kind(StrEnum):
 WORKER_KILLS = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY})
 """After these the worker is dead."""
 
-KILLS = WORKER_KILLS | {Kind.CHILD, Kind.ZYGOTE}
+KILLS = WORKER_KILLS | {Kind.CHILD, Kind.SPARE, Kind.ZYGOTE}
 """SIGKILLs of processes of a worker: these are counted."""
 
 
@@ -155,7 +156,7 @@ class Found:
     jobs: dict[UUID, str]
     """Each job's task, without its module."""
     places: Sequence[tuple[UUID, str]] = ()
-    """Jobs that are not finished, and where they are: waiting, running, held."""
+    """Jobs that are not finished, and where they are: waiting, running on a worker, held."""
     attempts: Sequence[Attempt] = ()
     starts: Sequence[Start] = ()
     effects: Sequence[Effect] = ()

@@ -53,7 +53,7 @@ def pay(work_s: float) -> float:
     with _connected() as connection:
         _begin(connection)
         time.sleep(work_s)
-        _complete(connection, work_s, pause_s=work_s / 10)
+        _complete(connection, work_s, pause_s=min(work_s / 10, 0.1))
     return work_s
 
 

@@ -20,6 +20,7 @@ from outlive.gameday.history import Kind
 INK, PALE, LIMIT, DONE = "#1f2933", "#cbd2d9", "#c2410c", "#0f766e"
 COLOURS = {
     Kind.CHILD: "#7b8794",
+    Kind.SPARE: "#7b8794",
     Kind.ZYGOTE: "#2563eb",
     Kind.SUPERVISOR: "#dc2626",
     Kind.HEAD: "#dc2626",
@@ -70,7 +71,7 @@ def _faults(axes: Axes, told: Mapping[str, Any]) -> None:
     """A line for each kind, a mark for each fault."""
     kinds = list(Kind)
     for row, kind in enumerate(kinds):
-        at_s = [at for at, name in told["marks"] if name == kind]
+        at_s = [at for at, name, _ in told["marks"] if name == kind]
         axes.plot(at_s, [row] * len(at_s), "|", color=COLOURS[kind], markersize=9, markeredgewidth=1.2)
     axes.set_yticks(range(len(kinds)), [f"{kind} ({told['faults'][kind]:,})" for kind in kinds])
     axes.set_ylim(len(kinds) - 0.4, -0.6)

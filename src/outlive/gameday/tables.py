@@ -33,7 +33,8 @@ delete from outlive.attempts where job_id in (select id from gone)
 
 _PLACES = """
 select id, 'waiting' from outlive.waiting where task like %(ours)s
-union all select id, 'running' from outlive.running where task like %(ours)s
+union all select r.id, 'running on ' || coalesce(k.name, r.worker::text)
+  from outlive.running r left join outlive.workers k on k.id = r.worker where r.task like %(ours)s
 union all select id, 'held' from outlive.held where task like %(ours)s
 """
 

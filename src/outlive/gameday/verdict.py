@@ -111,7 +111,7 @@ class Verdict:
             ],
             "evidence": list(evidence),
             "throughput": self.throughput(),
-            "marks": [[round(fault.at_s - began, 3), str(fault.kind)] for fault in self.history.faults],
+            "marks": [[round(one.at_s - began, 3), str(one.kind), one.worker] for one in self.history.faults],
             "outages": [[round(start - began, 3), round(end - began, 3)] for start, end in self.history.outages],
             "samples": {
                 one.name: [[round(at_s - began, 3), round(took_s, 4)] for at_s, took_s in one.points]

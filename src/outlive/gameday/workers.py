@@ -38,8 +38,8 @@ class Member:
     """Since when (monotonic) the database knows it."""
     killed: bool = False
     frozen_until: float | None = None
-    overdue: bool = False
-    """It is frozen for longer than its lease."""
+    overdue_at: float | None = None
+    """When its lease is over, and its jobs are taken away from it."""
     spared_until: float = 0.0
     """Until then it is a witness."""
 
@@ -123,13 +123,17 @@ class Workers:
             if member.up_since is None and member.name in names:
                 member.up_since = time.monotonic()
 
+    def overdue(self) -> list[Member]:
+        now = time.monotonic()
+        return [one for one in self.members if one.overdue_at is not None and now >= one.overdue_at]
+
     def frozen_enough(self) -> list[Member]:
         now = time.monotonic()
         return [one for one in self.members if one.frozen_until is not None and now >= one.frozen_until]
 
     def thaw(self, members: Iterable[Member]) -> None:
         for member in members:
-            member.frozen_until, member.overdue = None, False
+            member.frozen_until = member.overdue_at = None
             kernel.kill(member.process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
