@@ -37,7 +37,7 @@ async def _once(config: Config, url: str) -> int:
     await reaper.look()
     await asyncio.sleep(SECOND_LOOK_S)
     await reaper.look()
-    await reaper.sweep()
+    await reaper.sweep(anyway=True)
     await reaper.alerts.finish(LIMIT_S)
     await reaper.line.close()
     return reaper.freed

@@ -7,15 +7,21 @@ wait is only logged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import subprocess
 
 import msgspec
 
 from outlive import kernel
 
 LIMIT_S = 30.0
+POLL_S = 0.05
 MAX_AT_ONCE = 4
 MAX_WAITING = 200
+SAID_BYTES = 500
+"""How much of what a command complains about is logged."""
 
 _log = logging.getLogger("outlive.alerts")
 
@@ -43,30 +49,24 @@ class Alerts:
     async def _run(self, command: str, body: bytes) -> None:
         async with self._places:
             try:
-                process = await asyncio.create_subprocess_shell(
-                    command,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.PIPE,
-                    start_new_session=True,
-                )
+                told = _Told(command, body)
             except OSError as error:
                 _log.error("the alert command %r can't be run: %s", command, error)
                 return
-            self.processes.add(process.pid)
+            self.processes.add(told.process.pid)
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    _, said = await process.communicate(body)
-                if process.returncode:
-                    last = said.decode(errors="replace").strip()[-500:]
-                    _log.error("the alert command %r ended with code %s: %s", command, process.returncode, last)
+                    await told.end()
+                if told.process.returncode:
+                    last = told.said.decode(errors="replace").strip()
+                    _log.error("the alert command %r ended with code %s: %s", command, told.process.returncode, last)
             except TimeoutError:
                 _log.error("the alert command %r did not end within %g s: it is killed", command, LIMIT_S)
             finally:
-                if process.returncode is None:
-                    kernel.kill_group(process.pid)
-                    await process.wait()
-                self.processes.discard(process.pid)
+                kernel.kill_group(told.process.pid)  # Also what it has left behind.
+                await told.end()
+                self.processes.discard(told.process.pid)
+                told.close()
 
     async def finish(self, seconds: float) -> None:
         """Give those that run a moment; then they go too."""
@@ -76,3 +76,39 @@ class Alerts:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=1)
+
+
+class _Told:
+    """A command that was told something.
+
+    It is looked at now and then instead of being waited for by asyncio, which knows its process only a while after it
+    was made, and waits for whoever has its standard error, though the command itself has ended.
+    """
+
+    def __init__(self, command: str, body: bytes) -> None:
+        self.said = b""
+        with contextlib.ExitStack() as opened:
+            said, theirs = os.pipe2(os.O_CLOEXEC)
+            opened.callback(os.close, said)
+            with open(theirs, "wb") as errors, open(os.memfd_create("outlive-alert"), "w+b") as facts:
+                facts.write(body)
+                facts.seek(0)
+                self.process = subprocess.Popen(
+                    command, shell=True, stdin=facts, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+                )
+            opened.pop_all()
+        os.set_blocking(said, False)
+        self._said = said
+
+    async def end(self) -> None:
+        while self.process.poll() is None:
+            self._hear()
+            await asyncio.sleep(POLL_S)
+        self._hear()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.said = (self.said + os.read(self._said, 65536))[-SAID_BYTES:]
+
+    def close(self) -> None:
+        os.close(self._said)

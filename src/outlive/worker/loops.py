@@ -21,6 +21,9 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]]) -> None:
             await run_once()
             failures = 0
         except Exception as error:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise asyncio.CancelledError from error  # The driver tells of the broken connection instead.
             pause_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
             failures += 1
             if isinstance(error, psycopg.Error):

@@ -111,12 +111,13 @@ class Reaper:
         await self.sweep()
         await asyncio.sleep(self.config.sweep_s)
 
-    async def sweep(self) -> None:
+    async def sweep(self, *, anyway: bool = False) -> None:
+        """Somebody who does not come again does all of it `anyway`: he can't wait for a leader to be frozen or not."""
         await self._compare_clocks()
         await self.free()
         led = self.line.pooled or await self.line.run(store.try_lock(_LOCK))
         self._not_led = 0 if led else self._not_led + 1
-        if 0 < self._not_led < _SWEEPS_WITHOUT:
+        if 0 < self._not_led < _SWEEPS_WITHOUT and not anyway:
             return  # Somebody else does the rest. If he is frozen in it, it is done without the lock next time.
         self._not_led = 0
         try:

@@ -107,16 +107,21 @@ class Supervisor:
         _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
 
     async def _register(self) -> None:
-        """The database was there a moment ago: one that breaks off now is asked again, and only then given up."""
+        """The database was there a moment ago: one that breaks off now is asked again, and only then given up.
+
+        Others see that this worker lives before it claims anything: its first job may be the one that kills it.
+        """
         for pause_s in RETRY_S:
             try:
                 await self.service.register()
+                await self.liveness.show()
                 return
             except psycopg.OperationalError as error:
                 _log.warning("register: %s; trying again in %g s", str(error).strip(), pause_s)
                 await asyncio.sleep(pause_s)
         with db.blamed():
             await self.service.register()
+            await self.liveness.show()
 
     async def _work(self) -> None:
         """All services, until somebody asks to stop; then those that draining needs go on."""

@@ -1,0 +1,667 @@
+"""W — dead workers, with real workers that are killed, frozen and cut off.
+
+A bound of two seconds is exact where it is run with `--long`, on a machine that has nothing else to do; the ordinary
+run allows six for the same, because it shares its cores with other tests.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from outlive import State, config, db, embedded, migrate
+from outlive.states import Outcome
+from outlive.worker import alerts
+from tests import faults
+from tests.cli.world import Cli
+from tests.cli.world import ended as command_ended
+from tests.processes.conftest import Worker, alive
+from tests.spec.conftest import Start, attempts, counters, ended, outcomes
+from tests.waiting import eventually
+
+QUICK = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
+TOLD_WITHIN_S = [pytest.param(6.0, id="busy"), pytest.param(2.0, id="exact", marks=pytest.mark.long)]
+"""How soon a death must be known: see the module's docstring."""
+
+
+def began(path: Path) -> list[int]:
+    """The processes that have begun to wait for this file."""
+    return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
+
+
+def state(connection: psycopg.Connection[Any], worker: str) -> str | None:
+    row = connection.execute("select state from outlive.workers where id = %s", [worker]).fetchone()
+    return row[0] if row else None
+
+
+def shows_life(connection: psycopg.Connection[Any], worker: str) -> bool:
+    """Whether somebody holds the lock that this worker said it would."""
+    row = connection.execute(
+        "select from outlive.liveness l join pg_locks k on k.locktype = 'advisory' and k.granted"
+        " and k.classid::bigint << 32 | k.objid::bigint = l.key where l.worker = %s"
+        " and l.postmaster_started = pg_postmaster_start_time()",
+        [worker],
+    ).fetchone()
+    return row is not None
+
+
+def vanish(worker: Worker) -> float:
+    """Kill the supervisor, and say when."""
+    worker.process.kill()
+    killed = time.monotonic()
+    worker.process.wait()
+    return killed
+
+
+class Frozen:
+    """A process that stands still while the block lasts."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __enter__(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+# W1
+
+
+def test_W1_a_worker_says_who_it_is_and_holds_a_session(
+    start: Start, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_flag = start(wait=False, within=["sh", "-c", 'exec "$@" --name crawler-1', "sh"], queues="default,slow", slots=3)
+    monkeypatch.setenv("WORKER_ID", "crawler-2")
+    by_variable = start(wait=False)
+    monkeypatch.delenv("WORKER_ID")
+    nameless = start(wait=False)
+    names = {by_flag: "crawler-1", by_variable: "crawler-2", nameless: f"{socket.gethostname()}-{nameless.pid}"}
+    for worker, name in names.items():
+        worker.started()
+        row = connection.execute(
+            "select name, hostname, pid, version, queues, slots, state, started_at <= now(), last_seen >= started_at"
+            " from outlive.workers where id = %s",
+            [worker.id],
+        ).fetchone()
+        queues, slots = (["default", "slow"], 3) if worker is by_flag else (None, 4)
+        who = (name, socket.gethostname(), worker.pid, version("outlive"))
+        assert row == (*who, queues, slots, "active", True, True)
+        assert shows_life(connection, worker.id)
+
+
+def test_W1_each_start_has_an_id_of_its_own_and_the_same_name(start: Start, connection: db.Connection) -> None:
+    first = start(name="crawler-1")
+    first.stop()
+    second = start(name="crawler-1")
+    assert UUID(first.id) != UUID(second.id)
+    found = connection.execute("select id::text, name, state from outlive.workers order by started_at").fetchall()
+    assert found == [(first.id, "crawler-1", "stopped"), (second.id, "crawler-1", "active")]
+
+
+# W2
+
+
+def test_W2_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    start(slots=2, heartbeat_s="0.2")
+    locked = faults.hold_the_gil.using(timeout=60).enqueue()
+    faults.ignore_all.enqueue(str(tmp_path / "blocks"))
+    eventually(lambda: locked.status() is State.RUNNING and (tmp_path / "blocks").exists())
+    beats: set[datetime] = set()
+
+    def beats_on() -> bool:
+        ((last_seen,),) = connection.execute("select last_seen from outlive.workers").fetchall()
+        beats.add(last_seen)
+        return len(beats) >= 8
+
+    eventually(beats_on, within_s=10, what="eight heartbeats")
+    assert locked.status() is State.RUNNING
+    assert connection.execute("select count(*) from outlive.workers").fetchone() == (1,)
+
+
+def test_W2_the_interval_is_30_s_unless_it_is_set(start: Start) -> None:
+    assert config.load(environ={}).heartbeat_s == 30
+
+
+class Server:
+    """A Postgres of the test's own, which can be stopped, started and shot at."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.start()
+        with db.connect(self.url) as connection:
+            migrate.migrate(connection)
+
+    def start(self) -> None:
+        self.url = embedded.ensure(self.home, settings={"fsync": "off", "max_connections": "50"})
+
+    def stop(self) -> None:
+        assert embedded.release(self.home, wait_s=20)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A new session, as soon as there can be one: the server may just be getting up again."""
+
+        made: list[psycopg.Connection[Any]] = []
+
+        def there() -> bool:
+            with contextlib.suppress(psycopg.OperationalError):
+                made.append(psycopg.connect(self.url, autocommit=True, application_name="test"))
+            return bool(made)
+
+        eventually(there, within_s=20)
+        return made[0]
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        with self.connect() as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def kill_a_backend(self) -> None:
+        """With SIGKILL, upon which the server ends all sessions at once and recovers."""
+        with self.connect() as victim:
+            os.kill(victim.info.backend_pid, signal.SIGKILL)
+
+            def broken() -> bool:
+                try:
+                    victim.execute("select 1")
+                except psycopg.OperationalError:
+                    return True
+                return False
+
+            eventually(broken)
+
+
+@pytest.fixture
+def server(faulty_app: None) -> Iterator[Server]:
+    home = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))  # short, and postgres can go there
+    home.chmod(0o755)
+    server = Server(home / "server")
+    faults.app.connections.close()
+    faults.app.config = config.load(flags={"database_url": server.url})
+    yield server
+    faults.app.connections.close()
+    server.stop()
+    shutil.rmtree(home)
+
+
+def test_W2_an_outage_of_the_database_is_survived_with_backoff(server: Server, start: Start) -> None:
+    worker = start(url=server.url, heartbeat_s="0.2")
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    faults.app.connections.close()
+    server.stop()
+    for pause_s in ("0.1", "0.3", "1"):
+        waits = [f"heartbeat: {why}" for why in ("connection", "consuming", "terminating")]
+        eventually(
+            lambda: any(
+                f"; trying again in {pause_s} s" in line and any(wait in line for wait in waits)  # noqa: B023
+                for line in worker.log().splitlines()
+            ),
+            within_s=20,
+            what=f"the heartbeat waits for {pause_s} s",
+        )
+    stopped_at = time.time()
+    server.start()
+    assert faults.add.enqueue(2, 2).result(timeout=30) == 4
+    eventually(lambda: server.ask("select last_seen from outlive.workers")[0][0].timestamp() > stopped_at, within_s=10)
+    assert worker.process.poll() is None
+    assert worker.log().count(" started") == 1
+    worker.stop()
+
+
+# W3
+
+
+def test_W3_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+    assert [getattr(config.load(environ={}), key) for key in ("stale_s", "dead_s")] == [60, 120]
+    silent = start(**QUICK)
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: began(tmp_path / "go"))
+    start(**QUICK)
+    seen: list[str | None] = []
+
+    def dies() -> bool:
+        now = state(connection, silent.id)
+        if seen[-1:] != [now]:
+            seen.append(now)
+        return now == "dead"
+
+    with Frozen(silent.pid):
+        eventually(dies, within_s=20)
+        assert seen == ["active", "stale", "dead"]
+        eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=5, what="the job runs elsewhere")
+    (tmp_path / "go").touch()
+    ended(job, State.SUCCEEDED)
+    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+
+
+def test_W3_a_worker_that_beats_again_in_time_is_active_again(start: Start, connection: db.Connection) -> None:
+    silent = start(heartbeat_s="0.2", stale_s="1", dead_s="60", sweep_s="0.3")
+    start(heartbeat_s="0.2", stale_s="1", dead_s="60", sweep_s="0.3")
+    with Frozen(silent.pid):
+        eventually(lambda: state(connection, silent.id) == "stale")
+    eventually(lambda: state(connection, silent.id) == "active")
+    assert silent.log().count(" started") == 1
+
+
+def test_W3_a_worker_that_renews_its_leases_is_not_dead(start: Start, connection: db.Connection) -> None:
+    """Its heartbeat alone is missing."""
+    start(heartbeat_s="60", stale_s="70", dead_s="80", sweep_s="0.3", lease_s="4")
+    faults.hold_the_gil.using(timeout=60).enqueue()
+    eventually(lambda: connection.execute("select from outlive.running").fetchall())
+    connection.execute("update outlive.workers set last_seen = now() - interval '1 hour'")
+    eventually(lambda: connection.execute("select state from outlive.workers").fetchone() == ("stale",))
+    renewals: set[object] = set()
+
+    def renewed() -> bool:
+        renewals.update(connection.execute("select heartbeat_at from outlive.running").fetchall())
+        return len(renewals) >= 3
+
+    eventually(renewed)
+    assert connection.execute("select state from outlive.workers").fetchone() == ("stale",)
+
+
+def test_W3_one_that_is_told_to_stop_is_draining_then_stopped(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start()
+    faults.wait_warm.enqueue(str(tmp_path / "go"))
+    eventually((tmp_path / "go.started").exists)
+    other = start()
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(lambda: state(connection, worker.id) == "draining", within_s=5)
+    (tmp_path / "go").touch()
+    assert worker.process.wait(20) == 0
+    assert state(connection, worker.id) == "stopped"
+    assert state(connection, other.id) == "active"
+    assert "Dead worker" not in other.log()
+
+
+@pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
+def test_W3_a_killed_worker_is_declared_dead_within_seconds(
+    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
+) -> None:
+    """The job that it had runs again elsewhere within one more: a worker killed in the middle of a long job."""
+    victim = start()
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: began(tmp_path / "go"))
+    start()
+    killed = vanish(victim)
+    eventually(lambda: state(connection, victim.id) == "dead", within_s=within_s)
+    told_s = time.monotonic() - killed
+    eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=within_s + 1 - told_s, what="it runs again")
+    print(f"dead after {told_s:.2f} s, runs again after {time.monotonic() - killed:.2f} s")
+    (tmp_path / "go").touch()
+    ended(job, State.SUCCEEDED)
+    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
+def test_W3_the_only_worker_is_declared_dead_when_it_comes_back(
+    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
+) -> None:
+    only = start()
+    faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: began(tmp_path / "go"))
+    vanish(only)
+    start()
+    back = time.monotonic()
+    eventually(lambda: state(connection, only.id) == "dead", within_s=within_s)
+    eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=within_s + 1, what="it runs again")
+    print(f"runs again {time.monotonic() - back:.2f} s after the next one has started")
+
+
+# W4
+
+
+def undisturbed(server: Server, workers: list[Worker]) -> None:
+    """Nobody is dead, and nothing was lost."""
+    assert server.ask("select state, count(*) from outlive.workers group by 1") == [("active", len(workers))]
+    assert server.ask("select outcome, count(*) from outlive.attempts where outcome <> 'succeeded' group by 1") == []
+    assert not any("Dead worker" in worker.log() for worker in workers)
+    assert [worker.log().count(" started") for worker in workers] == [1] * len(workers)
+
+
+def all_show_life(server: Server, workers: list[Worker]) -> bool:
+    try:
+        with server.connect() as connection:
+            return all(shows_life(connection, worker.id) for worker in workers)
+    except psycopg.OperationalError:
+        return False
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_W4_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path: Path, kills: int) -> None:
+    """All sessions are gone at once, and the table of who lives is empty."""
+    workers = [start(url=server.url, slots=2) for _ in range(2)]
+    lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
+    eventually(lambda: len(began(tmp_path / "go")) == 2)
+    faults.app.connections.close()
+    for _ in range(kills):
+        server.kill_a_backend()
+        eventually(lambda: all_show_life(server, workers), within_s=30, what="they show again that they live")
+    undisturbed(server, workers)
+    short = faults.app.enqueue_many(faults.add.job(n, n) for n in range(20))
+    (tmp_path / "go").touch()
+    assert [job.result(timeout=30) for job in short] == [2 * n for n in range(20)]
+    assert [job.result(timeout=30) for job in lasting] == ["seen", "seen"]
+    undisturbed(server, workers)
+    for worker in workers:
+        worker.stop()
+
+
+def test_W4_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp_path: Path) -> None:
+    workers = [start(url=server.url, slots=2) for _ in range(2)]
+    lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
+    eventually(lambda: len(began(tmp_path / "go")) == 2)
+    for _ in range(3):
+        faults.app.connections.close()
+        server.stop()
+        server.start()
+        eventually(lambda: all_show_life(server, workers), within_s=30, what="they show again that they live")
+    (tmp_path / "go").touch()
+    assert [job.result(timeout=30) for job in lasting] == ["seen", "seen"]
+    undisturbed(server, workers)
+    for worker in workers:
+        worker.stop()
+
+
+def test_W4_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at_once(
+    start: Start, connection: db.Connection
+) -> None:
+    """Others do see that its lock is gone; within half a second it has another, the tenth time as the first."""
+    worker, other = start(), start()
+    for _ in range(10):
+        eventually(lambda: shows_life(connection, worker.id), within_s=5)
+        old = connection.execute("select key from outlive.liveness where worker = %s", [worker.id]).fetchone()
+        connection.execute(
+            "select pg_terminate_backend(k.pid) from outlive.liveness l join pg_locks k on k.locktype = 'advisory'"
+            " and k.classid::bigint << 32 | k.objid::bigint = l.key where l.worker = %s",
+            [worker.id],
+        )
+        eventually(
+            lambda: (
+                connection.execute("select key from outlive.liveness where worker = %s", [worker.id]).fetchone()
+                not in (None, old)  # noqa: B023
+            ),
+            within_s=5,
+            what="it has a new key",
+        )
+    assert state(connection, worker.id) == "active"
+    assert worker.log().count(" started") == 1
+    assert "Dead worker" not in other.log()
+
+
+# W5
+
+
+def test_W5_a_death_is_logged_and_its_jobs_follow_their_policy(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    dead = start(name="crawler-1")
+    again = faults.wait_for.enqueue(str(tmp_path / "go"))
+    fails = faults.wait_for.using(on_worker_death="fail").enqueue(str(tmp_path / "go"))
+    eventually(lambda: len(began(tmp_path / "go")) == 2)
+    other = start(name="crawler-2")
+    vanish(dead)
+    ended(fails, State.FAILED)
+    eventually(lambda: len(began(tmp_path / "go")) == 3, what="the other one runs again")
+    (tmp_path / "go").touch()
+    ended(again, State.SUCCEEDED)
+    assert outcomes(connection, again) == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert outcomes(connection, fails) == [Outcome.LOST]
+    for job in (again, fails):
+        assert attempts(connection, job)[0].error == "Worker died unexpectedly"
+        assert counters(connection, job) == (0, 0, 1)
+    (said,) = [line for line in other.log().splitlines() if "Dead worker detected" in line]
+    assert " ERROR " in said
+    assert f"Dead worker detected: {dead.id} (crawler-1 on {socket.gethostname()}, pid {dead.pid})" in said
+    assert "it had 2 jobs" in said
+
+
+# W6
+
+
+@pytest.fixture
+def reap(database_url: str) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts `outlive reap`, and ends those that still run."""
+    started: list[subprocess.Popen[str]] = []
+
+    def make(*words: str, **settings: str) -> "subprocess.Popen[str]":
+        environ = {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
+        started.append(Cli(database_url).process("reap", *words, **environ))
+        return started[-1]
+
+    yield make
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+Reap = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_W6_reap_once_frees_the_jobs_of_a_dead_worker(
+    start: Start, reap: Reap, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start()
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: began(tmp_path / "go"))
+    ran = command_ended(reap("--once"))
+    assert (ran.code, job.status()) == (0, State.RUNNING)
+    assert "0 attempts of dead workers ended" in ran.out
+    vanish(worker)
+    ran = command_ended(reap("--once"))
+    assert (ran.code, job.status()) == (0, State.PENDING)
+    assert "1 attempts of dead workers ended" in ran.out
+    assert f"Dead worker detected: {worker.id}" in ran.err
+    assert outcomes(connection, job) == [Outcome.LOST]
+
+
+@pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
+def test_W6_reap_as_a_daemon_frees_them_within_seconds(
+    start: Start, reap: Reap, connection: db.Connection, tmp_path: Path, within_s: float
+) -> None:
+    worker = start()
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: began(tmp_path / "go"))
+    before = sessions(connection)
+    daemon = reap()
+    eventually(lambda: sessions(connection) > before, within_s=20, what="it looks")
+    vanish(worker)
+    eventually(lambda: job.status() is State.PENDING, within_s=within_s)
+    daemon.send_signal(signal.SIGTERM)
+    ran = command_ended(daemon)
+    assert ran.code == 0
+    assert f"Dead worker detected: {worker.id}" in ran.err
+
+
+def sessions(connection: db.Connection) -> int:
+    ((found,),) = connection.execute(
+        "select count(*) from pg_stat_activity where datname = current_database()"
+    ).fetchall()
+    return int(found)
+
+
+def leading(connection: db.Connection) -> list[int]:
+    """The session that has the sweep's lock."""
+    held = connection.execute(
+        "select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1"
+        " and classid::bigint << 32 | objid::bigint = hashtextextended('outlive sweep', 0)"
+        " and database = (select oid from pg_database where datname = current_database())"
+    ).fetchall()
+    return [pid for (pid,) in held]
+
+
+def freeze_in_its_sweep(connection: db.Connection, database_url: str, begin: Callable[[], int]) -> None:
+    """Let a sweeper get as far as having the sweep's lock, and freeze it there."""
+    with psycopg.connect(database_url) as hindrance:
+        hindrance.execute("lock table outlive.crashes in access exclusive mode")
+        sweeper = begin()
+        stuck = "select from pg_locks where not granted and pid = any(%s)"
+        eventually(
+            lambda: connection.execute(stuck, [leading(connection)]).fetchall(),
+            within_s=20,
+            what="it waits in the middle of its sweep",
+        )
+        os.kill(sweeper, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("other", ["a worker", "reap --once"])
+def test_W6_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
+    start: Start, reap: Reap, connection: db.Connection, database_url: str, tmp_path: Path, other: str
+) -> None:
+    """Its session lives, and so does the lock. What only leaders do, here finding the silent, is done all the same."""
+    silent = start(**QUICK | {"sweep_s": "60"})
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    (first,) = eventually(lambda: began(tmp_path / "go"))
+    eventually(lambda: not leading(connection), what="its first sweep is over")
+    with Frozen(silent.pid):
+        freeze_in_its_sweep(connection, database_url, lambda: reap(sweep_s="0.3").pid)
+        if other == "a worker":
+            start(**QUICK)
+            eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=20, what="it runs again")
+        else:
+            overdue = "select from outlive.running where heartbeat_at < now() - interval '3 seconds'"
+            eventually(lambda: connection.execute(overdue).fetchall(), what="it has been silent for long enough")
+            assert "1 attempts" in command_ended(reap("--once", **QUICK)).out
+        assert leading(connection), "it was not frozen as it should"
+        assert state(connection, silent.id) == "dead"
+        assert outcomes(connection, job) == [Outcome.LOST]
+        os.kill(first, signal.SIGKILL)
+
+
+# W7
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    """What a hook was told, one object a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_W7_dead_workers_show_and_the_hook_is_told(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
+) -> None:
+    dead = start(name="crawler-1")
+    faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: began(tmp_path / "go"))
+    hook = f"cat >> {tmp_path}/told; echo >> {tmp_path}/told"
+    living = start(name="crawler-2", on_worker_dead=hook)
+    vanish(dead)
+    (fact,) = eventually(lambda: told(tmp_path / "told"))
+    expected = {"event": "worker_dead", "id": dead.id, "name": "crawler-1", "pid": dead.pid, "running": 1}
+    assert {key: fact[key] for key in expected} == expected
+    assert fact["hostname"] == socket.gethostname()
+    assert datetime.fromisoformat(fact["last_seen"]).utcoffset() == timedelta(0)
+    assert fact["why"] == "its session is gone"
+    listed = Cli(database_url)("workers", "--json").json
+    assert [(row["id"], row["name"], row["state"]) for row in listed] == [
+        (living.id, "crawler-2", "active"),
+        (dead.id, "crawler-1", "dead"),
+    ]
+    shown = Cli(database_url)("workers").out
+    (line,) = [line for line in shown.splitlines() if "crawler-1" in line]
+    assert "dead" in line
+
+
+def test_W7_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Start, tmp_path: Path) -> None:
+    dead = start()
+    worker = start(on_worker_dead=f"echo $$ > {tmp_path}/hook; exec sleep 600")
+    vanish(dead)
+    hook = eventually(lambda: (tmp_path / "hook").exists() and int((tmp_path / "hook").read_text() or 0))
+    jobs = [faults.add.enqueue(n, n) for n in range(5)]
+    assert [job.result(timeout=20) for job in jobs] == [0, 2, 4, 6, 8]
+    assert alive(hook)
+    assert worker.stop(within_s=10) == 0
+    eventually(lambda: not alive(hook), within_s=2)
+
+
+def test_W7_a_hook_that_fails_is_logged(start: Start) -> None:
+    dead = start()
+    worker = start(on_worker_dead="cat > /dev/null; echo no network >&2; exit 7")
+    vanish(dead)
+    eventually(lambda: "ended with code 7: no network" in worker.log())
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+
+
+def told_to(hook: str) -> None:
+    """Run a hook as a worker does, and wait for its end."""
+
+    async def tell() -> None:
+        told = alerts.Alerts()
+        told.tell(hook, "worker_dead", {"id": "1"})
+        await told.finish(10)
+
+    asyncio.run(tell())
+
+
+def test_W7_a_hook_has_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(alerts, "LIMIT_S", 0.5)
+    told_to(f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    assert "did not end within 0.5 s: it is killed" in caplog.text
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_W7_what_a_hook_leaves_behind_goes_with_it_and_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the hook's standard error, which would stay open for as long as it lives."""
+    told_to(f"sleep 600 & echo $! > {tmp_path}/pid")
+    eventually(lambda: not alive(int((tmp_path / "pid").read_text())), within_s=2)
+    assert caplog.text == ""
+
+
+# W8
+
+
+def test_W8_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path: Path) -> None:
+    worker = start()
+    faults.ignore_all.enqueue(str(tmp_path / "deaf"))
+    faults.orphan_and_wait.enqueue(str(tmp_path / "grandchild"))
+    eventually(lambda: (tmp_path / "deaf").exists() and (tmp_path / "grandchild.plain").exists(), within_s=20)
+    tree = worker.tree()
+    assert int((tmp_path / "grandchild").read_text()) in tree
+    killed = vanish(worker)
+    eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what="the tree is gone")
+    print(f"all gone after {time.monotonic() - killed:.2f} s")
+
+
+def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
+    start: Start, tmp_path: Path
+) -> None:
+    worker = start()
+    faults.orphan_and_wait.enqueue(str(tmp_path / "grandchild"))
+    eventually((tmp_path / "grandchild.plain").exists, within_s=20)
+    tree = worker.tree()
+    os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
+    os.kill(worker.zygote(), signal.SIGKILL)
+    vanish(worker)
+    child_of_zygote = [pid for pid in tree if pid not in orphans_of(tmp_path)]
+    eventually(lambda: not any(alive(pid) for pid in child_of_zygote), within_s=2, what="the children are gone")
+    start()
+    assert not any(alive(pid) for pid in tree)
+
+
+def orphans_of(folder: Path) -> list[int]:
+    """The processes that a job of `orphan_and_wait` has made."""
+    return [int((folder / name).read_text()) for name in ("grandchild", "grandchild.plain")]
