@@ -49,6 +49,7 @@ TRANSITIONS = (
         "claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered below what it has: it is not started"
     ),
     Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
+    Transition("claim_suspect", (P,), (Q,), "claim_suspect", "its crash limit was lowered, as for claim"),
     Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived"),
     Transition("complete", (R,), (S,), "complete", "it ended in a transaction of its own"),

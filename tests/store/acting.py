@@ -204,10 +204,10 @@ def bring(
     place: Place,
     *,
     options: dict[str, object] | None = None,
-    failed_before: bool = False,
+    ended_before: str | None = None,
     **wanted: Any,
 ) -> Scene:
-    """A job in this place, by the shortest way there; with `failed_before` an earlier attempt of it failed.
+    """A job in this place, by the shortest way there; an earlier attempt of it may have ended so.
 
     All but the fresh one have had an attempt, so that there is a stale token to come back with.
     """
@@ -216,10 +216,10 @@ def bring(
         return Scene(new_job_id())
     limits = {Place.SUSPECT: {"max_losses": 2}, Place.QUARANTINED: {"max_crashes": 1}}.get(place, {})
     job = enqueue(connection, {**(options or {}), **limits}, **wanted)
-    if failed_before:
+    if ended_before:
         [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, "fail", after_s=0.0)
-    if place is Place.PENDING and not failed_before:
+        end(connection, ANNA, claimed.token, ended_before, after_s=0.0)
+    if place is Place.PENDING and not ended_before:
         return Scene(job)
     lease_s = -1.0 if place is Place.SUSPECT else 300.0
     [claimed] = claim(connection, lease_s=lease_s)
@@ -247,7 +247,11 @@ def bring(
 def legal(event: str, place: Place) -> tuple[State | None, ...]:
     """What states.py allows, and what it says in words of suspects: claimed by claim_suspect alone, and freed."""
     if place is Place.SUSPECT:
-        suspect = {"claim_suspect": (State.RUNNING,), "cancel": (State.CANCELLED,), "release": (State.PENDING,)}
+        suspect = {
+            "claim_suspect": states.legal("claim_suspect", State.PENDING),
+            "cancel": (State.CANCELLED,),
+            "release": (State.PENDING,),
+        }
         return suspect.get(event, ())
     if place is Place.PENDING and event == "claim_suspect":
         return ()

@@ -104,7 +104,7 @@ def test_a_job_that_was_lost_is_not_behind_the_others(connection: db.Connection)
 
 
 def test_a_lost_attempt_counts_one_loss_and_nothing_else(connection: db.Connection) -> None:
-    scene = bring(connection, Place.RUNNING, failed_before=True)
+    scene = bring(connection, Place.RUNNING, ended_before="fail")
     give_up(connection, ANNA)
     assert len(reap(connection)) == 1
     assert counters(connection, scene.job) == (1, 0, 1)

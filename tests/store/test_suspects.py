@@ -17,6 +17,7 @@ from tests.store.acting import (
     claim,
     clear,
     counters,
+    define,
     end,
     enqueue,
     give_up,
@@ -113,6 +114,19 @@ def test_a_worker_that_looks_up_what_it_has_sees_that_it_must_run_alone(connecti
     enqueue(connection)
     claim(connection, BERT)
     assert [job.alone for job in db.run(connection, store.adopt(BERT))] == [True, False]
+
+
+def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_started(connection: db.Connection) -> None:
+    job = enqueue(connection, {"max_losses": 2})
+    [claimed] = claim(connection, ANNA)
+    end(connection, ANNA, claimed.token, "crash", after_s=0.0)
+    claim(connection, ANNA)
+    give_up(connection, ANNA)
+    assert len(db.run(connection, store.reap())) == 1
+    define(connection, max_crashes=1)
+    assert db.run(connection, store.claim_suspect(BERT, tasks=[TASK])) == []
+    assert held_as(connection, job) == ("quarantined", "crashed 1 times (max_crashes = 1)")
+    assert counters(connection, job) == (0, 1, 1)
 
 
 def test_a_cleared_suspect_whose_worker_dies_is_as_good_as_any_other(connection: db.Connection) -> None:

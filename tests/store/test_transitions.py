@@ -80,11 +80,13 @@ def test_every_arrow_of_the_page_is_taken(
 ) -> None:
     place = Place.SUSPECT if event == "claim_suspect" else Place(before) if before else Place.NOWHERE
     # A job that failed before is retryable wherever it would otherwise be pending.
-    failed_before = after is State.RETRYABLE and event in ("hand_back", "expire", "reap", "release")
-    scene = bring(connection, place, options=circumstances(before, after), failed_before=failed_before)
+    failed = after is State.RETRYABLE and event in ("hand_back", "expire", "reap", "release")
+    lowered = before in (State.PENDING, State.RETRYABLE) and after is State.QUARANTINED
+    ended_before = "fail" if failed else "crash" if lowered and place is Place.SUSPECT else None
+    scene = bring(connection, place, options=circumstances(before, after), ended_before=ended_before)
     set_clock(connection, TOMORROW)
     arrange(connection, scene, event)
-    if before is State.RETRYABLE and after is State.QUARANTINED:
+    if lowered:
         define(connection, max_crashes=1)
     if (before, after) == (State.RUNNING, State.CANCELLED):
         fire(connection, "cancel", scene)

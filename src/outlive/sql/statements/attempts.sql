@@ -67,7 +67,8 @@ union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null from undone where state is null;
 
 -- name: claim_suspect
--- pending (suspect) -> running, alone: one job that must have a worker to itself. Zero rows: no suspect for this worker.
+-- pending (suspect) -> running, alone: one job that must have a worker to itself; or -> quarantined, if it is over its
+-- crash limit by now. Zero rows: no suspect for this worker.
 with pick as (
   select h.id from outlive.held h
   where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
@@ -84,7 +85,8 @@ started as (
     ready_at, failures, crashes, losses)
   select t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second', outlive.now(),
     outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
-  from taken t
+  from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
+    t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
 select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
   j.args, j.options, true as alone
