@@ -2,10 +2,11 @@
 
 After every step the invariants of the store are looked at: V1 what was acknowledged is never lost; V2 a job finishes
 once, and stays so until a person retries it; V3 only the current token writes; V4 nothing runs past its lease once
-the reaper has swept; V5 a killer stops at its limit, with the cause stored.
+the reaper has swept; V5 a killer stops at its limit, with the cause stored; V6 every loss is counted once, and a false
+one taken back once; who is lost once more often than it may waits as a suspect, and nowhere else.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ from hypothesis.stateful import (
 
 from outlive import db, store
 from outlive.errors import StaleAttempt
-from outlive.model import Claimed, Ended, JobRequest
+from outlive.model import Claimed, Ended, JobRequest, Lost
 from outlive.states import FINISHED, Outcome, State
 from tests.store.acting import (
     ENDS,
@@ -38,6 +39,8 @@ from tests.store.acting import (
     complete,
     contents,
     define,
+    give_up,
+    register,
     set_clock,
     state_of,
 )
@@ -75,8 +78,15 @@ class Store(RuleBasedStateMachine):
         self.leases: dict[int, datetime] = {}  # By token, until when.
         self.finished: dict[UUID, tuple[State, int]] = {}  # How, and after how many attempts.
         self.kills: Counter[UUID] = Counter()  # Crashes since a person last freed the job.
+        self.history: list[UUID] = []  # Who has killed, since a person last freed any: all have the same arguments.
+        self.losses: Counter[UUID] = Counter()
+        self.lost_by: defaultdict[UUID, set[UUID]] = defaultdict(set)  # The jobs that each worker has lost.
+        self.alone: set[int] = set()  # Tokens of suspects that run.
+        self.workers = list(WORKERS)
         self.alive = list(WORKERS)  # The others are dead or cut off, and may return.
-        self.max_crashes = 2
+        self.given_up: set[UUID] = set()  # Under this id nobody can return.
+        self.max_crashes, self.max_losses = 2, 3
+        self.by_fingerprint = False
 
     def run(self, statement: db.Statement[Any]) -> Any:
         return db.run(self.connection, statement)
@@ -84,12 +94,15 @@ class Store(RuleBasedStateMachine):
     def one_of(self, choice: list[T], number: int) -> T:
         return choice[number % len(choice)]
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(max_losses=st.sampled_from([3, 2, 1]))
+    def begin(self, max_losses: int) -> None:
+        self.max_losses = max_losses
         clear(self.connection)
         self.connection.execute("select setseed(0)")  # The same steps give the same backoffs.
         set_clock(self.connection, self.now)
-        self.limit(2)
+        self.limit(2, False)
+        for worker in self.workers:
+            register(self.connection, worker)
         for key in (None, None, None, "a", "b"):
             self.enqueue(key, "skip", None)
         self.claim(0, 3)
@@ -129,6 +142,11 @@ class Store(RuleBasedStateMachine):
             assert one.id not in self.current, "it was claimed while it was running"
             self.current[one.id] = right
             self.leases[one.token] = self.now + timedelta(seconds=LEASE_S)
+            assert one.losses == self.losses[one.id]
+            assert one.alone is (one.losses > 0 and one.losses == self.max_losses - 1)
+            if one.alone:
+                self.alone.add(one.token)
+        assert not claimed or worker not in self.given_up, "a dead worker was given something"
 
     @precondition(lambda self: self.alive)
     @rule(number=numbers, limit=st.integers(1, 4))
@@ -161,8 +179,11 @@ class Store(RuleBasedStateMachine):
         turn = self.run(store.end_and_claim(right.worker, [report]))
         assert turn.stale == []
         self.ended(right, ENDS[event]["outcome"])
+        if right.token in self.alone and event not in ("succeed", "hand_back", "stop"):
+            self.losses[right.job] = 0
         if event in ("crash", "overrun"):
             self.kills[right.job] += 1
+            self.history.append(right.job)
             [row] = self.run(store.attempts(right.job))[-1:]
             assert row.signal == ENDS[event]["signal"]
 
@@ -201,9 +222,66 @@ class Store(RuleBasedStateMachine):
             assert turn.stale == [token]
         assert contents(self.connection) == before
 
-    @rule(worker=st.sampled_from(WORKERS))
-    def vanish_or_return(self, worker: UUID) -> None:
-        self.alive = [other for other in WORKERS if (other in self.alive) != (other == worker)]
+    @precondition(lambda self: self.current)
+    @rule(number=numbers)
+    def convict(self, number: int) -> None:
+        """A worker asks which of its jobs are known to kill, before it begins them."""
+        worker = self.one_of(list(self.current.values()), number).worker
+        mine = {right.job: right.token for right in self.current.values() if right.worker == worker}
+        elsewhere = {job: sum(killer != job for killer in self.history) * self.by_fingerprint for job in mine}
+        guilty = {job for job in mine if self.kills[job] + elsewhere[job] >= self.max_crashes}
+        assert set(self.run(store.convict(worker, mine.values()))) == guilty
+        for job in guilty:
+            del self.current[job]
+            self.note(job)
+        assert self.run(store.ended([mine[job] for job in guilty])) == {}, "an attempt that was never made has ended"
+
+    @rule(number=numbers)
+    def vanish_or_return(self, number: int) -> None:
+        worker = self.one_of(self.workers, number)
+        self.alive = [other for other in self.workers if (other in self.alive) != (other == worker)]
+
+    @rule(number=numbers)
+    def give_up(self, number: int) -> None:
+        worker = self.one_of(self.workers, number)
+        give_up(self.connection, worker)
+        self.given_up.add(worker)
+
+    @precondition(lambda self: self.given_up.intersection(self.workers))
+    @rule(number=numbers)
+    def begin_anew(self, number: int) -> None:
+        """A worker that was given up lives: it says who it was, and is somebody else now."""
+        worker = self.one_of([one for one in self.workers if one in self.given_up], number)
+        anew = UUID(int=worker.int + 1000)
+        gain = [job for job in self.lost_by.pop(worker, set()) if self.losses[job] and self.is_held_for_losses(job)]
+        for _ in range(2):  # It did not hear the answer.
+            register(self.connection, anew, worker)
+        for job in gain:
+            self.losses[job] -= 1
+        self.workers[self.workers.index(worker)] = anew
+        self.alive = [anew if one == worker else one for one in self.alive]
+
+    @rule(number=numbers, limit=st.integers(1, 4), returns=st.booleans())
+    def die_with_its_jobs(self, number: int, limit: int, returns: bool) -> None:
+        """What is otherwise a long way of single steps: a worker takes what there is, and is given up with it."""
+        worker = self.one_of(self.workers, number)
+        if worker in self.given_up:
+            self.begin_anew(0)
+        worker = self.one_of(self.workers, number)
+        self.given(worker, self.run(store.claim_suspect(worker, tasks=[TASK], lease_s=LEASE_S)))
+        turn = self.run(store.end_and_claim(worker, (), [LANE], limit=limit, lease_s=LEASE_S))
+        self.given(worker, turn.claimed)
+        self.give_up(number)
+        self.reap()
+        if returns:
+            self.begin_anew(0)
+
+    def is_held_for_losses(self, job: UUID) -> bool:
+        """Or is not held at all: whether it can gain by a loss that is taken back."""
+        state = state_of(self.connection, job)
+        if state is State.QUARANTINED:
+            return self.losses[job] == self.max_losses
+        return state in (State.PENDING, State.RETRYABLE, State.RUNNING)
 
     # Time and the reaper
 
@@ -218,13 +296,25 @@ class Store(RuleBasedStateMachine):
         due = {right.token for right in self.current.values() if self.leases[right.token] < self.now}
         lost = self.run(store.expire())
         assert {one.token for one in lost} == due
+        self.lost(lost)
+        over = "select id from outlive.running where lease_until < outlive.now()"
+        assert self.connection.execute(over).fetchall() == [], "it runs past its lease"
+        assert self.run(store.stuck()) == []
+
+    @rule()
+    def reap(self) -> None:
+        due = {right.token for right in self.current.values() if right.worker in self.given_up}
+        lost = self.run(store.reap())
+        assert {one.token for one in lost} == due
+        self.lost(lost)
+
+    def lost(self, lost: list[Lost]) -> None:
         for one in lost:
             right = self.current[one.id]
             assert (one.token, one.worker) == (right.token, right.worker)
             self.ended(right, Outcome.LOST)
-        over = "select id from outlive.running where lease_until < outlive.now()"
-        assert self.connection.execute(over).fetchall() == [], "it runs past its lease"
-        assert self.run(store.stuck()) == []
+            self.losses[one.id] += 1
+            self.lost_by[one.worker].add(one.id)
 
     @rule()
     def quarantine_killers(self) -> None:
@@ -234,12 +324,18 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def clear_suspects(self) -> None:
-        self.run(store.clear_suspects())
+        cleared = set(self.run(store.clear_suspects()))
+        assert cleared <= self.alone
+        self.alone -= cleared
+        for right in self.current.values():
+            if right.token in cleared:
+                self.losses[right.job] = 0
 
-    @rule(max_crashes=st.integers(1, 3))
-    def limit(self, max_crashes: int) -> None:
-        self.max_crashes = max_crashes
-        define(self.connection, max_attempts=3, max_crashes=max_crashes, max_losses=3)
+    @rule(max_crashes=st.integers(1, 3), by_fingerprint=st.booleans())
+    def limit(self, max_crashes: int, by_fingerprint: bool) -> None:
+        self.max_crashes, self.by_fingerprint = max_crashes, by_fingerprint
+        by = "fingerprint" if by_fingerprint else "job"
+        define(self.connection, max_attempts=3, max_crashes=max_crashes, max_losses=self.max_losses, quarantine_by=by)
 
     # People
 
@@ -262,6 +358,9 @@ class Store(RuleBasedStateMachine):
         elif verb in ("retry", "release"):
             self.finished.pop(job, None)
             self.kills.pop(job, None)
+            self.losses.pop(job, None)
+            if verb == "release":
+                self.history.clear()
         self.note(job)
 
     @precondition(lambda self: self.acknowledged)
@@ -275,6 +374,9 @@ class Store(RuleBasedStateMachine):
             self.acknowledged.remove(job)
             self.finished.pop(job, None)
             self.kills.pop(job, None)
+            self.losses.pop(job, None)
+            for lost in self.lost_by.values():
+                lost.discard(job)
 
     # What must always be true
 
@@ -321,10 +423,28 @@ class Store(RuleBasedStateMachine):
         assert all(crashes[job] == kills for job, kills in self.kills.items())
         assert max(crashes.values(), default=0) <= 3
         killers = self.run(store.killers(limit=1000))
-        assert all(killer["details"] and killer["outcome"] for killer in killers)
+        assert all(killer["outcome"] or "as other jobs" in killer["details"] for killer in killers)
         held = {job for job, state in self.run(store.statuses(self.acknowledged)).items() if state is State.QUARANTINED}
         assert {killer["id"] for killer in killers} == held
+        assert Counter(self.history) == Counter(dict(self.connection.execute(_HISTORY).fetchall()))
 
+    @invariant()
+    def v6_every_loss_is_counted_once(self) -> None:
+        rows = self.connection.execute(
+            "select id, losses from outlive.job_states where completed_at is null"
+        ).fetchall()
+        assert {job: losses for job, losses in rows if losses} == {
+            job: self.losses[job] for job, _ in rows if self.losses[job]
+        }
+        misplaced = self.connection.execute(_MISPLACED, [max(1, self.max_losses - 1), self.max_losses - 1]).fetchall()
+        assert misplaced == [], "a suspect is not where suspects are"
+
+
+_HISTORY = "select job_id, count(*) from outlive.crashes group by job_id"
+_MISPLACED = """
+select id from outlive.waiting where losses >= %s
+union all select id from outlive.held where why = 'suspect' and losses <> %s
+"""
 
 SHORT = settings(
     max_examples=40,

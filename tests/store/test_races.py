@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from outlive import db, store
-from outlive.model import Ended, JobRequest, new_job_id
+from outlive.model import Claimed, Ended, JobRequest, new_job_id
 from outlive.states import FINISHED, Outcome, State
 from tests.store.acting import (
     ANNA,
@@ -37,7 +37,9 @@ from tests.store.acting import (
     define,
     enqueue,
     fire,
+    give_up,
     legal,
+    register,
     set_clock,
     state_of,
 )
@@ -200,12 +202,13 @@ class Fighter:
     worker: UUID
     random: random.Random
     jobs: list[UUID]  # Shared by all of them.
-    tokens: list[int] = field(default_factory=list)  # Every token that he was ever given.
+    owners: dict[int, UUID] = field(default_factory=dict)  # Every token that he was ever given, and under which id.
     reported: dict[int, Outcome] = field(default_factory=dict)  # What was taken from him.
     retried: Counter[UUID] = field(default_factory=Counter)
 
     def fight(self, rounds: int) -> None:
-        acts = [self.turn] * 6 + [self.operate] * 4 + [self.sweep, self.keep, self.finish, self.ask, self.take_suspect]
+        rare = [self.sweep, self.keep, self.finish, self.ask, self.take_suspect, self.be_given_up]
+        acts = [self.turn] * 6 + [self.operate] * 4 + rare
         for _ in range(rounds):
             self.random.choice(acts)()
 
@@ -214,29 +217,45 @@ class Fighter:
 
     def turn(self) -> None:
         """End some attempts, be they still his or not, and claim others; some leases are over at once."""
-        tokens = self.random.sample(self.tokens, min(len(self.tokens), self.random.randint(0, 6)))
+        tokens = self.random.sample(list(self.owners), min(len(self.owners), self.random.randint(0, 6)))
         events = {token: self.random.choice(list(ENDS)) for token in tokens}
         ends = [Ended(token, **ENDS[event], after_s=0.0) for token, event in events.items()]
         lease_s = self.random.choice([300.0, -1.0])
         turn = db.run(self.connection, store.end_and_claim(self.worker, ends, [LANE], limit=6, lease_s=lease_s))
-        self.tokens += [claimed.token for claimed in turn.claimed]
+        self.begin(turn.claimed)
         for token in set(tokens) - set(turn.stale):
             assert token not in self.reported
             self.reported[token] = ENDS[events[token]]["outcome"]
 
     def take_suspect(self) -> None:
         claimed = db.run(self.connection, store.claim_suspect(self.worker, tasks=[TASK]))
-        self.tokens += [one.token for one in claimed]
+        self.begin(claimed)
+
+    def begin(self, claimed: list[Claimed]) -> None:
+        """Begin what was claimed, but for what is known to kill; of that no attempt was made."""
+        caught = db.run(self.connection, store.convict(self.worker, [one.token for one in claimed]))
+        self.owners |= {one.token: self.worker for one in claimed if one.id not in caught}
 
     def finish(self) -> None:
-        if self.tokens:
-            scene = Scene(self.jobs[0], self.worker, self.random.choice(self.tokens))
-            fire(self.connection, "complete", scene)
+        if self.owners:
+            token = self.random.choice(list(self.owners))
+            fire(self.connection, "complete", Scene(self.jobs[0], self.owners[token], token))
 
     def keep(self) -> None:
-        db.run(self.connection, store.renew(self.worker, self.tokens))
+        db.run(self.connection, store.renew(self.worker, self.owners))
+
+    def be_given_up(self) -> None:
+        """The others think that he is dead, and reap what he has; he comes back under a new id."""
+        give_up(self.connection, self.worker)
+        turn = db.run(self.connection, store.end_and_claim(self.worker, (), [LANE], limit=6))
+        assert turn.claimed == []
+        if self.random.random() < 0.5:
+            db.run(self.connection, store.reap(batch=50))
+        formerly, self.worker = self.worker, UUID(int=self.worker.int + 100)
+        register(self.connection, self.worker, formerly)
 
     def sweep(self) -> None:
+        db.run(self.connection, store.reap(batch=50))
         db.run(self.connection, store.expire(batch=50))
         db.run(self.connection, store.quarantine_killers())
         db.run(self.connection, store.clear_suspects(after_s=0.0))
@@ -280,8 +299,9 @@ def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(connect: Connect, seed: int) -> None:
     connection = connect()
-    define(connection, max_attempts=3, max_crashes=2, max_losses=2, backoff_s=(0.0,))
-    batch = [JobRequest(id=new_job_id(), task=TASK, args=b"[]") for _ in range(500)]
+    limits = {"max_attempts": 3, "max_crashes": 2, "max_losses": 3}
+    define(connection, **limits, quarantine_by="fingerprint", backoff_s=(0.0,))
+    batch = [JobRequest(id=new_job_id(), task=TASK, args=b"[%d]" % (n // 2)) for n in range(500)]
     db.run(connection, store.enqueue(batch, max_args_bytes=1000))
     jobs = [job.id for job in batch]
     fighters = [Fighter(connect(), UUID(int=n), random.Random(seed * 100 + n), jobs) for n in range(8)]
@@ -291,7 +311,7 @@ def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(con
             fight.result(timeout=60)
     assert_sound(connection)
 
-    tokens = [(token, fighter.worker) for fighter in fighters for token in fighter.tokens]
+    tokens = [(token, worker) for fighter in fighters for token, worker in fighter.owners.items()]
     assert len({token for token, _ in tokens}) == len(tokens) > 500
     drain(connection, UUID(int=99), jobs)
     assert_sound(connection)
@@ -301,8 +321,11 @@ def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(con
         assert ended[token][0] == worker
     for fighter in fighters:
         for token, outcome in fighter.reported.items():
-            assert ended[token] == (fighter.worker, outcome)
+            assert ended[token] == (fighter.owners[token], outcome)
     finished = Counter(job for *_, state, job in rows if state in FINISHED)
     retried = sum((fighter.retried for fighter in fighters), Counter[UUID]())
     assert set(finished) == set(jobs)
     assert all(times <= 1 + retried[job] for job, times in finished.items())
+    worst = connection.execute("select min(losses), max(losses) from outlive.attempts").fetchone()
+    assert worst is not None
+    assert 0 <= worst[0] < worst[1] <= limits["max_losses"]
