@@ -89,7 +89,7 @@ def address(config: Config) -> str:
 def ready(config: Config) -> str:
     """The address of a database with the right schema; the embedded server, if none is named, gets it by itself."""
     found = address(config)
-    with db.connect(found) as connection:
+    with db.blamed(), db.connect(found) as connection:
         if config.database_url is None:
             migrate(connection)
         else:

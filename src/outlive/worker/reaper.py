@@ -24,6 +24,8 @@ from outlive.worker.line import Line
 LOOK_S = 1.0
 SECOND_LOOK_S = 0.5
 """How far apart two looks must be at least, and how soon the second follows when the first has found somebody."""
+UNSEEN_S = 10.0
+"""How long after a start or crash of the server a worker may take to show life again. One that died beside it can't."""
 CRASHING_JOBS = 5
 CRASHING_WITHIN_S = 600.0
 CLOCK_JUMP_S = 5.0
@@ -53,7 +55,7 @@ class Reaper:
     async def look_once(self) -> None:
         """One look at who holds no lock, and a pause until the next."""
         await self.look()
-        await asyncio.sleep(SECOND_LOOK_S if self._seen else LOOK_S)
+        await asyncio.sleep(SECOND_LOOK_S if any(key for key, _ in self._seen.values()) else LOOK_S)
 
     async def look(self) -> None:
         await self._compare_clocks()
@@ -70,7 +72,7 @@ class Reaper:
                 known = self._seen.get(worker)
                 seen[worker] = known if known is not None and known[0] == key else (key, now)
         self._seen = seen
-        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= SECOND_LOOK_S}
+        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= _proof_s(key)}
         if convicted:
             dead = await self.line.run(store.bury(convicted))
             self._mourn(dead, "its session is gone")
@@ -167,3 +169,8 @@ class Reaper:
                 jumped_s,
                 wait_s,
             )
+
+
+def _proof_s(key: int) -> float:
+    """How long somebody must be absent: 0 is the key of those who have shown no life since the server started."""
+    return SECOND_LOOK_S if key else UNSEEN_S

@@ -161,7 +161,8 @@ create table outlive.workers (
   state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
   started_at timestamptz not null,
   last_seen timestamptz not null,
-  died_at timestamptz
+  died_at timestamptz,
+  watched boolean not null default false  -- It has shown life: it should do so under every start of the server.
 );
 
 -- Who lives: the key of the advisory lock that each worker's session holds. Dead is who has a row, written under this

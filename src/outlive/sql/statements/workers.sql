@@ -28,25 +28,32 @@ update outlive.workers set state = 'stopped', last_seen = outlive.now() where id
 -- name: show_life
 -- This session holds the lock of a worker that lives. The key is new for each session, so that an old one, which the
 -- server may not have missed yet, is in nobody's way. Zero rows: somebody has that lock, try another.
+with watched as (
+  update outlive.workers set watched = true where id = :worker::uuid and not watched)
 insert into outlive.liveness (worker, key, postmaster_started)
 select :worker::uuid, :key::bigint, pg_postmaster_start_time() from (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
 on conflict (worker) do update set key = excluded.key, postmaster_started = excluded.postmaster_started
 returning worker;
 
 -- name: absent
--- Workers that ought to hold their lock and don't, and this worker itself, without a key, if it was given up. One
--- look proves nothing: look again in the same session, half a second later.
+-- Workers that ought to hold their lock and don't; with the key 0 those that have shown no life at all since the server
+-- started or crashed, though they had before; and this worker itself, without a key, if it was given up. One look
+-- proves nothing: look again in the same session, half a second later, or, for the second kind, many seconds.
 select l.worker, l.key from outlive.liveness l
 where l.postmaster_started = pg_postmaster_start_time() and l.key not in (
   select k.classid::bigint << 32 | k.objid::bigint from pg_locks k
   where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
     and k.database = (select d.oid from pg_database d where d.datname = current_database()))
 union all
+select k.id, 0 from outlive.workers k
+where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
+  select from outlive.liveness l where l.worker = k.id and l.postmaster_started = pg_postmaster_start_time())
+union all
 select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
 
 -- name: bury
--- Workers are dead: they did not hold their locks in two looks, and don't now. Zero rows: they live, or somebody else
--- buries them. Their attempts are reaped after this. Who has ended already, or was never registered, is only not
+-- Workers are dead: they did not hold their locks in two looks, and don't now; or, with the key 0, have shown no life for
+-- long, and show none now. Zero rows: they live, or somebody else buries them. Their attempts are reaped after this. Who has ended already, or was never registered, is only not
 -- looked for any more.
 with known as (
   select k.id from outlive.workers k where k.id = any(:workers::uuid[]) order by k.id for update skip locked),
@@ -58,10 +65,16 @@ gone as (
       and k.database = (select d.oid from pg_database d where d.datname = current_database()))
     and (l.worker in (select k.id from known k) or not exists (select from outlive.workers k where k.id = l.worker))
   returning l.worker),
+unseen as (
+  select g.worker from unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
+  where g.key = 0 and g.worker in (select k.id from known k) and not exists (
+    select from outlive.liveness l where l.worker = g.worker and l.postmaster_started = pg_postmaster_start_time())),
+dead as (
+  select g.worker from gone g union all select u.worker from unseen u),
 woken as (
-  delete from outlive.sleepers s where s.worker in (select g.worker from gone g))
-update outlive.workers k set state = 'dead', died_at = outlive.now() from gone
-where k.id = gone.worker and k.state in ('active', 'stale', 'draining')
+  delete from outlive.sleepers s where s.worker in (select d.worker from dead d))
+update outlive.workers k set state = 'dead', died_at = outlive.now() from dead
+where k.id = dead.worker and k.state in ('active', 'stale', 'draining')
 returning k.id, k.name, k.hostname, k.pid, k.last_seen, (select count(*) from outlive.running r where r.worker = k.id) as running;
 
 -- name: give_up_silent
