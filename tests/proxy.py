@@ -76,25 +76,30 @@ class Boundary:
 
 
 class Proxy:
-    """Listens on a socket in `folder`, or on a port of 127.0.0.1 without one; `url` leads the same way through it.
+    """Listens on a socket in `folder`, or on a port of `host` without one; `url` leads the same way through it.
 
     `at_boundary` is called by the thread that carries the bytes: that connection stands still while it runs, and if it
     cuts or silences the link, what it was called for goes no further.
     """
 
     def __init__(
-        self, url: str, folder: Path | None = None, *, at_boundary: Callable[[Boundary], None] = lambda _: None
+        self,
+        url: str,
+        folder: Path | None = None,
+        *,
+        host: str = "127.0.0.1",
+        at_boundary: Callable[[Boundary], None] = lambda _: None,
     ) -> None:
         parts = conninfo_to_dict(url)
-        host, port = str(parts["host"]), int(parts.get("port") or 5432)
-        self._server: str | tuple[str, int] = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        where, port = str(parts["host"]), int(parts.get("port") or 5432)
+        self._server: str | tuple[str, int] = f"{where}/.s.PGSQL.{port}" if where.startswith("/") else (where, port)
         self._listener = socket.socket(socket.AF_INET if folder is None else socket.AF_UNIX)
         self._path = None if folder is None else f"{folder}/.s.PGSQL.{port}"
-        self._listener.bind(self._path or ("127.0.0.1", 0))
+        self._listener.bind(self._path or (host, 0))
         self._listener.listen()
         if folder is None:
             port = self._listener.getsockname()[1]
-        self.url = make_conninfo(url, host=str(folder or "127.0.0.1"), port=port)
+        self.url = make_conninfo(url, host=str(folder or host), port=port)
         self.at_boundary = at_boundary
         self.latency_s = 0.0
         """So much later arrives whatever is passed on."""

@@ -1,0 +1,71 @@
+"""Real workers for the matrix, on the tests' server or, for a test that asks for one, on a server of its own."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TEMPLATE
+from tests.matrix.servers import Programs, Server
+from tests.processes.conftest import app, start
+
+__all__ = ["app", "start"]
+
+
+@pytest.fixture(scope="session")
+def base() -> Iterator[Path]:
+    """Not pytest's own: it closes those to all others, and as root a server is somebody else."""
+    path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
+    os.chmod(path, 0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def programs(base: Path) -> Programs:
+    return Programs(base)
+
+
+@pytest.fixture(scope="session")
+def pattern(programs: Programs, base: Path) -> Server:
+    """A cluster that others are copied from, which is faster than to make each anew."""
+    server = Server(programs, base / "pattern")
+    server.make()
+    return server
+
+
+@pytest.fixture
+def new_server(programs: Programs, pattern: Server, base: Path) -> Iterator[Callable[..., Server]]:
+    """Makes servers that are not running yet."""
+    made: list[Server] = []
+
+    def make(*, empty: bool = False, **settings: str) -> Server:
+        folder = Path(tempfile.mkdtemp(prefix="server-", dir=base))
+        made.append(Server(programs, folder, settings=settings))
+        if not empty:
+            made[-1].copy_from(pattern)
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
+        shutil.rmtree(server.folder)
+
+
+@pytest.fixture
+def server(new_server: Callable[..., Server]) -> Server:
+    server = new_server()
+    server.start()
+    return server
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, new_database: Callable[[str], str]) -> str:
+    """Where workers, the app and connections go: the test's own server if it has asked for one."""
+    if "server" in request.fixturenames:
+        server: Server = request.getfixturevalue("server")
+        return server.url
+    return new_database(TEMPLATE)

@@ -1,0 +1,134 @@
+"""Faults of the way between a worker and its database. The number is the matrix's."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outlive import config, db
+from tests import faults
+from tests.matrix.asking import all_end_once, ends, outcomes
+from tests.matrix.networks import Network, network
+from tests.matrix.servers import Server
+from tests.processes.conftest import Worker, alive
+from tests.proxy import Proxy, Way
+from tests.waiting import eventually
+
+__all__ = ["network"]
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.3"}
+
+
+def begun(path: Path, *, before: int = 0) -> int:
+    """The process that has begun to wait for this file; another one than `before`."""
+
+    def found() -> list[int]:
+        pids = [int(one.suffixes[-2][1:]) for one in path.parent.glob(f"{path.name}.*.started")]
+        return [pid for pid in pids if pid != before]
+
+    return eventually(found, within_s=30, what="the job begins")[0]
+
+
+@pytest.mark.parametrize("ways", [(), (Way.TO_SERVER,), (Way.TO_CLIENT,)], ids=["both ways", "to server", "to client"])
+def test_a_worker_that_nobody_hears_kills_its_jobs_before_its_leases_end(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, ways: tuple[Way, ...]
+) -> None:
+    """27, 28"""
+    with Proxy(database_url, tmp_path) as proxy:
+        lonely = start(url=proxy.url, slots=2, **SHORT)
+        held = faults.wait_for.enqueue(str(tmp_path / "held"))
+        first = begun(tmp_path / "held")
+        other = start(slots=2, **SHORT)
+        proxy.silence(*ways)
+        eventually(lambda: not alive(first), within_s=20, what="the process is killed")
+        ours = connection.execute("select from outlive.running where worker = %s", [lonely.id]).fetchall()
+        assert ours, "somebody else could have begun it before"
+        assert "its lease could not be renewed in time" in lonely.log()
+        begun(tmp_path / "held", before=first)
+        jobs = [held, *faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(50))]
+        (tmp_path / "held").touch()
+        all_end_once(database_url, jobs)
+        assert outcomes(database_url, held) == ["lost", "succeeded"]
+        proxy.heal()
+        assert other.stop() == 0
+        more = [faults.add.enqueue(n, n) for n in range(10)]
+        all_end_once(database_url, more)
+        all_end_once(database_url, jobs)
+
+
+def test_a_worker_stops_and_starts_again_while_the_way_comes_and_goes(
+    start: Start, database_url: str, tmp_path: Path
+) -> None:
+    """27, 30: cuts at random moments, each of which may leave a statement whose end nobody heard."""
+    seed = random.randrange(10_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with Proxy(database_url, tmp_path) as proxy:
+        start(url=proxy.url, **SHORT)
+        jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(1500))
+        while sum(ends(database_url, jobs).values()) < len(jobs):
+            until = time.monotonic() + chance.uniform(0.02, 0.2)
+            eventually(lambda: time.monotonic() > until)  # noqa: B023
+            proxy.cut()
+        all_end_once(database_url, jobs)
+
+
+@pytest.mark.parametrize(
+    "bound_s", [pytest.param(20.0, id="busy"), pytest.param(6.0, id="exact", marks=pytest.mark.long)]
+)
+def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
+    network: Network, new_server: Callable[..., Server], start: Start, tmp_path: Path, bound_s: float
+) -> None:
+    """27, W3: the worker's whole machine is gone as far as others can tell."""
+    server = new_server(listen_addresses=network.host)
+    with (server.data / "pg_hba.conf").open("a") as file:
+        file.write("host all all 198.18.0.0/15 trust\n")
+    server.start()
+    faults.app.connections.close()
+    faults.app.config = config.load(flags={"database_url": server.url})
+    far = start(url=make_conninfo(server.url, host=network.host), within=network.within, slots=1)
+    held = faults.wait_for.enqueue(str(tmp_path / "held"))
+    first = begun(tmp_path / "held")
+    near = start(url=server.url, slots=1)
+    eventually(lambda: server.ask("select from outlive.liveness having count(*) = 2"), what="both show that they live")
+    network.cut()
+    cut = time.monotonic()
+    eventually(lambda: f"Dead worker detected: {far.id}" in near.log(), within_s=bound_s, what="it is declared dead")
+    print(f"declared dead after {time.monotonic() - cut:.1f} s")
+    begun(tmp_path / "held", before=first)
+    network.heal()
+    eventually(lambda: "was given up by others" in far.log(), within_s=30, what="it hears of it")
+    (tmp_path / "held").touch()
+    all_end_once(server.url, [held])
+    assert outcomes(server.url, held) == ["lost", "succeeded"]
+    eventually(lambda: not alive(first), what="its process is gone")
+
+
+@pytest.mark.parametrize(
+    "bad_s", [6.0, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(300)])], ids=["short", "long"]
+)
+def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(
+    network: Network, start: Start, connection: db.Connection, database_url: str, bad_s: float
+) -> None:
+    """29: the kernel loses packets, and an answer takes two seconds. Verdicts may be wrong; they cost nobody a job."""
+    with Proxy(database_url, host=network.host) as proxy:
+        far = start(url=proxy.url, within=network.within, slots=2)
+        start(slots=1)
+        jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(400))
+        network.lose(30)
+        proxy.latency_s = 1.0
+        until = time.monotonic() + bad_s
+        while time.monotonic() < until:
+            jobs.append(faults.add.enqueue(len(jobs), 1))
+            pause = time.monotonic() + 0.1
+            eventually(lambda: time.monotonic() > pause)  # noqa: B023
+        network.heal()
+        proxy.latency_s = 0.0
+        all_end_once(database_url, jobs, within_s=60)
+        assert connection.execute("select from outlive.held").fetchall() == []
+        assert far.process.poll() is None

@@ -1,0 +1,68 @@
+"""Faults of processes that need more than one look: see tests/processes for the others. The number is the matrix's."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outlive import db
+from outlive.states import State
+from tests import faults
+from tests.matrix.asking import ends, outcomes
+from tests.processes.conftest import Worker, alive
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "settings"),
+    [
+        (6.0, {"heartbeat_s": "0.2", "stale_s": "2", "dead_s": "4", "lease_s": "4", "renew_s": "0.5"}),
+        pytest.param(25.0, {}, marks=pytest.mark.long),
+    ],
+    ids=["short", "exact"],
+)
+def test_a_worker_that_is_told_to_stop_is_gone_before_anybody_loses_patience(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, grace_s: float, settings: dict[str, str]
+) -> None:
+    """19: an orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. Until it is gone it shows that it lives."""
+    worker = start(grace_s=str(grace_s), **settings)
+    observer = start(**settings | {"queues": "another"})
+    polite, deaf = faults.wait_for.enqueue(str(tmp_path / "never")), faults.ignore_all.enqueue(str(tmp_path / "deaf"))
+    eventually(lambda: list(tmp_path.glob("never.*.started")) and (tmp_path / "deaf").exists(), within_s=20)
+    tree, told = worker.tree(), time.monotonic()
+    worker.process.send_signal(signal.SIGTERM)
+    limit_s = float(settings.get("stale_s", 60))
+    silent = "select extract(epoch from outlive.now() - last_seen) from outlive.workers where id = %s"
+    while worker.process.poll() is None:
+        assert time.monotonic() - told < grace_s + 5, worker.log()
+        row = connection.execute(silent, [worker.id]).fetchone()
+        assert row
+        assert row[0] < limit_s
+    assert worker.process.returncode == 0
+    assert polite.result(timeout=5) == "stopped by itself"
+    assert (outcomes(database_url, deaf), deaf.status()) == (["released"], State.PENDING)
+    assert not any(alive(pid) for pid in tree)
+    assert "Dead worker" not in observer.log()
+
+
+@pytest.mark.parametrize("healthy", [200, pytest.param(9_900, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_a_hundred_killers_at_once_are_caught_each_after_its_limit(
+    start: Start, connection: db.Connection, database_url: str, healthy: int
+) -> None:
+    """23"""
+    worker = start(slots=4)
+    limits = [1 + n % 3 for n in range(100)]
+    killers = [faults.die_by.using(max_crashes=limit).enqueue("SIGKILL") for limit in limits]
+    others = faults.app.enqueue_many(faults.warm.job(n) for n in range(healthy))
+    eventually(lambda: sum(ends(database_url, others).values()) >= healthy, within_s=300, what="the healthy end")
+    eventually(lambda: sum(ends(database_url, killers).values()) >= 100, within_s=100, what="the killers are caught")
+    assert ends(database_url, others) == {State.SUCCEEDED: healthy}
+    assert ends(database_url, killers) == {State.QUARANTINED: 100}
+    assert [outcomes(database_url, killer) for killer in killers] == [["crashed"] * limit for limit in limits]
+    assert worker.process.poll() is None
+    assert connection.execute("select count(*) from outlive.workers").fetchone() == (1,)

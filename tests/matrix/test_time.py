@@ -1,0 +1,200 @@
+"""Faults of clocks: of a worker's machine, of the database's, and of everything at once. The number is the matrix's."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from outlive import db
+from tests import faults
+from tests.cli.world import Cli
+from tests.cli.world import ended as command_ended
+from tests.matrix.asking import all_end_once, dead_workers, outcomes
+from tests.matrix.servers import Server
+from tests.processes.conftest import ROOT, Worker
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+SHORT = {"heartbeat_s": "0.5", "stale_s": "1.5", "dead_s": "3", "lease_s": "3", "renew_s": "0.5", "sweep_s": "0.5"}
+
+
+class Clock:
+    """A wall clock that libfaketime shows to processes, as far beside the true one as a file says."""
+
+    def __init__(self, path: Path) -> None:
+        library = next(Path("/usr").glob("lib/*/faketime/libfaketime.so.1"), None)
+        if library is None:
+            pytest.skip("libfaketime is not installed: apt install faketime")
+        self._path = path
+        self.environ = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(path),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        self.jump("+0")
+
+    def shown_to_python(self) -> list[str]:
+        """What a worker is started within. libfaketime refuses Python's way to sleep, so it gets another."""
+        folder = self._path.with_suffix(".site")
+        folder.mkdir()
+        way = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
+        (folder / "sitecustomize.py").write_text(way)
+        environ = self.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{folder}"}
+        return ["env", *(f"{name}={value}" for name, value in environ.items())]
+
+    def jump(self, offset: str) -> None:
+        new = self._path.with_suffix(".new")  # Whole or not at all: it is read all the time.
+        new.write_text(offset)
+        new.chmod(0o644)
+        new.rename(self._path)
+
+
+def begun(folder: Path, names: Sequence[str]) -> None:
+    eventually(
+        lambda: all(list(folder.glob(f"{name}.*.started")) for name in names), within_s=30, what=f"{names} have begun"
+    )
+
+
+def pass_time(seconds: float) -> None:
+    """Something that must not happen is given the time to happen."""
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() - since > seconds, within_s=seconds + 60)
+
+
+def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
+) -> None:
+    """24"""
+    clocks = [Clock(tmp_path / name) for name in ("ahead", "behind")]
+    clocks[0].jump("+3600")
+    clocks[1].jump("-3600")
+    workers = [start(within=clock.shown_to_python(), slots=2, wait=False, **SHORT) for clock in clocks]
+    names = ["first", "second"]
+    held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in names]
+    for worker in workers:
+        worker.started()
+    begun(tmp_path, names)
+    quick = [faults.add.using(delay=0.5).enqueue(n, n) for n in range(4)]
+    late = faults.hang.enqueue()
+    all_end_once(database_url, quick)
+    clocks[0].jump("-3600")
+    clocks[1].jump("+3600")
+    pass_time(float(SHORT["lease_s"]) + 1)
+    for name in names:
+        (tmp_path / name).touch()
+    all_end_once(database_url, held)
+    eventually(lambda: outcomes(database_url, late) == ["timed_out"])
+    assert [outcomes(database_url, job) for job in held] == [["succeeded"]] * 2
+    assert dead_workers(database_url) == 0
+    assert not any("jumped" in worker.log() or "Dead worker" in worker.log() for worker in workers)
+
+
+@pytest.fixture
+def clock(base: Path) -> Clock:
+    """The database's clock; its account must be able to read it."""
+    return Clock(base / f"clock-{os.getpid()}")
+
+
+@pytest.fixture
+def server(new_server: Callable[..., Server], request: pytest.FixtureRequest) -> Server:
+    server = new_server()
+    if "clock" in request.fixturenames:
+        server.environ = request.getfixturevalue("clock").environ
+    server.start()
+    return server
+
+
+@pytest.fixture
+def reaper(server: Server, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """`outlive reap` beside the workers; what it has said so far."""
+    path = tmp_path / "reap.log"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OUTLIVE_DATABASE_URL": server.url}
+    environ |= {f"OUTLIVE_{key.upper()}": value for key, value in SHORT.items()}
+    with path.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "outlive", "reap"], env=environ, stdout=output, stderr=output)
+    yield path.read_text
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+def test_a_jump_of_the_databases_clock_is_told_and_convicts_nobody(
+    clock: Clock, server: Server, start: Start, reaper: Callable[[], str], tmp_path: Path
+) -> None:
+    """25"""
+    workers = [start(slots=1, **SHORT) for _ in range(2)]
+    names = ["first", "second"]
+    held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in names]
+    begun(tmp_path, names)
+    before = server.ask("select extract(epoch from now())")
+    pass_time(1.5)  # Each reaper has looked at the clock before.
+    clock.jump("+3600")
+    assert server.ask("select extract(epoch from now()) > %s + 3600", before[0][0]) == [(True,)]
+    said = [reaper, *(worker.log for worker in workers)]
+    for log in said:
+        eventually(lambda: "the database's clock has jumped by 3600 s" in log(), what="the alarm")  # noqa: B023
+    pass_time(float(SHORT["lease_s"]) + 1)
+    once = command_ended(Cli(server.url).process("reap", "--once"))
+    assert "0 attempts of dead workers ended" in once.out
+    assert "can't be noticed in one look" in once.out
+    for name in names:
+        (tmp_path / name).touch()
+    all_end_once(server.url, held)
+    assert [outcomes(server.url, job) for job in held] == [["succeeded"]] * 2
+    assert dead_workers(server.url) == 0
+    assert not any("Dead worker" in log() or "its lease ended" in log() for log in said)
+
+
+SCALED = {"heartbeat_s": "1.5", "stale_s": "3", "dead_s": "6", "lease_s": "15", "renew_s": "1", "sweep_s": "1"}
+"""A twentieth of the defaults."""
+
+
+def freeze(pids: Sequence[int], seconds: float) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        pass_time(seconds)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("frozen_s", "settings"),
+    [(3.0, SCALED), pytest.param(60.0, {}, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
+    ids=["short", "exact"],
+)
+def test_everything_frozen_for_a_while_goes_on_where_it_was(
+    server: Server, start: Start, tmp_path: Path, frozen_s: float, settings: dict[str, str]
+) -> None:
+    """26"""
+    workers = [start(slots=2, **settings) for _ in range(2)]
+    held = faults.wait_for.enqueue(str(tmp_path / "held"))
+    begun(tmp_path, ["held"])
+    jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(300))
+    freeze([pid for worker in workers for pid in (worker.pid, *worker.tree())] + server.tree(), frozen_s)
+    (tmp_path / "held").touch()
+    all_end_once(server.url, [held, *jobs])
+    assert server.ask("select count(*) from outlive.attempts where outcome <> 'succeeded'") == [(0,)]
+    assert dead_workers(server.url) == 0
+    assert not any("Dead worker" in worker.log() for worker in workers)
+
+
+def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(
+    server: Server, start: Start, tmp_path: Path
+) -> None:
+    """26: what was running may run again, because nobody can tell a freeze from a death."""
+    workers = [start(slots=2, **SHORT) for _ in range(2)]
+    held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in ("first", "second")]
+    begun(tmp_path, ["first", "second"])
+    jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(300))
+    freeze([pid for worker in workers for pid in (worker.pid, *worker.tree())] + server.tree(), 4)
+    for name in ("first", "second"):
+        (tmp_path / name).touch()
+    all_end_once(server.url, [*held, *jobs])
