@@ -480,3 +480,18 @@ def orphan_and_wait(path: str) -> None:
     """Leave grandchildren, and stay."""
     leave_grandchildren.function(path)
     time.sleep(600)
+
+
+@app.task
+def take_all_down() -> None:
+    """Kill the worker and all that belongs to it, as a container does that is out of memory: the supervisor first."""
+    zygote = os.getppid()
+    supervisor = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(zygote, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
+
+
+@app.task(backoff=0, quarantine_by="fingerprint")
+def known_killer(what: str) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)

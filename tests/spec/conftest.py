@@ -1,9 +1,11 @@
 """What the acceptance tests share: an app, and somebody who does a worker's part by the store's statements, so that
 the queue is tried without processes; and real workers that run the faulty jobs of tests/faults.py."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -116,3 +118,14 @@ def counters(connection: db.Connection, job: Job[Any]) -> tuple[int, int, int]:
     """Failures, crashes and losses."""
     (row,) = db.run(connection, store.job(job.id))
     return row["failures"], row["crashes"], row["losses"]
+
+
+def hook_into(folder: Path) -> str:
+    """A hook that writes what it is told into a file of this folder, which is there when it is whole."""
+    return f"cat > {folder}/part.$$ && mv {folder}/part.$$ {folder}/told.$$"
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    """What such a hook was told, the oldest first."""
+    found = sorted(folder.glob("told.*"), key=lambda path: path.stat().st_mtime_ns)
+    return [json.loads(path.read_bytes()) for path in found]

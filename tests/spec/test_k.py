@@ -1,16 +1,21 @@
 """K — killer jobs."""
 
+import os
+import signal
 from collections.abc import Callable
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pytest
 
-from outlive import App, JobFailed, State, db, store
+from outlive import App, Job, JobFailed, State, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
-from tests.spec.conftest import NOON, Hand, Start, add, attempts, counters, ended, outcomes
+from tests.cli.world import Cli
+from tests.processes.conftest import Worker, alive
+from tests.spec.conftest import NOON, Hand, Start, add, attempts, counters, ended, hook_into, outcomes, told
 from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
@@ -227,3 +232,300 @@ def test_K8_a_transaction_that_outlasts_the_lease_is_not_torn_down(
     assert cast("object", job.result(timeout=20)) == {"paid": "commit"}
     assert outcomes(connection, job) == [Outcome.SUCCEEDED]
     assert effects() == ["commit"]
+
+
+# K6 and K7, with workers that vanish
+
+
+def began(path: Path) -> list[int]:
+    """The processes that have begun to wait for this file."""
+    return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
+
+
+def alone(connection: db.Connection, job: Job[Any]) -> list[bool]:
+    """Whether the attempt that is under way has its worker to itself."""
+    return [one for (one,) in connection.execute("select alone from outlive.running where id = %s", [job.id])]
+
+
+def held(connection: db.Connection, job: Job[Any]) -> tuple[str, str] | None:
+    """What the job waits for, and why."""
+    row = connection.execute("select why, details from outlive.held where id = %s", [job.id]).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def vanish(worker: Worker) -> None:
+    worker.process.kill()
+    worker.process.wait()
+
+
+def runs_again(path: Path, times: int) -> None:
+    eventually(lambda: len(began(path)) == times, within_s=20, what=f"attempt {times} begins")
+
+
+def vanished_in_vain(hand: Hand, job: Job[Any], times: int) -> None:
+    """Workers that claimed this job have been lost so often; nobody needs to wait for their death."""
+    for _ in range(times):
+        assert [one.id for one in hand.claim()] == [job.id]
+        hand.rows("update outlive.running set lease_until = '2000-01-01Z' returning id")
+        assert [one.id for one in db.run(hand.connection, store.expire())] == [job.id]
+
+
+def test_K6_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_path: Path) -> None:
+    """The limit was lowered while the job waited for its next try, which is far off."""
+    worker = start(sweep_s="0.3", on_quarantine=hook_into(tmp_path))
+    later = faults.add.using(delay="1h").enqueue(1)
+    hand.rows("update outlive.waiting set crashes = 2 where id = %s returning id", later.id)
+    hand.rows("update outlive.tasks set max_crashes = 2 where name = %s returning name", "tests.faults.add")
+    ended(later, State.QUARANTINED)
+    assert f"Job {later.id} is quarantined: crashed 2 times (max_crashes = 2)" in worker.log()
+    eventually(lambda: str(later.id) in {one["id"] for one in told(tmp_path)})
+
+
+def test_K7_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    vanished_in_vain(hand, job, 1)
+    worker = start()
+    runs_again(tmp_path / "go", 1)
+    assert (alone(connection, job), counters(connection, job)) == ([False], (0, 0, 1))
+    vanish(worker)
+    worker = start(slots=4)
+    runs_again(tmp_path / "go", 2)
+    assert (alone(connection, job), counters(connection, job)) == ([True], (0, 0, 2))
+    others = [faults.add.enqueue(n, n) for n in range(3)]
+    elsewhere = start()
+    assert [one.result(timeout=20) for one in others] == [0, 2, 4]
+    assert {attempts(connection, one)[0].worker for one in others} == {attempts_of(elsewhere, connection)}
+    vanish(worker)
+    ended(job, State.QUARANTINED)
+    assert held(connection, job) == ("quarantined", "3 workers vanished while running it (max_losses = 3)")
+    assert outcomes(connection, job) == [Outcome.LOST] * 3
+    (killer,) = db.run(connection, store.killers())
+    assert (killer["id"], killer["losses"], killer["crashes"], killer["error_message"]) == (
+        job.id,
+        3,
+        0,
+        "Worker died unexpectedly",
+    )
+
+
+def attempts_of(worker: Worker, connection: db.Connection) -> str:
+    """The name under which a worker's attempts are listed."""
+    ((name,),) = connection.execute("select name from outlive.workers where id = %s", [worker.id]).fetchall()
+    return str(name)
+
+
+def beats(connection: db.Connection, times: int) -> None:
+    """Wait for so many heartbeats: the time that a worker needs to do what it would do at once."""
+    seen: set[object] = set()
+
+    def beat() -> bool:
+        seen.update(connection.execute("select max(last_seen) from outlive.workers").fetchall())
+        return len(seen) > times
+
+    eventually(beat)
+
+
+def test_K7_a_bystander_is_cleared_and_finishes(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    """It has lost two workers; alone in the third it lives, while other jobs wait for that worker."""
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    vanished_in_vain(hand, job, 2)
+    assert held(connection, job) == (
+        "suspect",
+        "2 workers vanished while running it: it runs alone next (max_losses = 3)",
+    )
+    assert job.status() is State.PENDING
+    start(slots=4, heartbeat_s="0.2")
+    runs_again(tmp_path / "go", 1)
+    assert alone(connection, job) == [True]
+    other = faults.add.enqueue(1, 1)
+    beats(connection, 6)
+    assert other.status() is State.PENDING
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+    assert other.result(timeout=20) == 2
+
+
+def test_K7_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connection: db.Connection) -> None:
+    job = faults.raise_error.enqueue()
+    vanished_in_vain(hand, job, 2)
+    start()
+    ended(job, State.FAILED)
+    assert counters(connection, job) == (2, 0, 0)
+
+
+def test_K7_without_max_losses_nobody_is_suspected(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    job = faults.wait_for.using(max_losses=None).enqueue(str(tmp_path / "go"))
+    vanished_in_vain(hand, job, 3)
+    worker = start()
+    runs_again(tmp_path / "go", 1)
+    assert (alone(connection, job), counters(connection, job)) == ([False], (0, 0, 3))
+    vanish(worker)
+    (tmp_path / "go").touch()
+    start()
+    ended(job, State.SUCCEEDED)
+
+
+def test_K7_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+    """Though at the first loss it would be quarantined."""
+    job = faults.orphan_and_wait.using(max_losses=1).enqueue(str(tmp_path / "grandchild"))
+    for attempt in (1, 2):
+        worker = start()
+        eventually(lambda: alone(connection, job) == [False], within_s=20)
+        worker.process.send_signal(signal.SIGTERM)
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.process.wait(20) == 0
+        assert outcomes(connection, job) == [Outcome.RELEASED] * attempt
+        assert counters(connection, job) == (0, 0, 0)
+        assert held(connection, job) is None
+
+
+def test_K7_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    """The minute is made to be over by writing into the past; workers look every five seconds whether it is."""
+    suspect = faults.wait_for.enqueue(str(tmp_path / "go"))
+    vanished_in_vain(hand, suspect, 2)
+    db.run(connection, store.pause_queue("default"))
+    workers = {}
+    for name in ("a", "b"):
+        workers[name] = start(slots=2, name=name, queues=f"{name},default")
+        faults.wait_warm.using(queue=name).enqueue(str(tmp_path / name))
+        eventually((tmp_path / f"{name}.started").exists, within_s=20)
+    db.run(connection, store.resume_queue("default"))
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2  # Each has a free slot, and none is idle.
+    assert held(connection, suspect)
+    connection.execute("update outlive.held set since = since - interval '61 seconds'")
+    makes_room = eventually(
+        lambda: [name for name, worker in workers.items() if "makes room" in worker.log()], within_s=20
+    )
+    others = [faults.add.enqueue(n, n) for n in range(5)]
+    assert [one.result(timeout=20) for one in others] == [0, 2, 4, 6, 8]
+    assert {attempts(connection, one)[0].worker for one in others}.isdisjoint(makes_room)
+    (tmp_path / makes_room[0]).touch()
+    runs_again(tmp_path / "go", 1)
+    assert alone(connection, suspect) == [True]
+    assert sum("makes room" in worker.log() for worker in workers.values()) == 1
+    (tmp_path / "go").touch()
+    assert suspect.result(timeout=20) == "seen"
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+
+
+def test_K7_a_worker_wrongly_given_up_begins_anew_and_takes_its_losses_back(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """It was frozen for longer than a worker may be silent, and its child has ended its job meanwhile."""
+    quick = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
+    frozen = start(name="frozen", **quick)
+    ends, lasts = (faults.wait_for.enqueue(str(tmp_path / name)) for name in ("ends", "lasts"))
+    runs_again(tmp_path / "ends", 1)
+    runs_again(tmp_path / "lasts", 1)
+    (child,) = began(tmp_path / "lasts")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        other = start(name="other", **quick)
+        runs_again(tmp_path / "ends", 2)
+        runs_again(tmp_path / "lasts", 2)
+        assert counters(connection, lasts) == (0, 0, 1)
+        (tmp_path / "ends").touch()  # Both of its children see it; one of them has nobody who listens.
+        ended(ends, State.SUCCEEDED)
+        assert alive(child)
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    eventually(lambda: not alive(child), within_s=5, what="its child is killed")
+    old = frozen.id
+    eventually(lambda: frozen.log().count(" started") == 2, within_s=20, what="it begins anew")
+    assert f"Worker {old} was given up by others" in frozen.log()
+    assert f"Dead worker detected: {old}" in other.log()
+    assert counters(connection, lasts) == (0, 0, 0)
+    rows = connection.execute("select name, state from outlive.workers order by started_at").fetchall()
+    assert rows == [("frozen", "dead"), ("other", "active"), ("frozen", "active")]
+    (tmp_path / "lasts").touch()
+    ended(lasts, State.SUCCEEDED)
+    for job in (ends, lasts):
+        assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+        assert attempts(connection, job)[1].worker == "other"
+
+
+# Killers that are known: by their fingerprint, to hooks, by their task
+
+
+def test_K2_a_killer_enqueued_again_is_quarantined_without_another_kill(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start(on_quarantine=hook_into(tmp_path))
+    first = faults.known_killer.enqueue("poison.pdf")
+    ended(first, State.QUARANTINED)
+    again = faults.known_killer.enqueue("poison.pdf")
+    ended(again, State.QUARANTINED)
+    assert (outcomes(connection, first), outcomes(connection, again)) == ([Outcome.CRASHED] * 3, [])
+    words = "crashed 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
+    assert held(connection, again) == ("quarantined", words)
+    eventually(lambda: [one["id"] for one in told(tmp_path)] == [str(first.id), str(again.id)])
+    assert f"Job {again.id} is quarantined: {words}" in worker.log()
+    other = faults.known_killer.enqueue("another.pdf")
+    ended(other, State.QUARANTINED)
+    assert outcomes(connection, other) == [Outcome.CRASHED] * 3
+
+
+def test_K2_by_default_only_the_job_counts_and_its_history_is_shown(
+    start: Start, connection: db.Connection, database_url: str
+) -> None:
+    start()
+    first = faults.die_by.enqueue("SIGSEGV")
+    ended(first, State.QUARANTINED)
+    again = faults.die_by.using(delay="1h").enqueue("SIGSEGV")
+    shown = " ".join(Cli(database_url)("show", again.id).out.split())
+    assert "the same task and arguments crashed 3 times as other jobs, last with SIGSEGV" in shown
+    assert str(first.id) in shown
+    db.run(connection, store.cancel([again.id]))
+    third = faults.die_by.enqueue("SIGSEGV")
+    ended(third, State.QUARANTINED)
+    assert outcomes(connection, third) == [Outcome.CRASHED] * 3
+
+
+def test_K6_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: Path) -> None:
+    start(name="crawler-1", on_quarantine=hook_into(tmp_path))
+    job = faults.segfault.using(max_crashes=1).enqueue()
+    (fact,) = eventually(lambda: told(tmp_path), within_s=20)
+    expected = {
+        "event": "quarantine",
+        "id": str(job.id),
+        "task": "tests.faults.segfault",
+        "details": "crashed 1 times (max_crashes = 1)",
+        "crashes": 1,
+        "outcome": "crashed",
+        "signal": "SIGSEGV",
+        "killed_on": "crawler-1",
+    }
+    assert {name: fact[name] for name in expected} == expected
+    assert "the last words before the segfault" in fact["output"]
+    assert "in segfault" in fact["stack"]
+    assert fact["peak_memory_bytes"] > 0
+
+
+def test_K6_a_task_of_which_many_jobs_crash_raises_an_alert_once(start: Start, tmp_path: Path) -> None:
+    hook = hook_into(tmp_path)
+    for _ in range(2):
+        start(sweep_s="0.3", on_quarantine=hook)
+
+    def alerts() -> list[dict[str, Any]]:
+        return [one for one in told(tmp_path) if one["event"] == "task_keeps_crashing"]
+
+    crash = faults.exit_with.using(max_crashes=1)
+    four = [crash.enqueue(code) for code in range(1, 5)]
+    for job in four:
+        ended(job, State.QUARANTINED)
+    eventually(lambda: len(told(tmp_path)) == 4, within_s=20)
+    ended(crash.enqueue(5), State.QUARANTINED)
+    (alert,) = eventually(alerts, within_s=20)
+    assert (alert["task"], alert["jobs"], alert["crashes"]) == ("tests.faults.exit_with", 5, 5)
+    ended(crash.enqueue(6), State.QUARANTINED)
+    eventually(lambda: len(told(tmp_path)) == 7, within_s=20, what="six quarantines and one alert")
+    assert len(alerts()) == 1

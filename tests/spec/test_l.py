@@ -222,6 +222,41 @@ def test_L4_a_worker_that_comes_back_from_the_dead_kills_its_child(
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
+def test_L4_L5_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """One of its children has ended its job meanwhile, and has said so; the other is still at it, and is killed."""
+    frozen = start(lease_s="2", sweep_s="0.5", name="frozen", heartbeat_s="0.2", stale_s="60", dead_s="120")
+    ends, lasts = (faults.wait_for.enqueue(str(tmp_path / name)) for name in ("ends", "lasts"))
+    eventually(lambda: began(tmp_path / "ends") and began(tmp_path / "lasts"))
+    (child,) = began(tmp_path / "lasts")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        start(lease_s="2", sweep_s="0.5", name="other")
+        eventually(lambda: len(began(tmp_path / "ends")) == len(began(tmp_path / "lasts")) == 2, within_s=20)
+        (tmp_path / "ends").touch()
+        ended(ends, State.SUCCEEDED)
+        before = connection.execute("select * from outlive.attempts order by token").fetchall()
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    eventually(lambda: not alive(child), within_s=5)
+    beats: set[object] = set()
+
+    def has_had_time_to_write() -> bool:
+        beats.update(connection.execute("select last_seen from outlive.workers where name = 'frozen'").fetchall())
+        return len(beats) > 5
+
+    eventually(has_had_time_to_write)
+    assert connection.execute("select * from outlive.attempts order by token").fetchall() == before
+    (tmp_path / "lasts").touch()
+    ended(lasts, State.SUCCEEDED)
+    for job in (ends, lasts):
+        assert [(one.outcome, one.worker) for one in attempts(connection, job)] == [
+            (Outcome.LOST, "frozen"),
+            (Outcome.SUCCEEDED, "other"),
+        ]
+
+
 def test_L5_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
     start: Start, connect: Callable[[], db.Connection], database_url: str, server_url: str, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ run allows six for the same, because it shares its cores with other tests.
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -31,7 +30,7 @@ from tests import faults
 from tests.cli.world import Cli
 from tests.cli.world import ended as command_ended
 from tests.processes.conftest import Worker, alive
-from tests.spec.conftest import Start, attempts, counters, ended, outcomes
+from tests.spec.conftest import Start, attempts, counters, ended, hook_into, outcomes, told
 from tests.waiting import eventually
 
 QUICK = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
@@ -552,21 +551,15 @@ def test_W6_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
 # W7
 
 
-def told(path: Path) -> list[dict[str, Any]]:
-    """What a hook was told, one object a line."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def test_W7_dead_workers_show_and_the_hook_is_told(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
     dead = start(name="crawler-1")
     faults.wait_for.enqueue(str(tmp_path / "go"))
     eventually(lambda: began(tmp_path / "go"))
-    hook = f"cat >> {tmp_path}/told; echo >> {tmp_path}/told"
-    living = start(name="crawler-2", on_worker_dead=hook)
+    living = start(name="crawler-2", on_worker_dead=hook_into(tmp_path))
     vanish(dead)
-    (fact,) = eventually(lambda: told(tmp_path / "told"))
+    (fact,) = eventually(lambda: told(tmp_path))
     expected = {"event": "worker_dead", "id": dead.id, "name": "crawler-1", "pid": dead.pid, "running": 1}
     assert {key: fact[key] for key in expected} == expected
     assert fact["hostname"] == socket.gethostname()
