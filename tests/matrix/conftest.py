@@ -5,10 +5,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.conftest import TEMPLATE
+from tests.matrix.clocks import Clock
 from tests.matrix.servers import Programs, Server
 from tests.processes.conftest import app, start
 
@@ -56,8 +58,16 @@ def new_server(programs: Programs, pattern: Server, base: Path) -> Iterator[Call
 
 
 @pytest.fixture
-def server(new_server: Callable[..., Server]) -> Server:
+def clock(base: Path) -> Clock:
+    """The clock of a test's own server, whose account must be able to read it."""
+    return Clock(base / f"clock-{uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def server(new_server: Callable[..., Server], request: pytest.FixtureRequest) -> Server:
     server = new_server()
+    if "clock" in request.fixturenames:
+        server.environ = request.getfixturevalue("clock").environ
     server.start()
     return server
 

@@ -42,7 +42,7 @@ class Programs:
     ) -> "subprocess.Popen[bytes]":
         with (log or Path(os.devnull)).open("ab") as output:
             return subprocess.Popen(
-                [str(self.folder / str(words[0])), *map(str, words[1:])],
+                [str(self.folder / str(words[0])), *map(str, words[1:])],  # An absolute path stays what it is.
                 cwd="/",
                 env=binaries.clean_environment() | dict(environ or {}),
                 stdin=subprocess.DEVNULL,
@@ -141,4 +141,5 @@ class Server:
     def ask(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
         """On a connection of its own: one that is kept would not survive what these tests do."""
         with psycopg.connect(self.url, autocommit=True) as connection:
-            return connection.execute(query.encode(), parameters or None).fetchall()
+            cursor = connection.execute(query.encode(), parameters or None)
+            return cursor.fetchall() if cursor.description else []

@@ -4,10 +4,12 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import outlive
 from outlive import config, db
 from tests import faults
 from tests.matrix.asking import all_end_once, ends, outcomes
@@ -50,7 +52,8 @@ def test_a_worker_that_nobody_hears_kills_its_jobs_before_its_leases_end(
         assert ours, "somebody else could have begun it before"
         assert "its lease could not be renewed in time" in lonely.log()
         begun(tmp_path / "held", before=first)
-        jobs = [held, *faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(50))]
+        jobs: list[outlive.Job[Any]] = [held]
+        jobs += [*faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(50))]
         (tmp_path / "held").touch()
         all_end_once(database_url, jobs)
         assert outcomes(database_url, held) == ["lost", "succeeded"]

@@ -15,6 +15,7 @@ from tests import faults
 from tests.cli.world import Cli
 from tests.cli.world import ended as command_ended
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
+from tests.matrix.clocks import Clock
 from tests.matrix.servers import Server
 from tests.processes.conftest import ROOT, Worker
 from tests.waiting import eventually
@@ -22,38 +23,6 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("app")
 Start = Callable[..., Worker]
 SHORT = {"heartbeat_s": "0.5", "stale_s": "1.5", "dead_s": "3", "lease_s": "3", "renew_s": "0.5", "sweep_s": "0.5"}
-
-
-class Clock:
-    """A wall clock that libfaketime shows to processes, as far beside the true one as a file says."""
-
-    def __init__(self, path: Path) -> None:
-        library = next(Path("/usr").glob("lib/*/faketime/libfaketime.so.1"), None)
-        if library is None:
-            pytest.skip("libfaketime is not installed: apt install faketime")
-        self._path = path
-        self.environ = {
-            "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(path),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        self.jump("+0")
-
-    def shown_to_python(self) -> list[str]:
-        """What a worker is started within. libfaketime refuses Python's way to sleep, so it gets another."""
-        folder = self._path.with_suffix(".site")
-        folder.mkdir()
-        way = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
-        (folder / "sitecustomize.py").write_text(way)
-        environ = self.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{folder}"}
-        return ["env", *(f"{name}={value}" for name, value in environ.items())]
-
-    def jump(self, offset: str) -> None:
-        new = self._path.with_suffix(".new")  # Whole or not at all: it is read all the time.
-        new.write_text(offset)
-        new.chmod(0o644)
-        new.rename(self._path)
 
 
 def begun(folder: Path, names: Sequence[str]) -> None:
@@ -94,21 +63,6 @@ def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
     assert [outcomes(database_url, job) for job in held] == [["succeeded"]] * 2
     assert dead_workers(database_url) == 0
     assert not any("jumped" in worker.log() or "Dead worker" in worker.log() for worker in workers)
-
-
-@pytest.fixture
-def clock(base: Path) -> Clock:
-    """The database's clock; its account must be able to read it."""
-    return Clock(base / f"clock-{os.getpid()}")
-
-
-@pytest.fixture
-def server(new_server: Callable[..., Server], request: pytest.FixtureRequest) -> Server:
-    server = new_server()
-    if "clock" in request.fixturenames:
-        server.environ = request.getfixturevalue("clock").environ
-    server.start()
-    return server
 
 
 @pytest.fixture

@@ -6,6 +6,6 @@ user, even a killed one. Nothing here talks SQL or imports more than the standar
 """
 
 from outlive.embedded.places import default_directory
-from outlive.embedded.sharing import ensure, fall_back, release
+from outlive.embedded.sharing import ensure, fall_back, release, repair
 
-__all__ = ["default_directory", "ensure", "fall_back", "release"]
+__all__ = ["default_directory", "ensure", "fall_back", "release", "repair"]

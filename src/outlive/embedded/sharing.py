@@ -79,6 +79,8 @@ class _Share:
 
 
 _shares: dict[str, _Share] = {}
+_homes: dict[str, str] = {}
+"""The directories of the servers that this process was given the addresses of."""
 _lock = threading.RLock()
 _warned = False
 
@@ -121,13 +123,21 @@ def ensure(
         except BaseException:
             _drop(path)
             raise
+        _homes[share.places.url] = path
         return share.places.url
+
+
+def repair(url: str) -> None:
+    """If this is the address of a server that this process uses, and it died, start it anew; else do nothing."""
+    if home := _homes.get(url):
+        ensure(home)
 
 
 def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 0.0) -> bool:
     """Give up this process' lease. True if the server is gone, for which it waits as long as it is told."""
     path = _absolute(directory)
     with _lock:
+        _homes.pop(Places(Path(path)).url, None)
         _drop(path)
     deadline = time.monotonic() + wait_s
     while _is_held(Places(Path(path)).keeper_lock):

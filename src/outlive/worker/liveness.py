@@ -6,6 +6,7 @@ session without dying (the server restarted, somebody killed a backend) takes a 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from uuid import UUID
 
 import psycopg
 
-from outlive import db, kernel, store
+from outlive import db, embedded, kernel, store
 
 _log = logging.getLogger("outlive.worker")
 
@@ -29,6 +30,7 @@ class Liveness:
         """Take a session, and hold the lock in it: before the first claim, so that nobody has a job unseen."""
         self._shown = False
         await self.close()
+        await asyncio.to_thread(embedded.repair, self.url)  # Nobody else would, if it is ours.
         self._connection = await db.aconnect(self.url, watched=True)
         if db.pooled(self._connection):
             self._warn()

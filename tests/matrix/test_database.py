@@ -1,0 +1,299 @@
+"""Faults of the database itself. The number is the matrix's."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from outlive import config, db, embedded, kernel
+from outlive.states import State
+from tests import faults
+from tests.cli.world import Cli
+from tests.embedded.actors import end_everything_at, postmaster_of
+from tests.matrix.asking import all_end_once, dead_workers, outcomes
+from tests.matrix.clocks import Clock
+from tests.matrix.loading import Load
+from tests.matrix.servers import Programs, Server
+from tests.processes.conftest import Worker
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.5", "max_losses": "none"}
+
+
+# Servers that die
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Where an embedded server lives that no other test uses."""
+    path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
+    os.chmod(path, 0o755)
+    yield path / "home"
+    embedded.release(path / "home", wait_s=10)
+    end_everything_at(path)
+    shutil.rmtree(path)
+
+
+def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_path: Path) -> None:
+    """33: nobody else would; also when the job that it runs needs no database until it ends."""
+    worker = start(url="", home=str(home), slots=2)
+    faults.app.connections.close()
+    faults.app.config = config.load(flags={"home": str(home)})
+    held = faults.wait_for.enqueue(str(tmp_path / "held"))
+    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    faults.app.connections.close()
+    assert not embedded.release(home), "the worker uses it still"
+    os.kill(postmaster_of(home), signal.SIGKILL)
+    killed = time.monotonic()
+    (tmp_path / "held").touch()
+    url = embedded.places.Places(home).url
+
+    def ended() -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            return outcomes(url, held) == ["succeeded"]
+        return False
+
+    eventually(ended, within_s=15, what="the job's end is written")
+    print(f"the end was written {time.monotonic() - killed:.1f} s after the kill")
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_immediate_stops_of_the_server_under_load_lose_nothing(server: Server, start: Start, times: int) -> None:
+    """34"""
+    workers = [start(slots=2, **SHORT) for _ in range(2)]
+    with Load(most=400 * times) as load:
+        for _ in range(times):
+            before = len(load.acknowledged)
+            eventually(lambda: len(load.acknowledged) > before + 50, within_s=30, what="there is load")  # noqa: B023
+            server.stop(signal.SIGQUIT)
+            server.start()
+    all_end_once(server.url, load.acknowledged)
+    assert dead_workers(server.url) == 0
+    assert all(worker.process.poll() is None for worker in workers)
+
+
+def test_a_server_killed_again_while_it_recovers_loses_nothing(server: Server, start: Start) -> None:
+    """35"""
+    start(slots=2, **SHORT)
+    with Load() as load:
+        eventually(lambda: len(load.acknowledged) > 100, within_s=30, what="there is load")
+        server.ask("create table bulk as select repeat(md5(n::text), 20) as words from generate_series(1, 100000) n")
+        server.stop(signal.SIGQUIT)
+        for _ in range(3):
+            redone = server.log().count("redo starts")
+            server.begin()
+            eventually(lambda: server.log().count("redo starts") > redone, within_s=20, what="redo")  # noqa: B023
+            server.stop(signal.SIGKILL)
+        assert server.log().count("redo done") < server.log().count("redo starts"), "none was hit while it recovered"
+        server.start()
+    all_end_once(server.url, load.acknowledged)
+
+
+# Servers that are full, or held back
+
+
+@pytest.fixture
+def small_disk(base: Path) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="small-", dir=base))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(path)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode != 0:
+        path.rmdir()
+        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+    path.rmdir()
+
+
+def test_a_full_disk_gives_clean_errors_and_loses_nothing(
+    small_disk: Path, programs: Programs, pattern: Server, start: Start
+) -> None:
+    """36"""
+    server = Server(programs, small_disk, settings={"max_wal_size": "48MB", "min_wal_size": "32MB"})
+    server.copy_from(pattern)
+    server.start()
+    try:
+        faults.app.connections.close()
+        faults.app.config = config.load(flags={"database_url": server.url})
+        worker = start(url=server.url, slots=2, **SHORT)
+        with Load(bytes_each=20_000) as load:
+            eventually(lambda: len(load.acknowledged) > 20, within_s=30, what="there is load")
+            fill(small_disk / "filler")
+            eventually(lambda: load.refused, within_s=60, what="the disk is full")
+        assert "No space left" in str(load.refused[0]) or "can't be reached" in str(load.refused[0])
+        assert worker.process.poll() is None
+        (small_disk / "filler").unlink()
+        assert server.process is not None
+        if server.process.poll() is not None:  # It may have given up, for want of space for its log.
+            server.start()
+        all_end_once(server.url, load.acknowledged)
+        assert worker.stop() == 0
+    finally:
+        faults.app.connections.close()
+        server.stop()
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 65536)
+
+
+def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, server: Server) -> None:
+    """40: two minutes pass at once; how much slower claims get meanwhile is a figure of the bench."""
+    with psycopg.connect(server.url) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select from outlive.jobs")
+        clock.jump("+120")
+        said = json.loads(Cli(server.url)("doctor", "--json").out)
+        (found,) = [one for one in said if "has held back vacuum" in one["what"]]
+        assert f"backend {old.info.backend_pid} " in found["what"]
+        assert (found["level"], found["next"]) == (
+            "advice",
+            f"end it; if nobody else can: select pg_terminate_backend({old.info.backend_pid})",
+        )
+
+
+def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(connection: db.Connection) -> None:
+    """39: the same keys asked for, replaced and cancelled by four at once; tests/store has each pair by itself."""
+    seed = random.randrange(10_000)
+    print(f"seed {seed}")
+
+    def work(n: int) -> None:
+        chance = random.Random(seed + n)
+        for _ in range(15):
+            keys = chance.sample(range(30), 20)
+            how = chance.choice(["skip", "replace"])
+            jobs = faults.app.enqueue_many(
+                faults.add.using(dedupe_key=str(key), on_conflict=how).job(key, n) for key in keys
+            )
+            for job in chance.sample(jobs, 3):
+                job.cancel()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
+    assert connection.execute("select from outlive.dedupe_keys").rowcount <= 30
+
+
+# A pooler in between
+
+
+@pytest.fixture
+def pooled_url(database_url: str, programs: Programs) -> Iterator[str]:
+    """The test's database behind PgBouncer in transaction mode."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("PgBouncer is not installed: apt install pgbouncer")
+    folder = Path(tempfile.mkdtemp(prefix="outlive-pool-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    programs.give(folder)
+    parts = conninfo_to_dict(database_url)
+    lines = [
+        "[databases]",
+        f"* = host={parts['host']} port={parts.get('port', 5432)} user=postgres",
+        "[pgbouncer]",
+        "listen_addr =",
+        f"unix_socket_dir = {folder}",
+        "auth_type = any",
+        "pool_mode = transaction",
+        "default_pool_size = 10",
+        f"logfile = {folder}/log",
+    ]
+    (folder / "pool.ini").write_text("\n".join(lines))
+    pooler = programs.start(program, folder / "pool.ini", log=folder / "said")
+    try:
+        eventually((folder / ".s.PGSQL.6432").exists, what="PgBouncer listens")
+        yield make_conninfo(database_url, host=str(folder), port=6432)
+    finally:
+        pooler.send_signal(signal.SIGINT)
+        pooler.wait(20)
+        shutil.rmtree(folder)
+
+
+def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
+    pooled_url: str, start: Start, connection: db.Connection, database_url: str, tmp_path: Path
+) -> None:
+    """42"""
+    faults.app.connections.close()
+    faults.app.config = config.load(flags={"database_url": pooled_url})
+    worker = start(url=pooled_url, slots=2, **SHORT)
+    eventually(lambda: "there is a pooler in transaction mode before the database" in worker.log(), what="a warning")
+    jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(200))
+    killer, endless = faults.die_by.enqueue("SIGSEGV"), faults.clean_up.enqueue(str(tmp_path / "out"))
+    eventually((tmp_path / "out.started").exists, within_s=20)
+    assert endless.cancel()
+    eventually(lambda: endless.status() is State.CANCELLED, what="it is cancelled")
+    eventually(lambda: killer.status() is State.QUARANTINED, within_s=20, what="the killer is caught")
+    all_end_once(database_url, jobs)
+    assert connection.execute("select from outlive.liveness").fetchall() == []
+    held = faults.wait_for.enqueue(str(tmp_path / "held"))
+    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    worker.process.kill()
+    worker.process.wait()
+    start(url=pooled_url, slots=2, **SHORT)
+    eventually(lambda: len(list(tmp_path.glob("held.*.started"))) == 2, within_s=20, what="its lease ends")
+    (tmp_path / "held").touch()
+    all_end_once(database_url, [held])
+    assert outcomes(database_url, held) == ["lost", "succeeded"]
+
+
+# Any two at once
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_any_two_faults_at_once_lose_nothing(server: Server, start: Start, rounds: int) -> None:
+    seed = random.randrange(10_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    workers = [start(slots=2, **SHORT) for _ in range(2)]
+
+    def kill_supervisor() -> None:
+        victim = workers.pop(0)
+        victim.process.kill()
+        victim.process.wait()
+        workers.append(start(slots=2, wait=False, **SHORT))
+
+    def kill_zygote() -> None:
+        for pid in kernel.children_of(workers[-1].pid)[:1]:
+            os.kill(pid, signal.SIGKILL)
+
+    def freeze_worker() -> None:
+        os.kill(workers[0].pid, signal.SIGSTOP)
+        since = time.monotonic()
+        eventually(lambda: time.monotonic() > since + 5)
+        os.kill(workers[0].pid, signal.SIGCONT)
+
+    def kill_backend() -> None:
+        backends = kernel.children_of(server.pid)
+        os.kill(chance.choice(backends), signal.SIGKILL)
+
+    def restart_server() -> None:
+        server.stop(signal.SIGQUIT)
+        server.start()
+
+    with Load(most=1000 * rounds) as load, ThreadPoolExecutor(2) as threads:
+        for _ in range(rounds):
+            before = len(load.acknowledged)
+            eventually(lambda: len(load.acknowledged) > before + 50, within_s=60, what="there is load")  # noqa: B023
+            pair = chance.sample([kill_supervisor, kill_zygote, freeze_worker, restart_server], 2)
+            if restart_server not in pair:
+                pair[1] = chance.choice([pair[1], kill_backend])
+            print(" and ".join(fault.__name__ for fault in pair))
+            for done in [threads.submit(fault) for fault in pair]:
+                done.result()
+    all_end_once(server.url, load.acknowledged)
