@@ -26,7 +26,7 @@ from tests.store.making import Connect, count, value
 from tests.waiting import eventually
 
 KEY = 7 << 32 | 9
-KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)
+KEYS = (1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)
 A_TICK = timedelta(microseconds=1)
 
 
@@ -126,25 +126,78 @@ def test_a_worker_hears_that_it_was_given_up(connection: db.Connection, connect:
     assert absent(connection, BERT) == {}
 
 
-def test_a_crash_of_the_server_convicts_nobody(connection: db.Connection, connect: Connect) -> None:
-    session = connect()
-    live(connection, session)
+CRASH = "truncate outlive.liveness"  # What a crash does to an unlogged table.
+RESTART = "update outlive.liveness set postmaster_started = postmaster_started - interval '1 hour'"
+UNSEEN = 0
+"""The key of those who have shown no life since the server started or crashed."""
+
+
+def start_server_anew(connection: db.Connection, session: db.Connection, how: str) -> None:
+    """All sessions end, and what was known of who lives is gone or outdated."""
     vanish(connection, session)
+    connection.execute(how.encode())
+
+
+def test_what_is_known_of_who_lives_goes_with_a_crash_of_the_server(connection: db.Connection) -> None:
     assert value(connection, "select relpersistence from pg_class where oid = 'outlive.liveness'::regclass") == "u"
-    connection.execute("truncate outlive.liveness")  # What a crash does to an unlogged table.
-    assert absent(connection) == {}
-    assert db.run(connection, store.bury({ANNA: KEY})) == []
-    assert state_of(connection) == "active"
 
 
-def test_a_restart_of_the_server_convicts_nobody(connection: db.Connection, connect: Connect) -> None:
+@pytest.mark.parametrize("how", [CRASH, RESTART])
+def test_a_new_start_of_the_server_convicts_nobody_of_having_no_lock(
+    connection: db.Connection, connect: Connect, how: str
+) -> None:
     session = connect()
     live(connection, session)
-    vanish(connection, session)
-    connection.execute("update outlive.liveness set postmaster_started = postmaster_started - interval '1 hour'")
-    assert absent(connection) == {}
+    start_server_anew(connection, session, how)
+    assert absent(connection) == {ANNA: UNSEEN}
     assert db.run(connection, store.bury({ANNA: KEY})) == []
     assert state_of(connection) == "active"
+
+
+@pytest.mark.parametrize("how", [CRASH, RESTART])
+def test_a_worker_that_shows_life_again_under_the_new_start_is_not_buried(
+    connection: db.Connection, connect: Connect, how: str
+) -> None:
+    session = connect()
+    live(connection, session)
+    start_server_anew(connection, session, how)
+    live(connection, connect(), key=KEY + 1)
+    assert absent(connection) == {}
+    assert db.run(connection, store.bury({ANNA: UNSEEN})) == []
+    assert state_of(connection) == "active"
+
+
+@pytest.mark.parametrize("how", [CRASH, RESTART])
+def test_a_worker_that_shows_no_life_any_more_under_the_new_start_can_be_buried(
+    connection: db.Connection, connect: Connect, how: str
+) -> None:
+    session = connect()
+    live(connection, session)
+    db.run(connection, store.sleep(ANNA))
+    start_server_anew(connection, session, how)
+    assert [dead.id for dead in db.run(connection, store.bury({ANNA: UNSEEN}))] == [ANNA]
+    assert db.run(connection, store.bury({ANNA: UNSEEN})) == []
+    assert absent(connection) == {}
+    assert (count(connection, "liveness"), count(connection, "sleepers")) == (0, 0)
+
+
+@pytest.mark.parametrize("state", ["dead", "stopped"])
+def test_whoever_had_ended_before_a_crash_is_not_expected_to_show_life(
+    connection: db.Connection, connect: Connect, state: str
+) -> None:
+    session = connect()
+    live(connection, session)
+    connection.execute("update outlive.workers set state = %s", [state])
+    start_server_anew(connection, session, CRASH)
+    assert absent(connection) == {}
+    assert db.run(connection, store.bury({ANNA: UNSEEN})) == []
+    assert state_of(connection) == state
+
+
+def test_a_worker_that_never_showed_life_is_not_missed_for_it(connection: db.Connection) -> None:
+    """There is a pooler before its database, or it has only just begun."""
+    register(connection, ANNA)
+    assert absent(connection) == {}
 
 
 # Burials.

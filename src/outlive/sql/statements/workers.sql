@@ -53,8 +53,8 @@ select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state 
 
 -- name: bury
 -- Workers are dead: they did not hold their locks in two looks, and don't now; or, with the key 0, have shown no life for
--- long, and show none now. Zero rows: they live, or somebody else buries them. Their attempts are reaped after this. Who has ended already, or was never registered, is only not
--- looked for any more.
+-- long, and show none now. Zero rows: they live, or somebody else buries them. Their attempts are reaped after this.
+-- Who has ended already, or was never registered, is only not looked for any more.
 with known as (
   select k.id from outlive.workers k where k.id = any(:workers::uuid[]) order by k.id for update skip locked),
 gone as (
@@ -69,6 +69,8 @@ unseen as (
   select g.worker from unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
   where g.key = 0 and g.worker in (select k.id from known k) and not exists (
     select from outlive.liveness l where l.worker = g.worker and l.postmaster_started = pg_postmaster_start_time())),
+outdated as (
+  delete from outlive.liveness l where l.worker in (select u.worker from unseen u)),
 dead as (
   select g.worker from gone g union all select u.worker from unseen u),
 woken as (
