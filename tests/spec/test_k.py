@@ -407,6 +407,9 @@ def test_K7_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
     others = [faults.add.enqueue(n, n) for n in range(5)]
     assert [one.result(timeout=20) for one in others] == [0, 2, 4, 6, 8]
     assert {attempts(connection, one)[0].worker for one in others}.isdisjoint(makes_room)
+    ((now,),) = connection.execute("select now()").fetchall()
+    later = "select now() > %s::timestamptz + interval '6 seconds'"
+    eventually(lambda: connection.execute(later, [now]).fetchone() == (True,), what="the other one has looked too")
     (tmp_path / makes_room[0]).touch()
     runs_again(tmp_path / "go", 1)
     assert alone(connection, suspect) == [True]
