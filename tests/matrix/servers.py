@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
+from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from outlive import db, kernel, migrate
@@ -142,4 +143,5 @@ class Server:
         """On a connection of its own: one that is kept would not survive what these tests do."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(query.encode(), parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            answered = cursor.pgresult is not None and cursor.pgresult.status == pq.ExecStatus.TUPLES_OK
+            return cursor.fetchall() if answered else []

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 import pytest
@@ -178,7 +179,7 @@ def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(connecti
         chance = random.Random(seed + n)
         for _ in range(15):
             keys = chance.sample(range(30), 20)
-            how = chance.choice(["skip", "replace"])
+            how: Literal["skip", "replace"] = chance.choice(("skip", "replace"))
             jobs = faults.app.enqueue_many(
                 faults.add.using(dedupe_key=str(key), on_conflict=how).job(key, n) for key in keys
             )

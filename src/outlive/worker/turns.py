@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import struct
 import time
 from uuid import UUID
@@ -44,6 +45,8 @@ class Turns:
         """Jobs that were quarantined instead of begun, and nobody was told of yet."""
         self.leases: dict[int, float] = {}
         """The tokens that are ours, and until when (monotonic) we may trust that they are."""
+        self.forgotten: set[int] = set()
+        """Tokens whose jobs are being killed because the database has nothing of them: no end of theirs is written."""
         self.wake = asyncio.Event()
         self.notified = True
         self.closing = False
@@ -59,7 +62,11 @@ class Turns:
         self._connection: db.AsyncConnection | None = None
 
     def end(self, end: Ended) -> None:
-        self.ended.append(end)
+        if end.token in self.forgotten:
+            self.forgotten.remove(end.token)
+            self.leases.pop(end.token, None)
+        else:
+            self.ended.append(end)
         self.wake.set()
 
     def notify(self) -> None:
@@ -149,7 +156,7 @@ class Turns:
 
     def _offer(self, crew: Crew) -> tuple[list[Lane], int]:
         """Lanes for free slots; if there are none, lanes of warm tasks that can be given ahead."""
-        if self.closing or self.making_room or not self.lanes:
+        if self.closing or self.making_room or not self.lanes or self._has_forgotten(crew):
             return [], 0
         if free := crew.capacity():
             return self._for_free_slots(crew, free)
@@ -213,6 +220,7 @@ class Turns:
         if self._connection is None or self._connection.broken or self._connection.closed:
             self._connection = await db.aconnect(self.url, hot=True)
             self._asleep = False  # A server that has crashed does not know any more who sleeps.
+            self._reconciled_at = -math.inf  # And it may be another one, which never heard of what we have.
         if self._unsure or time.monotonic() - self._reconciled_at > self.config.renew_s:
             await self._reconcile(self._connection, crew)
         return self._connection
@@ -227,6 +235,7 @@ class Turns:
         have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
         reported = {end.token for end in self.ended}
         self.ended = [end for end in self.ended if end.token in have]
+        self._forget((known & self.leases.keys()) - have.keys() - reported, crew)
         for token in reported - have.keys():
             self.leases.pop(token, None)
         known |= self.leases.keys() | reported
@@ -236,6 +245,24 @@ class Turns:
             _log.info("looked up: %d reports were in already, %d claims are adopted", known_ends, len(unknown))
         self._reconciled_at = started
         await self._begin(connection, unknown, crew, started)
+
+    def _forget(self, tokens: set[int], crew: Crew) -> None:
+        """These are not ours: others gave them up, or a standby took over that had not heard of them.
+
+        A standby gives the same tokens out again. So what has them is killed, no end of it is written, and nothing is
+        claimed until it is gone.
+        """
+        for one in [one for one in crew.unplaced if one.job.token in tokens]:
+            crew.unplaced.remove(one)
+            self.leases.pop(one.job.token, None)
+        for one in [one for child in crew.busy for one in child.given]:
+            if one.job.token in tokens and not one.completing:
+                _log.error("attempt %d is not known to the database any more: its process is killed", one.job.token)
+                self.forgotten.add(one.job.token)
+                one.verdict = one.verdict or (Outcome.LOST, "given up by others")
+
+    def _has_forgotten(self, crew: Crew) -> bool:
+        return bool(self.forgotten) and any(one.job.token in self.forgotten for c in crew.busy for one in c.given)
 
     def hang_up(self) -> None:
         if self._connection is not None and not self._connection.closed:

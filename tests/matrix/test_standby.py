@@ -1,0 +1,114 @@
+"""A standby that takes over while jobs run: what replication had is finished once, what it had not is counted.
+
+With asynchronous replication, Postgres' default, a promotion loses what the old server acknowledged at the very end:
+jobs that were enqueued (they are gone), ends that were reported (the job runs again, and ends once) and claims (the job
+waits again, while its first attempt may still run until its worker hears of it). With a synchronous standby nothing
+that was acknowledged is lost. Tokens that were lost with the old server are given out again by the new one, so a worker
+must forget what it holds and the new server does not know, before it claims anything there.
+"""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outlive import config
+from outlive.states import State
+from tests import faults
+from tests.matrix.asking import all_end_once
+from tests.matrix.loading import Load
+from tests.matrix.servers import PORT, Programs, Server
+from tests.processes.conftest import Worker
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+SHORT = {"lease_s": "6", "renew_s": "1", "sweep_s": "0.5"}
+
+
+@pytest.fixture
+def standby(server: Server, new_server: Callable[..., Server], programs: Programs) -> Server:
+    """Follows the test's server, which is the primary."""
+    standby = new_server(empty=True)
+    words = ("-D", standby.data, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h", server.folder, "-p", PORT)
+    programs.run("pg_basebackup", *words, "-U", "postgres", log=standby.folder / "log")
+    standby.start()
+    eventually(lambda: server.ask("select from pg_stat_replication where state = 'streaming'"), what="it follows")
+    return standby
+
+
+def whichever_writes(*servers: Server) -> str:
+    """An address of all of them, of which the driver takes the one that can be written to."""
+    hosts, ports = ",".join(str(server.folder) for server in servers), ",".join([str(PORT)] * len(servers))
+    return make_conninfo(servers[0].url, host=hosts, port=ports, target_session_attrs="read-write")
+
+
+def use(url: str) -> None:
+    faults.app.connections.close()
+    faults.app.config = config.load(flags={"database_url": url})
+
+
+@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+def test_a_standby_promoted_under_load_finishes_what_it_has_once(
+    server: Server, standby: Server, start: Start, synchronous: bool
+) -> None:
+    if synchronous:
+        server.ask("alter system set synchronous_standby_names = '*'")
+        server.ask("select pg_reload_conf()")
+        eventually(lambda: server.ask("select from pg_stat_replication where sync_state = 'sync'"), what="it is so")
+    url = whichever_writes(server, standby)
+    use(url)
+    workers = [start(url=url, slots=2, **SHORT) for _ in range(2)]
+    with Load(most=2000) as load:
+        eventually(lambda: len(load.acknowledged) > 200, within_s=60, what="there is load")
+        server.stop(signal.SIGKILL)
+        before = len(load.acknowledged)
+        standby.ask("select pg_promote()")
+        eventually(lambda: len(load.acknowledged) > before + 100, within_s=60, what="the standby takes jobs")
+    ids = [job.id for job in load.acknowledged]
+    known = {row[0] for row in standby.ask("select id from outlive.jobs where id = any(%s)", ids)}
+    lost = [n for n, job in enumerate(load.acknowledged) if job.id not in known]
+    print(f"{len(lost)} of {len(ids)} acknowledged jobs were lost by replication")
+    assert not lost or (not synchronous and max(lost) <= before + 5)
+    all_end_once(standby.url, [job for job in load.acknowledged if job.id in known])
+    assert standby.ask("select from outlive.held") == []
+    assert all(worker.process.poll() is None for worker in workers)
+
+
+def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(
+    server: Server, standby: Server, start: Start, tmp_path: Path
+) -> None:
+    standby.stop(signal.SIGINT)  # Whatever the primary does from now on is lost.
+    use(server.url)
+    url = whichever_writes(server, standby)
+    start(url=url, slots=2)
+    all_end_once(server.url, faults.app.enqueue_many(faults.warm.job(n) for n in range(100)))
+    old = faults.wait_for.enqueue(str(tmp_path / "old"))
+    eventually(lambda: list(tmp_path.glob("old.*.started")), within_s=20, what="the job that will be lost begins")
+    ((token,),) = server.ask("select token from outlive.running where id = %s", old.id)
+    server.stop(signal.SIGKILL)
+    standby.start()
+    standby.ask("select pg_promote()")
+    use(standby.url)
+    assert isinstance(token, int)
+
+    def next_token() -> int:
+        ((last,),) = standby.ask("select last_value from pg_sequences where sequencename = 'running_token_seq'")
+        assert last is None or isinstance(last, int)
+        return (last or 0) + 1
+
+    all_end_once(standby.url, faults.app.enqueue_many(faults.warm.job(n) for n in range(token - next_token())))
+    assert next_token() == token
+    new = faults.wait_warm.enqueue(str(tmp_path / "new"))
+    eventually((tmp_path / "new.started").exists, within_s=20)
+    assert standby.ask("select token from outlive.running where id = %s", new.id) == [(token,)]
+    (tmp_path / "old").touch()
+    later = faults.add.enqueue(1, 1)
+    all_end_once(standby.url, [later])
+    assert new.status() is State.RUNNING
+    (tmp_path / "new").touch()
+    assert isinstance(new.result(timeout=20), int), "the answer of another job"
+    assert standby.ask("select from outlive.jobs where id = %s", UUID(str(old.id))) == []
