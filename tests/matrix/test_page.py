@@ -1,0 +1,20 @@
+"""The page of faults names every row of the matrix, and tests that there are."""
+
+import re
+
+from tests.processes.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "explanation" / "faults.md").read_text(encoding="utf-8")
+ROWS = {*map(str, range(1, 47)), "4b"}
+
+
+def test_every_row_of_the_matrix_has_a_test_on_the_page_of_faults() -> None:
+    told = re.findall(r"^\| ([0-9b, ]+) \|", PAGE, re.MULTILINE)
+    assert {number for numbers in told for number in numbers.split(", ")} == ROWS
+
+
+def test_every_test_on_the_page_of_faults_exists() -> None:
+    named = re.findall(r"([a-z]+/test_[a-z_]+\.py)::(test_\w+)", PAGE)
+    assert len(named) > 50
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file}::{name}"
