@@ -78,7 +78,7 @@ class Supervisor:
     async def run(self) -> int:
         """Work until told to stop. The zygote is there before any connection is."""
         self._listen_to_signals()
-        self.crew.start()
+        self.crew.zygotes.start()
         try:
             starting = asyncio.create_task(self._start())
             stopping = asyncio.create_task(self.stopping.wait())
@@ -101,7 +101,7 @@ class Supervisor:
         self.reaper = Reaper(self.service.line, self.config, self.alerts, self.id)
         self.liveness = Liveness(self.id, url, self.turns.notify)
         self.watch = Watch(self.crew, self.turns, self.alerts)
-        await self.crew.prepare()
+        await self.crew.zygotes.prepare()
         await self._register()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
@@ -170,7 +170,7 @@ class Supervisor:
         while self._reload_again and not self.stopping.is_set():
             self._reload_again = False
             try:
-                await self.crew.reload()
+                await self.crew.zygotes.reload()
             except Exception:
                 _log.exception("the app was not imported anew")
 

@@ -29,9 +29,9 @@ class Watch:
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
-        self.crew.reap_adopted(self.alerts.processes)
-        self.crew.wake_zygotes(now)
-        self.crew.fork_ahead()
+        self.crew.zygotes.reap_adopted(self.alerts.processes)
+        self.crew.zygotes.wake(now)
+        self.crew.zygotes.fork_ahead()
         self._drop_unplaced(now)
         for child in self.crew.busy:
             current = child.given[0]

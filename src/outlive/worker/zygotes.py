@@ -1,0 +1,268 @@
+"""The zygotes of a worker: the one that forks, those whose last jobs still run, and the one that is coming.
+
+They make children ahead, are replaced when the app is imported anew, and revived when they die. What becomes of the
+jobs of those that end is for the household to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Collection
+from typing import Protocol
+from uuid import UUID
+
+from outlive import kernel
+from outlive.errors import AppNotFound
+from outlive.talk import Exited, Forked, NotForked, Ready
+from outlive.worker.children import Child
+from outlive.worker.nursery import SIGN, TREE, Nursery
+
+REVIVE_S = 1.0
+WAKE_S = 5.0
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Household(Protocol):
+    """Who gives work to children, and hears them."""
+
+    def hear(self, child: Child) -> bool: ...
+    def hear_all(self, child: Child) -> None: ...
+    def hear_output(self, child: Child) -> None: ...
+    def imported(self, ready: Ready) -> None: ...
+    def born(self) -> None: ...
+    def gone(self, child: Child, exit: Exited) -> None: ...
+    def orphaned(self, children: list[Child]) -> None: ...
+
+
+class Zygotes:
+    def __init__(self, target: str, worker: UUID, slots: int, household: Household) -> None:
+        self.target, self.worker, self.slots, self.household = target, worker, slots, household
+        self.children: dict[int, Child] = {}
+        self.by_pid: dict[int, Child] = {}
+        self.ready: deque[Child] = deque()
+        """Those that wait for their first job."""
+        self.closing = False
+        self.fork_refused_at: float | None = None
+        self._number = 0
+        self._forking = 0
+        self._coming: Nursery | None = None
+        self._woken_at = time.monotonic()
+        self._mark = f"{TREE}={worker}"
+
+    def start(self) -> None:
+        """Before any connection. What a dead worker has left on this machine goes first."""
+        kernel.become_subreaper()
+        if orphans := kernel.kill_orphans(SIGN):
+            _log.warning("killed %d processes of workers that died on this machine", len(orphans))
+        self.nursery = Nursery(self.target, self.worker)
+        self.nursery.start()
+
+    async def prepare(self) -> None:
+        """Wait for the app to be imported, and make the first children."""
+        self._settle_in(await self.nursery.ready())
+
+    def _settle_in(self, ready: Ready) -> None:
+        if ready.threads:
+            names = ", ".join(ready.threads)
+            _log.warning("the app has started threads at import (%s): a forked job does not have them", names)
+        nursery = self.nursery
+        nursery.listen(lambda message: self._hear(nursery, message))
+        self.household.imported(ready)
+        self.fork_ahead()
+
+    async def reload(self) -> None:
+        """Import the app anew in a new zygote; idle children of the old go, busy ones finish. If it fails, all stay."""
+        new = Nursery(self.target, self.worker)
+        try:
+            new.start()
+        except OSError as error:
+            _log.error("the app can't be imported anew, and the old one stays: %s", error)
+            return
+        self._coming = new
+        try:
+            ready = await new.ready()
+        except (AppNotFound, OSError) as error:
+            _log.error("the app can't be imported anew, and the old one stays: %s", error)
+            new.end()
+            return
+        finally:
+            self._coming = None
+        self.nursery = new
+        for child in list(self.children.values()):
+            child.retiring = True
+            if not child.given:
+                child.dismiss()
+        self.ready.clear()
+        self._forking = 0
+        _log.info("the app is imported anew: %d tasks", len(ready.tasks))
+        self._settle_in(ready)
+
+    def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | None) -> None:
+        match message:
+            case Forked(slot, pid):
+                self._forked(self.children[slot], pid)
+            case NotForked(slot, reason):
+                self.discard(self.children.pop(slot))
+                if nursery is self.nursery:
+                    self._forking -= 1
+                    self._refused(reason)
+                self._let_go(nursery)
+            case Exited(pid):
+                if (child := self.by_pid.pop(pid, None)) is not None:
+                    self._exited(child, message)
+                self._let_go(nursery)
+            case None:
+                self._died(nursery)
+
+    def _forked(self, child: Child, pid: int) -> None:
+        child.pid = pid
+        self.by_pid[pid] = child
+        if child.nursery is not self.nursery:
+            child.retiring = True
+            child.dismiss()
+            return
+        self._forking -= 1
+        if self.fork_refused_at is not None:
+            _log.info("children can be made again")
+            self.fork_refused_at = None
+        self.ready.append(child)
+        self.household.born()
+
+    def _exited(self, child: Child, exit: Exited) -> None:
+        self.household.hear_all(child)
+        child.read_output()
+        child.exited = True
+        self.children.pop(child.slot, None)
+        if child in self.ready:
+            self.ready.remove(child)
+        self.household.gone(child, exit)
+        self.discard(child)
+        self.household.born()  # Its place is free.
+
+    def _let_go(self, nursery: Nursery) -> None:
+        """A zygote that was replaced ends with its last child."""
+        if nursery is not self.nursery and all(child.nursery is not nursery for child in self.children.values()):
+            nursery.end()
+
+    def fork_ahead(self) -> None:
+        """Have as many ready children as slots may need next."""
+        if self.closing or self.nursery.facts is None:
+            return
+        if self.fork_refused_at and time.monotonic() - self.fork_refused_at < 1.0:
+            return
+        for _ in range(self.slots - len(self.ready) - self._forking):
+            try:
+                self._ask_for_child()
+            except OSError as error:  # No descriptors are left, or the zygote does not listen.
+                self._refused(str(error))
+                return
+
+    def _ask_for_child(self) -> None:
+        self._number += 1
+        with contextlib.ExitStack() as opened:
+            ours, theirs = socket.socketpair()
+            opened.callback(ours.close)
+            with theirs:
+                read, write = os.pipe2(os.O_CLOEXEC)
+                opened.callback(os.close, read)
+                with open(write, "wb", buffering=0):
+                    stack = os.memfd_create("outlive-stack")
+                    opened.callback(os.close, stack)
+                    self.nursery.fork(self._number, [theirs.fileno(), write, stack])
+            opened.pop_all()
+        ours.setblocking(False)
+        os.set_blocking(read, False)
+        child = Child(self._number, self.nursery, ours, read, stack)
+        self.children[child.slot] = child
+        self._forking += 1
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self.household.hear, child)
+        loop.add_reader(read, self.household.hear_output, child)
+
+    def _refused(self, reason: str) -> None:
+        self.fork_refused_at = time.monotonic()
+        _log.error("no new child: %s; nothing is claimed until one can be made", reason)
+
+    def _died(self, nursery: Nursery) -> None:
+        """Its children are gone or going; their attempts are lost, at nobody's fault. A new one is made at once."""
+        _log.error("the zygote died: its jobs are given up, and a new one is started")
+        mine = [child for child in self.children.values() if child.nursery is nursery]
+        for child in mine:
+            self.household.hear_all(child)  # It may have ended its job before.
+            child.signal(signal.SIGKILL)
+            self.discard(child)
+            self.children.pop(child.slot)
+            self.by_pid.pop(child.pid, None)
+        self.ready = deque(child for child in self.ready if child.nursery is not nursery)
+        nursery.end()
+        kernel.kill_tree(self._mark, spare=self._living())
+        self.household.orphaned(mine)
+        if nursery is self.nursery and not self.closing:
+            self._forking = 0
+            self._revival = asyncio.get_running_loop().create_task(self._revive())
+
+    async def _revive(self) -> None:
+        """A new zygote, as often as it takes: the app could be imported before."""
+        while not self.closing:
+            new = Nursery(self.target, self.worker)
+            try:
+                new.start()
+                self.nursery = new
+                await self.prepare()
+                return
+            except (AppNotFound, OSError) as error:
+                _log.error("there is no new zygote yet: %s", error)
+                if new is self.nursery:
+                    new.end()
+                await asyncio.sleep(REVIVE_S)
+
+    def discard(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        child.exited = True
+        loop.remove_reader(child.socket.fileno())
+        loop.remove_writer(child.socket.fileno())
+        loop.remove_reader(child.output)
+        child.close()
+
+    def end(self) -> None:
+        """Kill all that is left."""
+        self.closing = True
+        for child in list(self.children.values()):
+            child.signal(signal.SIGKILL)
+            self.discard(child)
+        for nursery in {child.nursery for child in self.children.values()} | {self.nursery, self._coming}:
+            if nursery is not None:
+                nursery.end()
+        self.children.clear()
+        kernel.kill_tree(self._mark)
+
+    def _living(self) -> set[int]:
+        """Those that live: the one that forks, those whose last jobs still run, and the one that is coming."""
+        nurseries = {child.nursery for child in self.children.values()} | {self.nursery, self._coming}
+        return {one.process.pid for one in nurseries if one and one.process.returncode is None}
+
+    def wake(self, now: float) -> None:
+        """One that was stopped, as by a job that stops its parent, goes on; one that runs does not notice."""
+        if now - self._woken_at > WAKE_S:
+            self._woken_at = now
+            for pid in self._living():
+                kernel.kill(pid, signal.SIGCONT)
+
+    def reap_adopted(self, spare: Collection[int]) -> None:
+        """Processes that fell to us, as the nearest subreaper or as PID 1, are not left as zombies."""
+        zygotes = self._living()
+        try:
+            while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if seen.si_pid in zygotes or seen.si_pid in spare:
+                    return  # Somebody waits for it.
+                os.waitpid(seen.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
