@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from outlive import store
 from outlive.config import KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.policy import SUSPECT_CLEARED_S
+from outlive.statement import Statement
 from outlive.states import State
 from outlive.worker.alerts import Alerts
 from outlive.worker.line import Line
@@ -76,7 +77,7 @@ class Reaper:
         if convicted:
             dead = await self.line.run(store.bury(convicted))
             self._mourn(dead, "its session is gone")
-            await self.free()
+        await self._free(store.reap, "its worker died")  # Also if whoever buried it died before he came to this.
 
     def _mourn(self, dead: Iterable[Dead], why: str) -> None:
         for one in dead:
@@ -88,16 +89,18 @@ class Reaper:
             self.alerts.tell(self.config.on_worker_dead, "worker_dead", {**facts, "why": why})
 
     async def free(self) -> None:
-        """End the attempts of dead workers, and those whose lease is over, in batches."""
-        for reap in (store.reap, store.expire) if time.monotonic() >= self._patient_until else (store.reap,):
-            while lost := await self.line.run(reap()):
-                self.freed += len(lost)
-                await self._tell_lost(lost, "its worker died" if reap is store.reap else "its lease ended")
+        """End the attempts of dead workers, and those whose lease is over."""
+        await self._free(store.reap, "its worker died")
+        if time.monotonic() >= self._patient_until:
+            await self._free(store.expire, "its lease ended")
 
-    async def _tell_lost(self, lost: list[Lost], why: str) -> None:
-        for one in lost:
-            _log.error("job %s, held by %s: %s; it is %s", one.id, one.locked_by, why, one.state)
-        await self.tell_quarantined([one.id for one in lost if one.state == State.QUARANTINED])
+    async def _free(self, reap: Callable[[], Statement[list[Lost]]], why: str) -> None:
+        """In batches, until none is left."""
+        while lost := await self.line.run(reap()):
+            self.freed += len(lost)
+            for one in lost:
+                _log.error("job %s, held by %s: %s; it is %s", one.id, one.locked_by, why, one.state)
+            await self.tell_quarantined([one.id for one in lost if one.state == State.QUARANTINED])
 
     async def tell_quarantined(self, ids: list[UUID]) -> None:
         """Say which jobs were caught, with the evidence."""
