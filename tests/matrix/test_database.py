@@ -256,7 +256,7 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
 # Any two at once
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_any_two_faults_at_once_lose_nothing(server: Server, start: Start, rounds: int) -> None:
     seed = random.randrange(10_000)
     print(f"seed {seed}")

@@ -59,10 +59,13 @@ def test_a_hundred_killers_at_once_are_caught_each_after_its_limit(
     limits = [1 + n % 3 for n in range(100)]
     killers = [faults.die_by.using(max_crashes=limit).enqueue("SIGKILL") for limit in limits]
     others = faults.app.enqueue_many(faults.warm.job(n) for n in range(healthy))
-    eventually(lambda: sum(ends(database_url, others).values()) >= healthy, within_s=300, what="the healthy end")
-    eventually(lambda: sum(ends(database_url, killers).values()) >= 100, within_s=100, what="the killers are caught")
-    assert ends(database_url, others) == {State.SUCCEEDED: healthy}
-    assert ends(database_url, killers) == {State.QUARANTINED: 100}
-    assert [outcomes(database_url, killer) for killer in killers] == [["crashed"] * limit for limit in limits]
+    eventually(lambda: sum(ends(connection, others).values()) >= healthy, within_s=300, what="the healthy end")
+    eventually(lambda: sum(ends(connection, killers).values()) >= 100, within_s=100, what="the killers are caught")
+    assert ends(connection, others) == {State.SUCCEEDED: healthy}
+    assert ends(connection, killers) == {State.QUARANTINED: 100}
+    assert outcomes(database_url, *killers) == ["crashed"] * sum(limits)
+    counted = "select job_id, count(*) from outlive.attempts where outcome = 'crashed' group by 1"
+    each = {killer.id: limit for killer, limit in zip(killers, limits, strict=True)}
+    assert dict(connection.execute(counted).fetchall()) == each
     assert worker.process.poll() is None
     assert connection.execute("select count(*) from outlive.workers").fetchone() == (1,)

@@ -51,6 +51,7 @@ def use(url: str) -> None:
     faults.app.config = config.load(flags={"database_url": url})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
 def test_a_standby_promoted_under_load_finishes_what_it_has_once(
     server: Server, standby: Server, start: Start, synchronous: bool

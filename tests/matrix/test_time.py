@@ -140,6 +140,7 @@ def test_everything_frozen_for_a_while_goes_on_where_it_was(
     assert not any("Dead worker" in worker.log() for worker in workers)
 
 
+@pytest.mark.long
 def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(
     server: Server, start: Start, tmp_path: Path
 ) -> None:
