@@ -85,7 +85,8 @@ class Child:
             last = self.served >= assignment.facts.recycle_after
             self.retiring = self.retiring or last
             checkpoint = checkpoints.pop(job.id, None)
-            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, last, max_result_bytes, checkpoint))
+            limits = (last, max_result_bytes, checkpoint, job.source)
+            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, *limits))
         self.flush()
 
     def begin(self) -> None:

@@ -25,7 +25,7 @@ import msgspec
 from outlive import kernel
 from outlive.config import Config
 from outlive.errors import AppNotFound
-from outlive.model import Claimed, Ended
+from outlive.model import Claimed, Ended, SourceLimits
 from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
 from outlive.talk import (
@@ -73,6 +73,7 @@ class Crew:
         self.unplaced: deque[Assignment] = deque()
         self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}
+        self.sources: list[SourceLimits] = []
         self.pace_s: dict[str, float] = {}
         self.draining = False
         self.fork_refused_at: float | None = None
@@ -99,6 +100,7 @@ class Crew:
 
     def _settle_in(self, ready: Ready) -> None:
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
+        self.sources = ready.sources
         if ready.threads:
             names = ", ".join(ready.threads)
             _log.warning("the app has started threads at import (%s): a forked job does not have them", names)
@@ -420,6 +422,9 @@ class Crew:
             result=done.result if outcome is Outcome.SUCCEEDED else None,
             final=done.final,
             after_s=done.after_s,
+            source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if assignment.verdict is None else None,
+            records=done.records if outcome is Outcome.SUCCEEDED else None,
+            spawns=done.spawns if outcome is Outcome.SUCCEEDED else None,
         )
         self.report.ended(assignment.job, end, completing=assignment.completing)
         if child.retiring and not child.given and child.served < assignment.facts.recycle_after:

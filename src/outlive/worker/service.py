@@ -25,6 +25,7 @@ from outlive.states import Outcome
 from outlive.talk import Call, Progress, Reply
 from outlive.worker.children import Child
 from outlive.worker.line import Line
+from outlive.worker.turns import brings, refused
 
 if TYPE_CHECKING:
     from outlive.worker.supervisor import Supervisor
@@ -52,7 +53,7 @@ class Service:
         self.supervisor, self.url = supervisor, url
         self.calls: asyncio.Queue[tuple[Child, Call] | None] = asyncio.Queue()
         self.progress: list[Progress] = []
-        self.last_words: list[Ended] = []
+        self.last_words: list[tuple[Ended, str]] = []
         """Ends of attempts whose progress is not written yet: a checkpoint comes before the next attempt."""
         self.unsettled: list[Ended] = []
         """Attempts that have ended, or said they would, in a transaction of their own."""
@@ -94,6 +95,7 @@ class Service:
 
     async def _register_tasks(self) -> None:
         tasks = self.supervisor.crew.tasks
+        await self.run(store.register_sources(self.supervisor.crew.sources))
         await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
         self.app_changed = tasks is not self.supervisor.crew.tasks
 
@@ -179,14 +181,14 @@ class Service:
         except psycopg.DataError as error:
             _log.error("progress that can't be written is left out: %s", error)
         del self.progress[: len(said)], self.last_words[: len(ends)]
-        for end in ends:
-            self.supervisor.turns.end(end)
+        for end, source in ends:
+            self.supervisor.turns.end(end, source)
 
-    def end_after_progress(self, end: Ended) -> bool:
+    def end_after_progress(self, end: Ended, source: str) -> bool:
         """Keep an attempt's end until what it said before is written; False if there is nothing to wait for."""
         if all(progress.token != end.token for progress in self.progress):
             return False
-        self.last_words.append(end)
+        self.last_words.append((end, source))
         self.calls.put_nowait(None)
         return True
 
@@ -239,6 +241,12 @@ class Service:
         for job in await self.run(store.adopt(me.id)):
             if job.token not in known:
                 ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
+        for end in filter(brings, list(ends)):
+            ends.remove(end)
+            try:
+                await self.run(store.complete(me.id, end))
+            except psycopg.DatabaseError as error:
+                ends.append(refused(end, error))  # Unless it is stale, and then this changes nothing.
         if ends:
             await self.run(store.end_and_claim(me.id, ends))
         await self.run(store.wake(me.id))

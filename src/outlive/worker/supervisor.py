@@ -234,8 +234,8 @@ class Supervisor:
                 _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
         if completing:
             self.service.unsettled.append(end)
-        elif not self.service.end_after_progress(end):
-            self.turns.end(end)
+        elif not self.service.end_after_progress(end, job.source):
+            self.turns.end(end, job.source)
 
     def called(self, child: Child, call: Call) -> None:
         self.service.calls.put_nowait((child, call))
