@@ -328,6 +328,10 @@ def register_sources(sources: Iterable[SourceLimits]) -> Statement[None]:
     return _statement("register_sources", _none, sources=msgspec.json.encode(list(sources)).decode())
 
 
+def spread_limits(tasks: Iterable[str]) -> Statement[None]:
+    return _statement("spread_limits", _none, tasks=column(TEXTS, tasks))
+
+
 def ask_source(source: str, token: int | None) -> Statement[Grant]:
     return _statement("ask_source", lambda _, rows: Grant(*rows[0]), source=source, token=token)
 
@@ -500,8 +504,7 @@ def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]
         "set_source",
         lambda _, rows: bool(rows),
         name=name,
-        keys=column(TEXTS, values),
-        values=msgspec.json.encode(values).decode(),
+        values=msgspec.json.encode({f"set_{key}": value for key, value in values.items()}).decode(),
     )
 
 

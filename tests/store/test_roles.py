@@ -75,6 +75,8 @@ CALLS = {
     "know_source": "select outlive.know_source('shop')",
     "know_sources": "select outlive.know_sources('{shop}', '{work}')",
     "admits": "select outlive.admits(s, null) from outlive.sources s where false",
+    "admits_one": "select outlive.admits_one('shop')",
+    "full_by": "select outlive.full_by(60, 1)",
     "spend": "select outlive.spend(s, 1, null) from outlive.sources s where false",
     "claim_sourced": f"select outlive.claim_sourced('{NOBODY}', '{{}}', '{{}}', '{{}}', '{{}}', 1, 1)",
     "ask_source": "select outlive.ask_source('shop', null)",
@@ -223,7 +225,12 @@ def call_a_source(run: Callable[[Statement[Any]], Any]) -> None:
     """What a worker does with a source, from its declaration to what its job has found."""
     other = new_worker()
     run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5, max_concurrency=5)]))
-    run(store.set_source("shop", {"burst": 3})), run(store.pause_source("shop")), run(store.resume_source("shop"))
+    (
+        run(store.spread_limits(["work"])),
+        run(store.set_source("shop", {"burst": 3})),
+        run(store.pause_source("shop")),
+        run(store.resume_source("shop")),
+    )
     run(store.enqueue([request(source="shop")], max_args_bytes=100))
     ((claimed,), _) = msgspec.structs.astuple(run(store.claim_sourced(other, [lane(source="shop")], limit=1)))
     assert run(store.ask_source("shop", claimed.token)).granted

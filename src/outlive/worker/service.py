@@ -97,6 +97,7 @@ class Service:
         tasks = self.supervisor.crew.tasks
         await self.run(store.register_sources(self.supervisor.crew.sources))
         await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
+        await self.run(store.spread_limits(tasks))
         self.app_changed = tasks is not self.supervisor.crew.tasks
 
     async def renew_once(self) -> None:

@@ -452,8 +452,8 @@ end $$;
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
 -- A source that a job names and nobody has declared gets a row, with the limits of its task's source.
 begin
-  insert into outlive.sources (name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
-  select distinct on (a.source) a.source, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
+  insert into outlive.sources (name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+  select distinct on (a.source) a.source, a.task, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
     coalesce(d.breaker_failures, 5), coalesce(d.breaker_pause_s, 300)
   from unnest(sources, tasks) a(source, task)
     left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
@@ -578,20 +578,20 @@ create or replace function outlive.admits(
   s outlive.sources, own_token bigint, out free int, out wait_s double precision, out open boolean)
 language plpgsql stable as $$
 -- How many more may begin at a source now; if none, in how many seconds to ask again, and whether that is for its breaker.
--- The caller has locked its row. `own_token` is the attempt that asks from inside: its own slot is not counted.
+-- The caller has locked its row. `own_token` is the attempt that asks from inside: the slot that it has as a job of this
+-- source is not counted, and if it is the probe it may go on.
 declare
-  now_s double precision := extract(epoch from outlive.now());
   every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+  owed_s double precision := greatest(0, extract(epoch from s.full_at - outlive.now()));
   most int := coalesce(s.set_burst, s.burst);
   at_once int := coalesce(s.set_max_concurrency, s.max_concurrency);
-  full_s double precision := extract(epoch from s.full_at);
   used bigint;
 begin
   free := 2147483647; wait_s := 0;
   open := not s.enabled or coalesce(s.paused_until > outlive.now(), false);
   if open then
     free := 0;
-    wait_s := case when s.enabled then extract(epoch from s.paused_until) - now_s else 1 end;
+    wait_s := case when s.enabled then extract(epoch from s.paused_until - outlive.now()) else 1 end;
     return;
   end if;
   if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then  -- Half-open: one tries.
@@ -600,9 +600,9 @@ begin
     wait_s := 0.5;
   end if;
   if every_s > 0 then
-    free := least(free, greatest(0, floor((now_s + most * every_s - greatest(full_s, now_s)) / every_s)));
+    free := least(free, greatest(0, floor(most - owed_s / every_s)));
     if free = 0 and not open then
-      wait_s := greatest(0.001, full_s - (most - 1) * every_s - now_s);
+      wait_s := greatest(0.001, owed_s - (most - 1) * every_s);
     end if;
   end if;
   if at_once is not null and free > 0 then
@@ -626,6 +626,24 @@ begin
     probe = case when s.paused_until is not null then by_token else t.probe end
   where t.name = s.name and (every_s > 0 or s.paused_until is not null);
 end $$;
+
+create or replace function outlive.admits_one(named text) returns boolean language plpgsql as $$
+-- Whether a source admits one more. Its row stays locked, so that the answer holds; no, if somebody else has it locked.
+declare
+  s outlive.sources;
+begin
+  select t.* into s from outlive.sources t where t.name = named for update skip locked;
+  if not found then
+    perform outlive.know_source(named);
+    return false;
+  end if;
+  return (outlive.admits(s, null)).free > 0;
+end $$;
+
+create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
+returns timestamptz language sql stable
+-- When an empty bucket is full. Whoever changes limits cuts what is owed to this, or the old ones would go on.
+return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
 
 create or replace function outlive.claim_sourced(
   by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], most int, lease_s double precision)
@@ -711,11 +729,12 @@ begin
     perform outlive.know_source(named);
     select t.* into s from outlive.sources t where t.name = named for update;
   end if;
-  may := outlive.admits(s, case when own then by_token end);
+  may := outlive.admits(s, by_token);
   granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
   if granted then
     perform outlive.spend(s, 1, by_token);
     if not own and by_token is not null and coalesce(s.set_max_concurrency, s.max_concurrency) is not null then
+      delete from outlive.requests q where q.source = named and not exists (select from outlive.running r where r.token = q.token);
       insert into outlive.requests (source, token) values (named, by_token) returning id into slot;
     end if;
   end if;
@@ -723,29 +742,34 @@ end $$;
 
 create or replace function outlive.count_outcomes(names text[], tokens bigint[], oks boolean[], slots bigint[] default null)
 returns void language plpgsql as $$
--- How calls of sources went: a success closes the breaker, so many failures in a row open it, and a probe decides alone.
--- An outcome that is null counts for nothing. In the order of the names, so that two workers never wait for each other.
+-- How calls of sources went. While the breaker is closed so many failures in a row open it; while it is half-open the
+-- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot and
+-- no more. In the order of the names, so that two workers never wait for each other.
 declare
   o record;
   s outlive.sources;
+  fails boolean;
 begin
   delete from outlive.requests q where q.id = any(slots);
   for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) where u.ok is not null order by name, n loop
     select t.* into s from outlive.sources t where t.name = o.name for update;
     continue when not found;
     if o.ok then
-      update outlive.sources t set last_success_at = outlive.now(), failure_streak = 0,
-        paused_until = case when t.paused_until > outlive.now() then t.paused_until end,
-        probe = null
-      where t.name = o.name;
+      s.last_success_at := outlive.now();
     else
-      update outlive.sources t set last_failure_at = outlive.now(), failure_streak = t.failure_streak + 1,
-        paused_until = case
-          when t.paused_until > outlive.now() then t.paused_until
-          when t.paused_until is not null or t.failure_streak + 1 >= coalesce(t.set_breaker_failures, t.breaker_failures)
-            then outlive.now() + coalesce(t.set_breaker_pause_s, t.breaker_pause_s) * interval '1 second' end,
-        probe = null
-      where t.name = o.name;
+      s.last_failure_at := outlive.now();
     end if;
+    if s.paused_until is null or s.paused_until > outlive.now() or s.probe is not distinct from o.token then
+      s.failure_streak := case when o.ok then 0 else s.failure_streak + 1 end;
+      fails := not o.ok and (s.paused_until is not null
+        or s.failure_streak >= coalesce(s.set_breaker_failures, s.breaker_failures));
+      s.probe := null;
+      s.paused_until := case
+        when s.paused_until > outlive.now() then s.paused_until
+        when fails then outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
+    end if;
+    update outlive.sources t set last_success_at = s.last_success_at, last_failure_at = s.last_failure_at,
+      failure_streak = s.failure_streak, paused_until = s.paused_until, probe = s.probe
+    where t.name = o.name;
   end loop;
 end $$;

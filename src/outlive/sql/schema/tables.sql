@@ -198,9 +198,11 @@ create table outlive.queues (
 );
 
 -- A source is what its app declares of it (the last word counts), what operators have set over that (set_…, which win),
--- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it.
+-- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it. One that no app
+-- declares has the limits of the source of the task whose job was the first to name it.
 create table outlive.sources (
   name text collate "C" primary key,
+  like_task text collate "C",
   enabled boolean not null default true,
   rate_limit_per_minute double precision check (rate_limit_per_minute > 0),
   burst int not null default 1 check (burst > 0),

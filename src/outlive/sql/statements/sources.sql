@@ -2,14 +2,35 @@
 
 -- name: register_sources
 -- What this worker's app declares. What operators have set stays.
-insert into outlive.sources (name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+insert into outlive.sources as s (name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
 select p.name, p.rate_limit_per_minute, p.burst, p.max_concurrency, p.breaker_failures, p.breaker_pause_s
 from json_to_recordset(:sources::json) p(name text, rate_limit_per_minute double precision, burst int, max_concurrency int,
   breaker_failures int, breaker_pause_s double precision)
 order by p.name
-on conflict (name) do update set rate_limit_per_minute = excluded.rate_limit_per_minute, burst = excluded.burst,
-  max_concurrency = excluded.max_concurrency, breaker_failures = excluded.breaker_failures,
-  breaker_pause_s = excluded.breaker_pause_s;
+on conflict (name) do update set like_task = null, rate_limit_per_minute = excluded.rate_limit_per_minute,
+  burst = excluded.burst, max_concurrency = excluded.max_concurrency, breaker_failures = excluded.breaker_failures,
+  breaker_pause_s = excluded.breaker_pause_s,
+  full_at = least(s.full_at, outlive.full_by(coalesce(s.set_rate_limit_per_minute, excluded.rate_limit_per_minute),
+    coalesce(s.set_burst, excluded.burst)))
+where (s.like_task, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
+  is distinct from (null, excluded.rate_limit_per_minute, excluded.burst, excluded.max_concurrency,
+    excluded.breaker_failures, excluded.breaker_pause_s);
+
+-- name: spread_limits
+-- Sources that no app declares get the limits that their tasks' sources have now: jobs may name one before any worker
+-- has said what its task is like.
+with undeclared as (
+  select s.name, d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s
+  from outlive.sources s join outlive.tasks t on t.name = s.like_task join outlive.sources d on d.name = t.source
+  where t.name = any(:tasks::text[])
+    and (s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
+      is distinct from (d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s)
+  order by s.name for update of s)
+update outlive.sources s set rate_limit_per_minute = u.rate_limit_per_minute, burst = u.burst,
+  max_concurrency = u.max_concurrency, breaker_failures = u.breaker_failures, breaker_pause_s = u.breaker_pause_s,
+  full_at = least(s.full_at, outlive.full_by(coalesce(s.set_rate_limit_per_minute, u.rate_limit_per_minute),
+    coalesce(s.set_burst, u.burst)))
+from undeclared u where s.name = u.name;
 
 -- name: claim_sourced
 -- pending, retryable -> running, for jobs of sources that admit them. A row without an id names a source that admits none
@@ -45,14 +66,16 @@ returning s.name, c.paused_until, c.failure_streak;
 select * from outlive.source_health order by name limit :limit::int;
 
 -- name: set_source
--- What an operator says of a source, over what its app declares; null takes it back. Zero rows: there is no such source.
-update outlive.sources s set
-  set_rate_limit_per_minute = case when :keys::text[] @> '{rate_limit_per_minute}' then (:values::json ->> 'rate_limit_per_minute')::double precision else s.set_rate_limit_per_minute end,
-  set_burst = case when :keys::text[] @> '{burst}' then (:values::json ->> 'burst')::int else s.set_burst end,
-  set_max_concurrency = case when :keys::text[] @> '{max_concurrency}' then (:values::json ->> 'max_concurrency')::int else s.set_max_concurrency end,
-  set_breaker_failures = case when :keys::text[] @> '{breaker_failures}' then (:values::json ->> 'breaker_failures')::int else s.set_breaker_failures end,
-  set_breaker_pause_s = case when :keys::text[] @> '{breaker_pause_s}' then (:values::json ->> 'breaker_pause_s')::double precision else s.set_breaker_pause_s end
-where s.name = :name::text
+-- What an operator says of a source, over what its app declares; null takes it back, what is not named stays. Zero rows:
+-- there is no such source.
+with said as (
+  select (json_populate_record(s, :values::json)).* from outlive.sources s where s.name = :name::text for update)
+update outlive.sources s set set_rate_limit_per_minute = n.set_rate_limit_per_minute, set_burst = n.set_burst,
+  set_max_concurrency = n.set_max_concurrency, set_breaker_failures = n.set_breaker_failures,
+  set_breaker_pause_s = n.set_breaker_pause_s,
+  full_at = least(s.full_at, outlive.full_by(coalesce(n.set_rate_limit_per_minute, n.rate_limit_per_minute),
+    coalesce(n.set_burst, n.burst)))
+from said n where s.name = n.name
 returning s.name, outlive.wake();
 
 -- name: pause_source
