@@ -101,7 +101,8 @@ def _expect_page(response: httpx2.Response) -> None:
         raise outlive.Retry(f"{response.url.host} asks for patience", after=_patience_s(response))
     if 400 <= status < 500:
         raise outlive.Fail(f"{response.url} answers {status}")
-    response.raise_for_status()
+    if status != 200:
+        raise ConnectionError(f"{response.url.host} answers {status}")
 
 
 def _patience_s(response: httpx2.Response) -> float:

@@ -29,11 +29,14 @@ VALUATIONS = "valuations"
 
 app = outlive.App()
 
-# Each site has its own limits, whatever the number of workers. The pauses are short, so that there is something to see.
+# Each site has its own limits, whatever the number of workers: how often it is called, and by how many at once, so that
+# a search that goes on to its next page need not wait behind all that want to begin. The pauses are short, to be seen.
 SOURCES = {
-    "auction": app.source("auction", rate_limit_per_minute=180, burst=4, breaker_failures=4, breaker_pause="3s"),
+    "auction": app.source("auction", rate_limit_per_minute=180, burst=4, max_concurrency=4, breaker_pause="3s"),
     "shop": app.source("shop", rate_limit_per_minute=150, burst=2, max_concurrency=3, breaker_pause="3s"),
-    "dealer": app.source("dealer", rate_limit_per_minute=100, breaker_failures=3, breaker_pause="3s"),
+    "dealer": app.source(
+        "dealer", rate_limit_per_minute=120, max_concurrency=3, breaker_failures=3, breaker_pause="3s"
+    ),
 }
 
 
