@@ -15,9 +15,12 @@ import sqlite3
 import struct
 import tempfile
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from outlive import wire
 from outlive.config import Config
@@ -41,8 +44,8 @@ class Cache:
     def __init__(self, directory: Path, *, ttl_s: float, bound_bytes: int, enabled: bool = True) -> None:
         self.directory, self.ttl_s, self.bound_bytes, self.enabled = directory, ttl_s, bound_bytes, enabled
         self._connection: sqlite3.Connection | None = None
-        self._pid = 0
         self._complained = False
+        _caches.add(self)
 
     @classmethod
     def of(cls, config: Config) -> Cache:
@@ -85,7 +88,8 @@ class Cache:
                 query = "select value from entries where key = ? and expires_at > ?"
                 row = connection.execute(query, (key, time.time())).fetchone()
                 if row is not None:
-                    return wire.decode(row[0])
+                    with contextlib.suppress(msgspec.DecodeError, TypeError):  # Not what was written: fetch it anew.
+                        return wire.decode(row[0])
         return _NOTHING
 
     def _keep(self, key: bytes, value: T, ttl_s: float | None) -> T:
@@ -135,8 +139,7 @@ class Cache:
             self._give_up(error)
 
     def _open(self) -> sqlite3.Connection:
-        """A connection does not survive a fork: each process has its own."""
-        if self._connection is None or self._pid != os.getpid():
+        if self._connection is None:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             connection = sqlite3.connect(
                 self.directory / "cache.sqlite", timeout=5.0, isolation_level=None, check_same_thread=False
@@ -144,19 +147,24 @@ class Cache:
             connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = off")  # After a crash of the machine it may be thrown away.
             connection.executescript(_SCHEMA)
-            self._connection, self._pid = connection, os.getpid()
+            self._connection = connection
         return self._connection
 
     def _give_up(self, error: Exception) -> None:
         self._complain(f"the cache in {self.directory} can't be used, and its answers are fetched anew: {error}")
-        with contextlib.suppress(sqlite3.Error):
-            if self._connection is not None:
-                self._connection.close()
-        self._connection = None
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-            for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):  # It is broken: the next is new.
+        self.close()
+        if (
+            type(error) is sqlite3.DatabaseError
+        ):  # All else has a class of its own: the file is broken, the next is new.
+            for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
                 with contextlib.suppress(OSError):
                     (self.directory / name).unlink()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        with contextlib.suppress(sqlite3.Error):
+            if connection is not None:
+                connection.close()
 
     def _complain(self, words: str) -> None:
         if not self._complained:
@@ -170,6 +178,16 @@ class Cache:
             yield flight
         finally:
             flight.close()
+
+
+def _close_all() -> None:
+    """SQLite's locks belong to a process, and a copy of a connection does not know that it has none: none is copied."""
+    for cache in list(_caches):
+        cache.close()
+
+
+_caches: weakref.WeakSet[Cache] = weakref.WeakSet()
+os.register_at_fork(before=_close_all)
 
 
 class _Flight:
