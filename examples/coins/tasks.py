@@ -61,7 +61,7 @@ def collect(intake: Intake) -> None:
         ctx.spawn(search.using(source=source).job(intake, site))
 
 
-@app.task(max_attempts=12, max_losses=None, backoff=[0.5, 1, 2], timeout="5s", memory="256MB")
+@app.task(max_attempts=12, max_losses=None, backoff=[0.5, 1, 2], timeout="8s", memory="256MB")
 def search(intake: Intake, site: str) -> dict[str, int]:
     """Every price that one site has for a coin, page by page."""
     ctx = outlive.current()

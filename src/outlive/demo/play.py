@@ -29,8 +29,8 @@ COINS = 28
 QUICK_COINS = 8
 PATIENCE_S = 110.0
 LOOK_S = 0.2
-KILL_AT = 0.3
-"""What part of the jobs is done when a worker is killed."""
+KILL_AT, KILL_AT_LAST = 0.3, 0.6
+"""What part of the jobs is done when a worker with several is killed, and when one with a single job will do."""
 
 WEAK = "dealer"
 """The site that is down for a while."""
@@ -169,8 +169,8 @@ class Stage:
         """SIGKILL the first worker while it has jobs, start another as systemd would, and see when that is noticed."""
         if self.loss is None:
             victim = self._workers[0]
-            row = seen.worker(victim.pid)
-            if row is None or not row["running"] or seen.settled() < KILL_AT * self._total:
+            row, part = seen.worker(victim.pid), seen.settled() / self._total
+            if row is None or part < KILL_AT or row["running"] < (2 if part < KILL_AT_LAST else 1):
                 return
             [(now,)] = self.connection.execute("select clock_timestamp()").fetchall()
             self._orphans = kernel.descendants_of(victim.pid)

@@ -26,7 +26,6 @@ LINES = 10
 STEPS = 10
 SIDE_BY_SIDE = 120
 _WORKER_STYLES = {"active": "green", "dead": "bold red"}
-_BREAKERS = {"closed": "green", "open": "bold red", "half-open": "yellow"}
 
 
 class Audience(Protocol):
@@ -157,7 +156,9 @@ def breaker(name: str, *, opened: bool) -> Text:
 
 
 def killing(pid: int, jobs: int) -> Text:
-    return Text(f"kill -9 {pid}", style="bold red").append(f": a worker with {jobs} running jobs", style="not bold")
+    return Text(f"kill -9 {pid}", style="bold red").append(
+        f": a worker, and {jobs} of its jobs were running", style="not bold"
+    )
 
 
 def evidence(connection: db.Connection) -> None:
@@ -190,7 +191,7 @@ def _said(name: str, value: Any) -> object:
             return ", ".join(f"{one['task'].rpartition('.')[2]} {one['source']} ({_cause(one)})" for one in value)
         case "workers_lost":
             return ", ".join(
-                f"1 with {one['jobs']} jobs, noticed after {one['noticed_s']} s, replaced after {one['replaced_s']} s"
+                f"1 with {one['jobs']} running, noticed in {one['noticed_s']} s, replaced in {one['replaced_s']} s"
                 for one in value
             )
         case "breaker":
