@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from outlive import db, store
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
 from outlive.states import Outcome, State
+from tests.spans import within_bounds
 from tests.store.acting import assert_sound, clear
 from tests.store.making import (
     NOON,
@@ -121,15 +122,6 @@ def test_whoever_gets_no_token_is_told_when_there_will_be_one(connection: db.Con
     assert health(connection)["tokens"] == 0
 
 
-def grants_within_bounds(taken: Sequence[tuple[float, int]], *, rate: float, burst: int) -> None:
-    """No span has more than its share; what was taken is given with its moment. Moments are microseconds in the end."""
-    for first, (begin_s, _) in enumerate(taken):
-        given = 0
-        for end_s, tokens in taken[first:]:
-            given += tokens
-            assert given <= burst + rate / 60 * (end_s - begin_s + 2e-6 * given) + 1e-6
-
-
 @st.composite
 def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
     """How long after the one before, in milliseconds, and how many jobs are wanted; 0 is a request from inside. A
@@ -155,7 +147,7 @@ def test_in_no_span_of_time_more_is_taken_than_burst_and_rate_allow(connection: 
             assert got <= max(1, wanted)
             most_given += got
             taken.append((at_ms / 1000, got))
-        grants_within_bounds(sorted(taken), rate=rate, burst=burst)
+        within_bounds(taken, rate_per_s=rate / 60, burst=burst)
         assert most_given >= 1
 
     play()

@@ -117,6 +117,10 @@ class Context:
             return isinstance(error, Retry)
         return not isinstance(error, self._policy.fail_on) or isinstance(error, self._policy.retry_on)
 
+    def praise_source(self) -> None:
+        """The attempt ends well, and so has its call; whoever makes requests has said of each how it went."""
+        self.source_ok = None if self._paid else True
+
     def blame_source(self, error: BaseException) -> None:
         """The attempt ends with this error: its source's fault, unless that was counted when it was raised."""
         counted = self.counted is not None and self.counted in (error, error.__cause__, error.__context__)

@@ -206,7 +206,7 @@ def _ended(
             raise wire.NotJson(f"the result has {len(result):,} bytes, over the limit of {run.max_result_bytes:,}")
     except BaseException as error:
         return Outcome.FAILED, None, _words(error), None, True, None
-    me.source_ok = True
+    me.praise_source()
     return Outcome.SUCCEEDED, None if result == b"null" else result, None, None, False, None
 
 

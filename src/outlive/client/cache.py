@@ -153,9 +153,7 @@ class Cache:
     def _give_up(self, error: Exception) -> None:
         self._complain(f"the cache in {self.directory} can't be used, and its answers are fetched anew: {error}")
         self.close()
-        if (
-            type(error) is sqlite3.DatabaseError
-        ):  # All else has a class of its own: the file is broken, the next is new.
+        if type(error) is sqlite3.DatabaseError:  # The file is broken (all else is a subclass): the next is new.
             for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
                 with contextlib.suppress(OSError):
                     (self.directory / name).unlink()

@@ -192,6 +192,7 @@ def died(
         cpu_s=cpu_s,
         output=output,
         stack=stack,
+        source_ok=False if outcome is Outcome.TIMED_OUT else None,
     )
 
 

@@ -53,7 +53,7 @@ class Service:
         self.supervisor, self.url = supervisor, url
         self.calls: asyncio.Queue[tuple[Child, Call] | None] = asyncio.Queue()
         self.progress: list[Progress] = []
-        self.last_words: list[tuple[Ended, str]] = []
+        self.last_words: list[Ended] = []
         """Ends of attempts whose progress is not written yet: a checkpoint comes before the next attempt."""
         self.unsettled: list[Ended] = []
         """Attempts that have ended, or said they would, in a transaction of their own."""
@@ -182,14 +182,14 @@ class Service:
         except psycopg.DataError as error:
             _log.error("progress that can't be written is left out: %s", error)
         del self.progress[: len(said)], self.last_words[: len(ends)]
-        for end, source in ends:
-            self.supervisor.turns.end(end, source)
+        for end in ends:
+            self.supervisor.turns.end(end)
 
-    def end_after_progress(self, end: Ended, source: str) -> bool:
+    def end_after_progress(self, end: Ended) -> bool:
         """Keep an attempt's end until what it said before is written; False if there is nothing to wait for."""
         if all(progress.token != end.token for progress in self.progress):
             return False
-        self.last_words.append((end, source))
+        self.last_words.append(end)
         self.calls.put_nowait(None)
         return True
 
@@ -237,6 +237,7 @@ class Service:
         """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""
         me = self.supervisor
         await self._write_progress()
+        await self.run(store.count_outcomes(me.turns.outcomes))
         ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
         known = {end.token for end in ends}
         for job in await self.run(store.adopt(me.id)):

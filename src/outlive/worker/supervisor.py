@@ -232,10 +232,11 @@ class Supervisor:
                     self.service.killed[end.token] = job.id
             case _:
                 _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
+        self.turns.hear(end, job.source)
         if completing:
             self.service.unsettled.append(end)
-        elif not self.service.end_after_progress(end, job.source):
-            self.turns.end(end, job.source)
+        elif not self.service.end_after_progress(end):
+            self.turns.end(end)
 
     def called(self, child: Child, call: Call) -> None:
         self.service.calls.put_nowait((child, call))

@@ -60,11 +60,14 @@ class Turns:
         self._reconciled_at = time.monotonic()
         self._connection: db.AsyncConnection | None = None
 
-    def end(self, end: Ended, source: str = "") -> None:
+    def end(self, end: Ended) -> None:
         self.ended.append(end)
+        self.wake.set()
+
+    def hear(self, end: Ended, source: str) -> None:
+        """What the end of an attempt says about its source, however it is ended."""
         if source and end.source_ok is not None:
             self.outcomes.append((source, end.token, end.source_ok))
-        self.wake.set()
 
     def notify(self) -> None:
         """Somebody has put something into the queue."""
@@ -110,7 +113,7 @@ class Turns:
             self.leases.pop(end.token, None)
         for token in turn.stale:
             _log.warning("attempt %d was not ours any more: nothing of it was written", token)
-        self.lanes.claimed(offered, turn.claimed)
+        self.lanes.claimed(offered, turn.claimed, limit)
         await self._begin(connection, turn.claimed, crew, started)
 
     async def _claim_sourced(self, connection: db.AsyncConnection, crew: Crew, offered: list[Lane], limit: int) -> None:
@@ -120,11 +123,14 @@ class Turns:
         statement = store.claim_sourced(self.worker, offered, limit=limit, lease_s=self.config.lease_s)
         admitted = await db.arun(connection, statement)
         self.lanes.wait(admitted.waits_s, time.monotonic())
-        self.lanes.claimed(offered, admitted.claimed)
+        self.lanes.claimed(offered, admitted.claimed, limit)
         await self._begin(connection, admitted.claimed, crew, started)
 
     async def _complete(self, connection: db.AsyncConnection) -> None:
-        """End those that have found something or ask for more jobs, each with that; and tell sources how it went."""
+        """Tell sources how it went, while a probe is still known as such; end those that bring something, with that."""
+        if self.outcomes:
+            outcomes, self.outcomes = self.outcomes, []
+            await db.arun(connection, store.count_outcomes(outcomes))
         for end in [end for end in self.ended if brings(end)]:
             self._unsure = True
             try:
@@ -142,9 +148,6 @@ class Turns:
             if not any(one.token == end.token for one in self.ended):
                 self.leases.pop(end.token, None)
             self._unsure = False
-        if self.outcomes:
-            outcomes, self.outcomes = self.outcomes, []
-            await db.arun(connection, store.count_outcomes(outcomes))
 
     async def _begin(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew, since: float) -> None:
         """Hand over what was claimed, with what earlier attempts have left, and without known killers."""
@@ -202,14 +205,13 @@ class Turns:
         limit = min(MAX_CLAIM, sum(room.values()))
         if limit < 1:
             return [], 0
-        lanes = self.lanes.offer(limit, lambda task: room.get(task, 0) > 0, time.monotonic())
-        return [lane for lane in lanes if not lane.source], limit
+        return self.lanes.offer(limit, lambda key: not key[1] and room.get(key[2], 0) > 0), limit
 
     def _for_free_slots(self, crew: Crew, free: int) -> tuple[list[Lane], int]:
         """Whoever's turn it is decides: fresh jobs, one for each slot, or jobs of one warm task, with some ahead."""
-        lanes = self.lanes.offer(free, lambda task: task in crew.tasks, time.monotonic())
+        lanes = self.lanes.offer(free, lambda key: key[2] in crew.tasks, time.monotonic())
         if lanes and lanes[0].source:
-            return [lane for lane in lanes if lane.source], free
+            return [lane for lane in lanes if lane.source and lane.priority == lanes[0].priority], free
         lanes = [lane for lane in lanes if not lane.source]
         ahead = crew.ahead(lanes[0].task) if lanes else 1
         if ahead <= 1:
