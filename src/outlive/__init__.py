@@ -3,6 +3,7 @@
 from outlive.child.context import Context, NoJob, current
 from outlive.client.app import App
 from outlive.client.job import Job
+from outlive.client.records import dedupe_key
 from outlive.client.source import Source
 from outlive.client.task import Task
 from outlive.errors import (
@@ -17,9 +18,12 @@ from outlive.errors import (
     OutliveError,
     Retry,
     SchemaMismatch,
+    SourceBusy,
+    SourcePaused,
     StaleAttempt,
     Stopped,
 )
+from outlive.model import Record
 from outlive.states import Outcome, State
 
 __version__ = "0.1.0"
@@ -39,12 +43,16 @@ __all__ = [
     "NoJob",
     "Outcome",
     "OutliveError",
+    "Record",
     "Retry",
     "SchemaMismatch",
     "Source",
+    "SourceBusy",
+    "SourcePaused",
     "StaleAttempt",
     "State",
     "Stopped",
     "Task",
     "current",
+    "dedupe_key",
 ]

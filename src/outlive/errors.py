@@ -88,5 +88,17 @@ class Cancel(OutliveError):
     """Raised by a job: I am not needed any more."""
 
 
+class SourcePaused(OutliveError):
+    """A source's breaker is open, or somebody has paused it. A job that lets this pass goes back, until then."""
+
+    def __init__(self, message: str, after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+class SourceBusy(OutliveError):
+    """A source had no token within the time that the caller wanted to wait."""
+
+
 class Stopped(BaseException):
     """Raised inside a job when its worker tells it to stop, so that `finally` runs. Not an Exception: let it pass."""

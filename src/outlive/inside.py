@@ -1,6 +1,6 @@
 """Whether this process runs a job: if so, here is its way out, which the client takes instead of a connection.
 
-The child sets `gateway`; nothing else writes it.
+The child sets `gateway` and `job`; nothing else writes them.
 """
 
 from __future__ import annotations
@@ -14,4 +14,19 @@ class Gateway(Protocol):
     def call(self, verb: str, body: bytes) -> bytes: ...
 
 
+class Inside(Protocol):
+    """What the client must know of the job that it runs in."""
+
+    token: int
+    counted: BaseException | None
+    """The exception that was counted for a source already."""
+
+    def pays_for(self, source: str) -> bool:
+        """Whether the token that the job was claimed with pays for this request; it does so once."""
+
+    def blames_source(self, error: BaseException) -> bool:
+        """Whether its task holds that such an error is the source's fault."""
+
+
 gateway: Gateway | None = None
+job: Inside | None = None

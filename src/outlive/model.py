@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -97,6 +98,10 @@ class Ended(msgspec.Struct, frozen=True):
     result: bytes | None = None
     final: bool = False
     after_s: float | None = None
+    source_ok: bool | None = None
+    """What this says about its source; None if nothing."""
+    records: bytes | None = None
+    spawns: bytes | None = None
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -104,6 +109,46 @@ class Turn(msgspec.Struct, frozen=True):
 
     claimed: list[Claimed]
     stale: list[int]
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """What the sources that were asked gave: jobs to run, and of those that gave none when to ask again."""
+
+    claimed: list[Claimed]
+    waits_s: dict[str, float]
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What a source says to one request: go, or how long to wait, and whether that is for its breaker."""
+
+    granted: bool
+    wait_s: float
+    open: bool
+    slot: int | None
+
+
+class SourceLimits(msgspec.Struct, frozen=True):
+    """The row of `sources` that a declaration becomes."""
+
+    name: str
+    rate_limit_per_minute: float | None = None
+    burst: int = 1
+    max_concurrency: int | None = None
+    breaker_failures: int = 5
+    breaker_pause_s: float = 300.0
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Something that a job has found."""
+
+    scope: str
+    source: str
+    dedupe_key: str
+    data: Any
+    strength: float
+    job_id: UUID
+    created_at: datetime
+    updated_at: datetime
 
 
 class Attempt(msgspec.Struct, frozen=True):

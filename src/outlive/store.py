@@ -16,7 +16,22 @@ import msgspec
 
 from outlive import sql
 from outlive.errors import BadArguments
-from outlive.model import Attempt, Change, Claimed, Dead, Ended, JobRequest, Lane, LaneState, Lost, Turn
+from outlive.model import (
+    Admitted,
+    Attempt,
+    Change,
+    Claimed,
+    Dead,
+    Ended,
+    Grant,
+    JobRequest,
+    Lane,
+    LaneState,
+    Lost,
+    Record,
+    SourceLimits,
+    Turn,
+)
 from outlive.policy import Limits
 from outlive.statement import (
     BIGINTS,
@@ -141,7 +156,12 @@ def _attempt(row: Sequence[Any]) -> Attempt:
     return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
 
 
-ASKED_FROM_JOBS = frozenset({"enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"})
+ASKED_FROM_JOBS = frozenset(
+    {
+        *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"),
+        *("ask_source", "count_outcomes", "records"),
+    }
+)
 
 
 def asked(name: str, parameters: Sequence[object]) -> Statement[tuple[Sequence[str], list[Row]]]:
@@ -197,6 +217,36 @@ def _turn(_: Sequence[str], rows: list[Row]) -> Turn:
         [Claimed(*row) for row in rows if row[1] is not None],
         [row[0] for row in rows if row[1] is None],
     )
+
+
+def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
+    """Claim at most `limit` jobs from lanes that have a source, as far as these admit them."""
+
+    def decode(_: Sequence[str], rows: list[Row]) -> Admitted:
+        claimed = [Claimed(*row[:13]) for row in rows if row[1] is not None]
+        return Admitted(claimed, {row[4]: row[13] for row in rows if row[1] is None})
+
+    return _statement(
+        "claim_sourced",
+        decode,
+        worker=worker,
+        queues=column(TEXTS, (lane.queue for lane in lanes)),
+        sources=column(TEXTS, (lane.source for lane in lanes)),
+        tasks=column(TEXTS, (lane.task for lane in lanes)),
+        priorities=column(SMALLINTS, (lane.priority for lane in lanes)),
+        limit=limit,
+        lease_s=lease_s,
+    )
+
+
+def complete(worker: UUID, end: Ended) -> Statement[None]:
+    """End an attempt as succeeded together with what it has found and what it asks for next."""
+    texts = {
+        name: None if data is None else data.decode()
+        for name, data in (("result", end.result), ("records", end.records), ("spawns", end.spawns))
+    }
+    evidence = {"peak_memory_bytes": end.peak_memory_bytes, "cpu_s": end.cpu_s, "output": end.output}
+    return _statement("complete", _none, token=end.token, worker=worker, **texts, **evidence)
 
 
 def claim_suspect(
@@ -272,6 +322,36 @@ def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statemen
         tasks=column(TEXTS, tasks),
         queues=None if queues is None else column(TEXTS, queues),
     )
+
+
+def register_sources(sources: Iterable[SourceLimits]) -> Statement[None]:
+    return _statement("register_sources", _none, sources=msgspec.json.encode(list(sources)).decode())
+
+
+def spread_limits(tasks: Iterable[str]) -> Statement[None]:
+    return _statement("spread_limits", _none, tasks=column(TEXTS, tasks))
+
+
+def ask_source(source: str, token: int | None) -> Statement[Grant]:
+    return _statement("ask_source", lambda _, rows: Grant(*rows[0]), source=source, token=token)
+
+
+def count_outcomes(
+    outcomes: Sequence[tuple[str, int | None, bool | None]], slots: Iterable[int] = ()
+) -> Statement[None]:
+    """How calls of sources went: the source, whose attempt, and whether well; None gives back a slot and no more."""
+    return _statement(
+        "count_outcomes",
+        _none,
+        sources=column(TEXTS, (source for source, _, _ in outcomes)),
+        tokens=column(BIGINTS, (token for _, token, _ in outcomes)),
+        oks=column(BOOLEANS, (ok for _, _, ok in outcomes)),
+        slots=column(BIGINTS, slots),
+    )
+
+
+def breakers() -> Statement[Table]:
+    return _statement("breakers", _table)
 
 
 def sleep(worker: UUID) -> Statement[None]:
@@ -418,6 +498,24 @@ def pause_queue(name: str) -> Statement[None]:
     return _statement("pause_queue", _none, name=name)
 
 
+def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]:
+    """False: there is no such source."""
+    return _statement(
+        "set_source",
+        lambda _, rows: bool(rows),
+        name=name,
+        values=msgspec.json.encode({f"set_{key}": value for key, value in values.items()}).decode(),
+    )
+
+
+def pause_source(name: str) -> Statement[bool]:
+    return _statement("pause_source", lambda _, rows: bool(rows), name=name)
+
+
+def resume_source(name: str) -> Statement[bool]:
+    return _statement("resume_source", lambda _, rows: bool(rows), name=name)
+
+
 def resume_queue(name: str) -> Statement[bool]:
     """False: it was not paused."""
     return _statement("resume_queue", lambda _, rows: bool(rows), name=name)
@@ -485,6 +583,17 @@ def stuck(*, limit: int = 100) -> Statement[Table]:
 
 def queues() -> Statement[Table]:
     return _statement("queues", _table)
+
+
+def sources(*, limit: int = 1000) -> Statement[Table]:
+    return _statement("sources", _table, limit=limit)
+
+
+def records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
+    def decode(_: Sequence[str], rows: list[Row]) -> list[Record]:
+        return [Record(*(*row[:3], msgspec.json.decode(row[3]), *row[4:])) for row in rows]
+
+    return _statement("records", decode, scope=scope, source=source, limit=limit)
 
 
 def stats() -> Statement[Table]:

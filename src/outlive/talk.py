@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from outlive.model import SourceLimits
 from outlive.policy import Limits
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -37,6 +38,7 @@ class Run(Said, frozen=True, tag=1):
     last: bool
     max_result_bytes: int
     checkpoint: bytes | None = None
+    source: str = ""
 
 
 class Stopping(Said, frozen=True, tag=2):
@@ -67,6 +69,9 @@ class Done(Said, frozen=True, tag=4):
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
     marked: bool = False
+    source_ok: bool | None = None
+    records: bytes | None = None
+    spawns: bytes | None = None
 
 
 class Call(Said, frozen=True, tag=5):
@@ -119,6 +124,7 @@ class Ready(Said, frozen=True, tag=9):
     """The app is imported. `threads` names what a fork would leave behind."""
 
     tasks: list[TaskFacts]
+    sources: list[SourceLimits]
     threads: list[str]
 
 

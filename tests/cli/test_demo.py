@@ -28,25 +28,31 @@ def processes_in(home: Path) -> list[str]:
 
 def test_the_demo_is_right_and_leaves_nothing_behind() -> None:
     before = homes()
-    summary = ended(Cli(None).process("demo", "--json")).json
-    assert summary["right"] is True
-    assert (summary["acknowledged"], summary["succeeded"], summary["failed"]) == (40, 37, 1)
-    killers = {killer["task"]: killer for killer in summary["quarantined"]}
-    assert killers.keys() == {"outlive.demo.jobs.parse", "outlive.demo.jobs.unpack"}
-    assert killers["outlive.demo.jobs.parse"]["signal"] == "SIGSEGV"
-    assert "in parse" in killers["outlive.demo.jobs.parse"]["stack"]
-    assert killers["outlive.demo.jobs.unpack"]["peak_memory_bytes"] > 96_000_000
-    assert "bomb.zip" in killers["outlive.demo.jobs.unpack"]["output"]
-    assert (summary["retried"], summary["finished_twice"]) == (8, 0)
+    summary = ended(Cli(None).process("demo", "--quick", "--json"), within_s=110).json
+    assert (summary["right"], summary["wrong"]) == (True, [])
+    assert (summary["acknowledged"], summary["spawned"], summary["finished"], summary["failed"]) == (8, 46, 52, 0)
+    killers = {killer["source"]: killer for killer in summary["quarantined"]}
+    assert killers.keys() == {"shop", "auction"}
+    assert killers["shop"]["signal"] == "SIGSEGV"
+    assert "in _decode" in killers["shop"]["stack"]
+    assert killers["auction"]["peak_memory_bytes"] > 256_000_000
+    assert "album: copy" in killers["auction"]["output"]
+    [lost] = summary["workers_lost"]
+    assert lost["jobs"] > 0
+    assert 0 < lost["noticed_s"] < 20
+    assert 0 < lost["replaced_s"] < 60
+    assert summary["breaker"]["opened"] == summary["breaker"]["closed"] > 0
+    assert (summary["valuations"], summary["finished_twice"]) == (8, 0)
+    assert summary["records_written"] > summary["duplicates_refused"] > 0
     assert homes() <= before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_leaves_nothing_behind(number: signal.Signals) -> None:
     before = homes()
-    demo = Cli(None).process("demo", PYTHONUNBUFFERED="1")
+    demo = Cli(None).process("demo", "--quick", PYTHONUNBUFFERED="1")
     assert demo.stdout is not None
-    assert next(line for line in demo.stdout if "are enqueued" in line)
+    assert next(line for line in demo.stdout if "coins come in" in line)
     [home] = homes() - before
     assert len(processes_in(home)) > 2
     demo.send_signal(number)

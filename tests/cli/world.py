@@ -57,8 +57,8 @@ class Cli:
         )
 
 
-def ended(process: "subprocess.Popen[str]") -> Ran:
-    out, err = process.communicate(timeout=60)
+def ended(process: "subprocess.Popen[str]", *, within_s: float = 60) -> Ran:
+    out, err = process.communicate(timeout=within_s)
     return Ran(process.returncode, out, err)
 
 

@@ -29,3 +29,8 @@ def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_pat
     assert checked.returncode == 0, checked.stderr
     listed = call(outlive, "jobs", "--json", OUTLIVE_DATABASE_URL=database_url)
     assert (listed.returncode, listed.stdout.strip()) == (0, "[]"), listed.stderr
+
+    # The demo is in the wheel, with the example that it runs; what that needs is an extra.
+    assert list((tmp_path / "venv").glob("lib/*/site-packages/outlive/examples/coins/tasks.py"))
+    played = call(outlive, "demo")
+    assert (played.returncode, "outlive[demo]" in played.stderr) == (2, True), played.stderr

@@ -132,16 +132,6 @@ def test_only_one_of_two_completions_commits(own: db.Connection, service: db.Con
     assert len(db.run(service, store.attempts(scene.job))) == 1
 
 
-def test_what_this_version_cannot_do_is_refused(own: db.Connection, service: db.Connection) -> None:
-    scene = bring(service, Place.RUNNING)
-    before = contents(service)
-    for name in ("records", "spawns"):
-        with pytest.raises(psycopg.Error, match="not supported") as raised:
-            own.execute(f"select outlive.complete(%s, %s, {name} => '[]')", [scene.token, ANNA])
-        assert raised.value.sqlstate == "OL003"
-    assert contents(service) == before
-
-
 def test_an_open_completion_blocks_neither_renewals_nor_the_reaper(own: db.Connection, service: db.Connection) -> None:
     scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
     with own.transaction():

@@ -249,9 +249,11 @@ def test_the_lanes_of_a_disabled_or_paused_source_are_left_out(connection: db.Co
     set_now(connection)
     for source in ("disabled", "paused", "open", "unknown", ""):
         make(connection, source=source)
+    connection.execute("delete from outlive.sources where name = 'unknown'")
+    db.run(connection, store.pause_source("disabled"))
+    connection.execute("update outlive.sources set paused_until = outlive.now() where name = 'open'")
     connection.execute(
-        "insert into outlive.sources (name, enabled, paused_until) values"
-        " ('disabled', false, null), ('paused', true, outlive.now() + interval '5 min'), ('open', true, outlive.now())"
+        "update outlive.sources set paused_until = outlive.now() + interval '5 min' where name = 'paused'"
     )
     assert {one.source for one in found(connection)} == {"", "open", "unknown"}
     set_now(connection, later_s=300)
@@ -262,9 +264,7 @@ def test_a_suspect_of_a_closed_source_is_not_claimed_either(connection: db.Conne
     set_now(connection)
     suspect = make(connection, source="shop", options=b'{"max_losses": 2}')
     claim(connection, [lane(source="shop")], lease_s=1)
-    connection.execute(
-        "insert into outlive.sources (name, paused_until) values ('shop', outlive.now() + interval '5 min')"
-    )
+    connection.execute("update outlive.sources set paused_until = outlive.now() + interval '5 min'")
     set_now(connection, later_s=2)
     assert [one.id for one in db.run(connection, store.expire())] == [suspect]
     assert db.run(connection, store.claim_suspect(WORKER, tasks=["work"])) == []

@@ -1,10 +1,11 @@
 """Who may do what: each role can do its work, and is refused everything else."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import errors, sql
@@ -12,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from outlive import App, db, migrate, store
 from outlive.db import Statement
-from outlive.model import Ended
+from outlive.model import Ended, SourceLimits
 from outlive.sql import statements
 from outlive.states import Outcome, State
 from outlive.talk import Progress
@@ -36,6 +37,8 @@ TABLES = {
     "tasks": "name",
     "queues": "name",
     "sources": "name",
+    "requests": "source",
+    "records": "scope",
     "progress": "job_id",
 }
 """Each with one of its columns."""
@@ -69,6 +72,16 @@ CALLS = {
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
     "replace": f"select outlive.replace('{NOBODY}')",
     "complete": f"select outlive.complete(0, '{NOBODY}')",
+    "keep_records": "select outlive.keep_records(r, '[]') from outlive.running r where false",
+    "know_source": "select outlive.know_source('shop')",
+    "know_sources": "select outlive.know_sources('{shop}', '{work}')",
+    "admits": "select outlive.admits(s, null) from outlive.sources s where false",
+    "admits_one": "select outlive.admits_one('shop')",
+    "full_by": "select outlive.full_by(60, 1)",
+    "spend": "select outlive.spend(s, 1, null) from outlive.sources s where false",
+    "claim_sourced": f"select outlive.claim_sourced('{NOBODY}', '{{}}', '{{}}', '{{}}', '{{}}', 1, 1)",
+    "ask_source": "select outlive.ask_source('shop', null)",
+    "count_outcomes": "select outlive.count_outcomes('{shop}', '{1}', '{true}')",
 }
 CHANGES = (
     "create table outlive.mine (id int)",
@@ -209,6 +222,26 @@ def session(connection: db.Connection, url: str, role: str) -> Iterator[db.Conne
         yield theirs
 
 
+def call_a_source(run: Callable[[Statement[Any]], Any]) -> None:
+    """What a worker does with a source, from its declaration to what its job has found."""
+    other = new_worker()
+    run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5, max_concurrency=5)]))
+    (
+        run(store.spread_limits(["work"])),
+        run(store.set_source("shop", {"burst": 3})),
+        run(store.pause_source("shop")),
+        run(store.resume_source("shop")),
+    )
+    run(store.enqueue([request(source="shop")], max_args_bytes=100))
+    ((claimed,), _) = msgspec.structs.astuple(run(store.claim_sourced(other, [lane(source="shop")], limit=1)))
+    assert run(store.ask_source("shop", claimed.token)).granted
+    run(store.count_outcomes([("shop", claimed.token, False)])), run(store.breakers()), run(store.sources(limit=10))
+    found = b'[{"scope": "s", "key": "k", "data": 1, "strength": 1}]'
+    asked = msgspec.json.encode([{"id": new_worker(), "task": "next", "args": {}, "source": "bank"}])
+    run(store.complete(other, Ended(claimed.token, Outcome.SUCCEEDED, records=found, spawns=asked)))
+    assert len(run(store.records(limit=10))) == 1
+
+
 def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection, database_url: str) -> None:
     done = set[str]()
     with session(connection, database_url, "outlive_worker") as worker:
@@ -241,22 +274,16 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         assert len(run(store.bury({WORKER: 7}))) == 1
         assert len(run(store.reap())) == 1
         run(store.register_worker(new_worker(), **said, formerly=WORKER)), run(store.stop_worker(WORKER))
+        call_a_source(run)
         ids = [one.id for one in batch]
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
         run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.attempts(ids[0]))
-        (
-            run(store.list_jobs()),
-            run(store.killers()),
-            run(store.killers_among(ids)),
-            run(store.stuck()),
-            run(store.queues()),
-            run(store.stats()),
-        )
+        run(store.list_jobs()), run(store.killers()), run(store.killers_among(ids)), run(store.stuck())
+        run(store.queues()), run(store.stats())
         run(store.health()), run(store.task_names()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
-        run(store.prune_crashes(keep_s=0))
-        run(store.prune_jobs(ids))
+        run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
         migrate.check(worker)
     assert done == statements().keys()
 
@@ -274,7 +301,7 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
         try:
             first = task.using(dedupe_key="key").enqueue()
             second = task.using(dedupe_key="key", on_conflict="replace").enqueue()
-            many = app.enqueue_many([task.job() for _ in range(3)])
+            many = app.enqueue_many([task.using(source=f"shop-{n}").job() for n in range(3)])
         finally:
             app.connections.close()
     assert [state(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 4
@@ -297,7 +324,7 @@ def test_a_viewer_sees_through_the_views_what_it_may_not_touch(connection: db.Co
     with session(connection, database_url, "outlive_viewer") as viewer:
         seen = viewer.execute("select id, status from outlive.job_states").fetchall()
         with pytest.raises(errors.InsufficientPrivilege):
-            viewer.execute("update outlive.source_health set enabled = false")
+            viewer.execute("update outlive.worker_states set state = 'dead'")
     assert seen == [(job, "running")]
 
 

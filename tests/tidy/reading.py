@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "outlive"
+EXAMPLES = ROOT / "examples"
 
 
 def modules(folder: Path = SOURCE) -> list[Path]:
@@ -25,7 +26,7 @@ def shown(path: Path, line: int | None = None) -> str:
 
 def texts() -> Iterator[Path]:
     """Every file that people write."""
-    for folder in ("src", "tests", "docs", ".ci"):
+    for folder in ("src", "tests", "docs", "examples", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path

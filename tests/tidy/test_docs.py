@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from outlive import config
-from tests.tidy.reading import ROOT, shown
+from tests.tidy.reading import EXAMPLES, ROOT, shown
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(EXAMPLES.rglob("*.md"))]
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
-FILE = re.compile(r"`((?:src|tests|docs)/[a-z0-9_./-]+)`")
+FILE = re.compile(r"`((?:src|tests|docs|examples)/[a-z0-9_./-]+)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)

@@ -20,6 +20,8 @@ class App(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, Any]: ...
+    @property
+    def sources(self) -> Mapping[str, Any]: ...
 
 
 def import_app(target: str) -> App:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from outlive import wire
-from outlive.errors import OutliveError
+import msgspec
+
+from outlive import inside, wire
+from outlive.errors import BadArguments, OutliveError, Retry
+from outlive.model import JobRequest
+from outlive.policy import Policy
 from outlive.talk import Completing, Progress
 
 if TYPE_CHECKING:
@@ -16,6 +20,14 @@ if TYPE_CHECKING:
     from outlive.child.channel import Channel
 
 MAX_WORDS_CHARS = 2000
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+
+
+class Spawned(Protocol):
+    """What `task.job(…)` gives."""
+
+    @property
+    def request(self) -> JobRequest: ...
 
 
 class NoJob(OutliveError):
@@ -31,7 +43,17 @@ class Context:
     token: int
     worker: str
     last_checkpoint: object
+    source: str
+    _policy: Policy
     _channel: Channel
+    counted: BaseException | None = None
+    """The exception that a source was blamed for already."""
+    source_ok: bool | None = None
+    """What the end of this attempt says about its source; None if nothing."""
+    _records: list[object] = field(default_factory=list)
+    _spawns: list[JobRequest] = field(default_factory=list)
+    _record_bytes: int = 0
+    _paid: bool = False
 
     @property
     def job_id(self) -> UUID:
@@ -56,11 +78,61 @@ class Context:
         self.last_checkpoint = data
         self._channel.send(Progress(self.token, None, None, None, encoded))
 
+    def record(self, scope: str, key: str, data: object, *, strength: float = 1.0) -> None:
+        """Keep a finding under its key, if there is none as strong; written together with the job's success."""
+        for name, text in (("scope", scope), ("key", key)):
+            if not isinstance(text, str) or not 0 < len(text) <= 1000:
+                raise BadArguments(f"the {name} of a record is {text!r:.100}: it must be text of 1 to 1000 characters")
+        found = {"scope": scope, "key": key, "data": data, "strength": float(strength)}
+        self._record_bytes += len(wire.encode(found, "the record"))
+        if self._record_bytes > MAX_RECORD_BYTES:
+            raise BadArguments(f"the records of one job have more than {MAX_RECORD_BYTES:,} bytes")
+        self._records.append(found)
+
+    def spawn(self, *jobs: Spawned) -> None:
+        """Enqueue these when this job succeeds, in the same transaction; not at all if it does not."""
+        self._spawns += [job.request for job in jobs]
+
+    def found(self) -> tuple[bytes | None, bytes | None]:
+        """Its records and what it spawns, as JSON."""
+        records = wire.encode(self._records) if self._records else None
+        spawns = [
+            {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
+            | {"args": msgspec.Raw(job.args)}
+            | ({"options": msgspec.Raw(job.options)} if job.options else {})
+            for job in self._spawns
+        ]
+        return records, msgspec.json.encode(spawns) if spawns else None
+
+    def pays_for(self, source: str) -> bool:
+        """The token that this job was claimed with pays for one request of its source."""
+        if source != self.source or self._paid:
+            return False
+        self._paid = True
+        return True
+
+    def blames_source(self, error: BaseException) -> bool:
+        """What its task would try again is the source's fault; what it fails on is its own."""
+        if not isinstance(error, Exception) or isinstance(error, OutliveError):
+            return isinstance(error, Retry)
+        return not isinstance(error, self._policy.fail_on) or isinstance(error, self._policy.retry_on)
+
+    def praise_source(self) -> None:
+        """The attempt ends well, and so has its call; whoever makes requests has said of each how it went."""
+        self.source_ok = None if self._paid else True
+
+    def blame_source(self, error: BaseException) -> None:
+        """The attempt ends with this error: its source's fault, unless that was counted when it was raised."""
+        counted = self.counted is not None and self.counted in (error, error.__cause__, error.__context__)
+        if not counted and self.blames_source(error):
+            self.source_ok = False
+
     def complete(self, connection: Connection[Any], result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: all commits together, or nothing."""
         encoded = wire.encode(result, "the result")
         self._channel.send(Completing(self.token))
-        connection.execute("select outlive.complete(%s, %s, %s)", (self.token, self.worker, encoded.decode()))
+        texts = [None if data is None else data.decode() for data in (encoded, *self.found())]
+        connection.execute("select outlive.complete(%s, %s, %s, %s, %s)", (self.token, self.worker, *texts))
 
 
 _current: Context | None = None
@@ -75,4 +147,4 @@ def current() -> Context:
 
 def enter(context: Context | None) -> None:
     global _current
-    _current = context
+    _current = inside.job = context

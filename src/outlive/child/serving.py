@@ -26,7 +26,7 @@ from outlive import inside, kernel, units, wire
 from outlive.child import context, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
-from outlive.errors import Cancel, ConfigError, Fail, Retry, Stopped
+from outlive.errors import Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.policy import Policy
 from outlive.states import Outcome
 from outlive.talk import MARK, Done, Run, frame
@@ -150,8 +150,11 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
     if task is None:
         return Done(run.token, Outcome.RELEASED, error=f"this worker has no task {run.task}", after_s=5.0)
     checkpoint = None if run.checkpoint is None else wire.decode(run.checkpoint)
-    context.enter(context.Context(run.job_id, run.attempt, run.token, channel.worker, checkpoint, channel))
-    end = _ended(task, run)
+    me = context.Context(
+        run.job_id, run.attempt, run.token, channel.worker, checkpoint, run.source, task.policy, channel
+    )
+    context.enter(me)
+    end = _ended(task, run, me)
     context.enter(None)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -160,10 +163,13 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
     if after.ru_maxrss > before.ru_maxrss and not run.last:
         kernel.forget_peak()
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output())
+    found = me.found() if end[0] is Outcome.SUCCEEDED else (None, None)
+    return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output(), me.source_ok, *found)
 
 
-def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str | None, bool, float | None]:
+def _ended(
+    task: Runnable, run: Run, me: context.Context
+) -> tuple[str, bytes | None, str | None, str | None, bool, float | None]:
     """outcome, result, error, stack, final, after_s."""
     try:
         positional, named = wire.unpack(wire.decode(run.args))
@@ -173,7 +179,10 @@ def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str
                 import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
                 value = asyncio.run(value)
+    except SourcePaused as error:
+        return Outcome.RELEASED, None, _words(error), None, False, error.after_s
     except Retry as error:
+        me.blame_source(error)
         try:
             after_s = None if error.after is None else units.seconds(error.after)
         except ConfigError as wrong:
@@ -188,6 +197,7 @@ def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str
     except MemoryError as error:
         return Outcome.OUT_OF_MEMORY, None, _words(error), _stack(error), False, None
     except BaseException as error:
+        me.blame_source(error)
         final = isinstance(error, task.policy.fail_on) and not isinstance(error, task.policy.retry_on)
         return Outcome.FAILED, None, _words(error), _stack(error), final, None
     try:
@@ -196,6 +206,7 @@ def _ended(task: Runnable, run: Run) -> tuple[str, bytes | None, str | None, str
             raise wire.NotJson(f"the result has {len(result):,} bytes, over the limit of {run.max_result_bytes:,}")
     except BaseException as error:
         return Outcome.FAILED, None, _words(error), None, True, None
+    me.praise_source()
     return Outcome.SUCCEEDED, None if result == b"null" else result, None, None, False, None
 
 

@@ -53,7 +53,7 @@ class Zygote:
         serving.get_ready(self.stack)
         gc.collect()
         gc.freeze()
-        self.say(Ready(facts_of(self.app), _threads()))
+        self.say(Ready(facts_of(self.app), [one.limits for one in self.app.sources.values()], _threads()))
 
     def run(self) -> None:
         poll = select.poll()

@@ -2,10 +2,22 @@
 
 import sys
 
-from outlive.cli import changing, doctor, enqueuing, extras, reading, reaping, schema, working
+from outlive.cli import calling, changing, doctor, enqueuing, extras, reading, reaping, schema, working
 from outlive.cli.common import app
 
-__all__ = ["app", "changing", "doctor", "enqueuing", "extras", "main", "reading", "reaping", "schema", "working"]
+__all__ = [
+    "app",
+    "calling",
+    "changing",
+    "doctor",
+    "enqueuing",
+    "extras",
+    "main",
+    "reading",
+    "reaping",
+    "schema",
+    "working",
+]
 
 
 def main() -> None:

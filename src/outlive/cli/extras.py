@@ -28,13 +28,15 @@ def root(
 
 @app.command()
 def demo(
-    json: Json = False, debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False
+    json: Json = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer coins: half a minute instead of one.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
-    """See jobs survive, on a Postgres of its own that leaves nothing behind."""
+    """See jobs survive for a minute, on a Postgres of its own that leaves nothing behind."""
     from outlive.demo import main
 
     with reported(debug=debug):
-        raise typer.Exit(main(json=json))
+        raise typer.Exit(main(json=json, quick=quick))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, 
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import policy, store
+from outlive import policy, store, units
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.client.task import BoundJob, Task
 from outlive.client.way import Way
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
-from outlive.model import JobRequest
+from outlive.model import JobRequest, Record, SourceLimits
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
 
+    from outlive.client.cache import Cache
     from outlive.client.connections import Connections
 
 P = ParamSpec("P")
@@ -97,12 +98,46 @@ class App:
 
         return register if function is None else register(function)
 
-    def source(self, name: str, *, rate_limit_per_minute: float | None = None) -> Source:
-        """Declare an outside service that jobs call."""
-        source = Source(policy.identifier("source", name), rate_limit_per_minute)
-        if self.sources.setdefault(name, source) != source:
+    def source(
+        self,
+        name: str,
+        *,
+        rate_limit_per_minute: float | None = None,
+        burst: int = 1,
+        max_concurrency: int | None = None,
+        breaker_failures: int = 5,
+        breaker_pause: policy.Duration = 300.0,
+    ) -> Source:
+        """Declare an outside service that jobs call. Workers write it down when they start; operators may overrule."""
+        limits = SourceLimits(
+            name=policy.identifier("source", name),
+            rate_limit_per_minute=None if rate_limit_per_minute is None else _rate(rate_limit_per_minute),
+            burst=policy.count("burst", burst),
+            max_concurrency=None if max_concurrency is None else policy.count("max_concurrency", max_concurrency),
+            breaker_failures=policy.count("breaker_failures", breaker_failures),
+            breaker_pause_s=units.seconds(breaker_pause),
+        )
+        source = self.sources.setdefault(name, Source(limits, self._way, lambda: self.cache))
+        if source.limits != limits:
             raise ConfigError(f"the source {name} is declared twice, and differently")
         return source
+
+    @functools.cached_property
+    def cache(self) -> Cache:
+        """What sources gave lately, on this machine."""
+        from outlive.client.cache import Cache
+
+        return Cache.of(self.config)
+
+    def records(self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000) -> list[Record]:
+        """What jobs have found, by scope and source."""
+        return self._way.run(store.records(scope=scope, source=source, limit=limit))
+
+    async def arecords(
+        self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000
+    ) -> list[Record]:
+        """The async twin of `records`."""
+        return await self._way.arun(store.records(scope=scope, source=source, limit=limit))
 
     def get_job(self, id: UUID) -> Job[Any]:
         """A handle on a job by its id."""
@@ -151,6 +186,12 @@ class App:
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing = {asked: other for answer in answers for asked, other in answer.items()}
         return [Job(existing.get(request.id, request.id), self._way) for request in requests]
+
+
+def _rate(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ConfigError(f"rate_limit_per_minute is {value!r}: it must be a number above zero")
+    return float(value)
 
 
 def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:

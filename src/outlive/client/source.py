@@ -1,16 +1,121 @@
 """A source: an outside service that jobs call, with limits that all workers share."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from outlive.policy import identifier
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from outlive import inside, store, units
+from outlive.errors import OutliveError, SourceBusy, SourcePaused
+from outlive.model import Grant, SourceLimits
+from outlive.policy import Duration, identifier
+from outlive.statement import Statement
+
+if TYPE_CHECKING:
+    from outlive.client.cache import Cache
+    from outlive.client.way import Way
+
+T = TypeVar("T")
+Parts = str | Sequence[object] | Mapping[str, object]
+ASK_AGAIN_S = 5.0
+"""A source may be paused while somebody waits for it: whoever waits longer than this looks again."""
 
 
-@dataclass(frozen=True, slots=True)
 class Source:
-    """A source as the app declares it. A job of a source is claimed only while the source is open."""
+    """A source as the app declares it. A job of a source is claimed only while the source admits it."""
 
-    name: str
-    rate_limit_per_minute: float | None = None
+    def __init__(self, limits: SourceLimits, way: Way, cache: Callable[[], Cache]) -> None:
+        self.name, self.limits = limits.name, limits
+        self._way, self._cache = way, cache
+
+    def __repr__(self) -> str:
+        return f"Source({self.name!r})"
+
+    def request(self, *, timeout: Duration | None = None) -> Request:
+        """One call of the source, `with` or `async with`: waits for a token, and counts how the call went.
+
+        Raises `SourcePaused` while the breaker is open (let it pass: the job goes back until it may be closed), and
+        `SourceBusy` when there is no token within `timeout`.
+        """
+        return Request(self.name, self._way, timeout)
+
+    @overload
+    def cached(self, parts: Parts, fn: Callable[[], Awaitable[T]], *, ttl: Duration | None = None) -> Awaitable[T]: ...
+    @overload
+    def cached(self, parts: Parts, fn: Callable[[], T], *, ttl: Duration | None = None) -> T: ...
+    def cached(self, parts: Parts, fn: Callable[[], Any], *, ttl: Duration | None = None) -> Any:
+        """What `fn` gives, or gave lately to anybody on this machine who asked with the same parts.
+
+        An async function gives an awaitable. Only one process calls `fn` at a time; the others wait for its answer.
+        """
+        from inspect import iscoroutinefunction
+
+        cache = self._cache()
+        ttl_s = None if ttl is None else units.seconds(ttl)
+        get = cache.aget if iscoroutinefunction(fn) else cache.get
+        return get(self.name, parts, fn, ttl_s=ttl_s)
+
+
+class Request:
+    """One request of a source, from asking for a token to saying how it went."""
+
+    def __init__(self, source: str, way: Way, timeout: Duration | None) -> None:
+        self.source, self.way = source, way
+        self.job = inside.job
+        self.token = None if self.job is None else self.job.token
+        self.until = None if timeout is None else time.monotonic() + units.seconds(timeout)
+        self.slot: int | None = None
+
+    def __enter__(self) -> None:
+        while self.must_ask and (pause_s := self.pause_s(self.way.run(self.question))):
+            time.sleep(pause_s)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.way.run(self.outcome(error))
+
+    async def __aenter__(self) -> None:
+        import asyncio
+
+        pause_s = 1.0
+        while self.must_ask and pause_s:
+            pause_s = self.pause_s(await self.way.arun(self.question))
+            await asyncio.sleep(pause_s)
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await self.way.arun(self.outcome(error))
+
+    @property
+    def must_ask(self) -> bool:
+        """The token that the job was claimed with pays for its first request."""
+        return not (self.job is not None and self.job.pays_for(self.source))
+
+    @property
+    def question(self) -> Statement[Grant]:
+        return store.ask_source(self.source, self.token)
+
+    def pause_s(self, grant: Grant) -> float:
+        """How long to wait before asking again; 0 if it may begin."""
+        if grant.granted:
+            self.slot = grant.slot
+            return 0.0
+        if grant.open:
+            raise SourcePaused(f"the source {self.source} is paused for {grant.wait_s:.0f} s", grant.wait_s)
+        if self.until is not None and time.monotonic() + grant.wait_s > self.until:
+            raise SourceBusy(f"the source {self.source} has no token for the next {grant.wait_s:.1f} s")
+        return min(max(grant.wait_s, 0.001), ASK_AGAIN_S)
+
+    def outcome(self, error: BaseException | None) -> Statement[None]:
+        """Count how it went. What is raised is counted here, and not again when the job ends with it."""
+        counts = error is None or (self.job.blames_source(error) if self.job is not None else _blames(error))
+        if error is not None and self.job is not None:
+            self.job.counted = error
+        ok = (error is None) if counts else None
+        return store.count_outcomes([(self.source, self.token, ok)], [] if self.slot is None else [self.slot])
+
+
+def _blames(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, OutliveError)
 
 
 def source_name(source: Source | str) -> str:

@@ -1,8 +1,15 @@
-"""`outlive demo`: jobs survive what kills their processes, on a Postgres and a worker that leave nothing behind.
+"""`outlive demo`: the coin example, on a Postgres and workers that leave nothing behind, while things go wrong.
 
-`jobs` is the app, `process` its worker, `play` what happens, `show` what people see of it.
+`example` finds the example, `process` starts its workers, `play` is what happens, `look` what the database says of it,
+`verdict` whether that is right, and `show` what people see.
 """
 
-from outlive.demo.play import main
 
-__all__ = ["main"]
+def main(*, json: bool = False, quick: bool = False) -> int:
+    """0 only if everything is as it must be."""
+    from outlive.demo import example
+
+    example.reach()
+    from outlive.demo import play  # Now that what it needs can be imported.
+
+    return play.main(json=json, quick=quick)

@@ -1,68 +1,64 @@
-"""What happens in the demo: a server, a worker, forty jobs, and at the end the question whether all is as it must be.
+"""What happens in the demo: coins come in, two workers look for their prices, and nothing goes as it should.
 
-Everything is real: the worker is `outlive worker`, each job runs in a process of its own, and the segfault, the memory,
-the hang and the kill are what they say. At the end the database is asked, job by job.
+Everything is real: the workers are `outlive worker`, the sites answer over HTTP, the segfault, the memory, the hang and
+the kill are what they say. Two things are done by us: a worker is killed, and one site is down for a while.
 """
 
-import contextlib
 import logging
-import os
 import shutil
-import signal
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from subprocess import Popen
 from uuid import UUID
 
-import msgspec
-
-from outlive import db, embedded, logs, migrate, store
+from coins import catalog, site, tasks
+from outlive import db, embedded, kernel, logs, migrate
 from outlive.cli import screen
 from outlive.config import Config
-from outlive.demo import jobs, show
-from outlive.demo.process import expect_alive, stopped_by_sigterm, worker
-from outlive.model import Attempt
-from outlive.states import FINISHED, Outcome, State
+from outlive.demo import example, show, verdict
+from outlive.demo.look import Seen, look
+from outlive.demo.process import await_end, expect_alive, stopped_by_sigterm, worker
+from outlive.demo.verdict import Breaker, Loss
 
-TARGET = "outlive.demo.jobs:app"
+TARGET = "coins.tasks:app"
 SLOTS = 4
-PICTURES = 35
-PATIENCE_S = 40.0
-LOOK_S = 0.1
-FATES = {
-    "parse": (State.QUARANTINED, [Outcome.CRASHED] * 3),
-    "unpack": (State.QUARANTINED, [Outcome.OUT_OF_MEMORY] * 3),
-    "render": (State.FAILED, [Outcome.TIMED_OUT] * 2),
-    "fetch": (State.SUCCEEDED, [Outcome.FAILED] * 2 + [Outcome.SUCCEEDED]),
-    "export": (State.SUCCEEDED, [Outcome.CRASHED, Outcome.SUCCEEDED]),
-    "resize": (State.SUCCEEDED, [Outcome.SUCCEEDED]),
-}
-"""What must become of the jobs of each task: their state, and how their attempts ended."""
+COINS = 28
+QUICK_COINS = 8
+PATIENCE_S = 110.0
+LOOK_S = 0.2
+KILL_AT, KILL_AT_LAST = 0.3, 0.6
+"""What part of the jobs is done when a worker with several is killed, and when one with a single job will do."""
+
+WEAK = "dealer"
+"""The site that is down for a while."""
+DOWN_S = 2.0
+"""How long it stays down after its breaker has opened."""
 
 
-def main(*, json: bool = False) -> int:
-    """0 only if every job is where it must be."""
+def main(*, json: bool, quick: bool) -> int:
     logs.configure(level=logging.WARNING)
     started = time.monotonic()
-    with stopped_by_sigterm(), _home() as home, _server(home) as url:
-        jobs.app.config = Config(database_url=url)
+    with stopped_by_sigterm(), _home() as home, _server(home) as url, site.serve() as sites:
+        tasks.app.config = Config(database_url=url)
         try:
-            with db.connect(url) as connection:
+            with db.connect(url) as connection, show.audience(json=json) as audience:
                 migrate.migrate(connection)
-                stage = Stage(connection, home)
-                with show.audience(json=json) as audience:
-                    stage.play(url, audience)
-                summary = stage.summary() | {"seconds": round(time.monotonic() - started, 2)}
+                stage = Stage(connection, home, url, sites, audience)
+                stage.play(catalog.intakes(QUICK_COINS if quick else COINS))
+            with db.connect(url) as connection:
+                summary = verdict.summary(connection, stage.played())
+                summary["seconds"] = round(time.monotonic() - started, 1)
                 if json:
                     screen.print_json(summary)
                 else:
-                    show.evidence(stage.accused())
+                    show.evidence(connection)
                     show.summary(summary)
         finally:
-            jobs.app.connections.close()
+            tasks.app.connections.close()
+            del tasks.app.config
     return 0 if summary["right"] else 1
 
 
@@ -85,119 +81,103 @@ def _server(home: Path) -> Iterator[str]:
 
 
 class Stage:
-    """The play, and what the database says of it."""
+    """The play: it looks, tells, and does the two things that are done by us."""
 
-    def __init__(self, connection: db.Connection, home: Path) -> None:
-        self.connection, self.home = connection, home
-        self.roles: dict[UUID, str] = {}
-        """Each acknowledged job, and which of the tasks it is."""
-        self.killed: int | None = None
-        """The process that was killed from outside."""
+    def __init__(
+        self, connection: db.Connection, home: Path, url: str, sites: dict[str, site.Site], audience: show.Audience
+    ) -> None:
+        self.connection, self.home, self.url, self.sites, self.audience = connection, home, url, sites, audience
+        self.intakes: list[catalog.Intake] = []
+        self.acknowledged: list[UUID] = []
+        self.loss: Loss | None = None
+        self.breaker = Breaker(WEAK)
+        self._total = 0
+        self._workers: list[Popen[bytes]] = []
+        self._orphans: list[int] = []
+        self._told: set[int] = set()
+        self._was_open: set[str] = set()
+        self._open_since: float | None = None
 
-    def play(self, url: str, audience: show.Audience) -> None:
-        audience.say(f"a worker with {SLOTS} slots is started: each job runs in a process of its own")
-        with worker(TARGET, url=url, slots=SLOTS, directory=self.home) as process:
-            self._enqueue()
-            audience.say(f"{len(self.roles)} jobs are enqueued: durable before the call returned")
+    def played(self) -> verdict.Played:
+        requests = sum(one.requests for one in self.sites.values())
+        return verdict.Played(self.intakes, self.acknowledged, self.sites, self.loss, self.breaker, requests)
+
+    def play(self, intakes: list[catalog.Intake]) -> None:
+        self.intakes = intakes
+        self._total = sum(verdict.expected_jobs(intakes).values())
+        self.audience.say(f"two workers with {SLOTS} slots each are started: every job runs in a process of its own")
+        with ExitStack() as stack:
+            stack.callback(lambda: await_end(self._orphans))
+            for _ in range(2):
+                self._start(stack)
+            self.acknowledged = [job.id for job in tasks.app.enqueue_many(tasks.collect.job(one) for one in intakes)]
+            self.audience.say(f"{len(intakes)} coins come in: each is acknowledged, and searched for on three sites")
             deadline = time.monotonic() + PATIENCE_S
             while True:
-                seen = self._look()
-                audience.see(seen)
-                self._kill_from_outside(seen, audience)
-                if all(_settled(one.state) for one in seen) or time.monotonic() > deadline:
+                seen = look(self.connection)
+                self.audience.see(seen, self._total)
+                self._tell(seen)
+                self._trouble(seen)
+                self._kill(seen, stack)
+                if (not seen.unfinished and seen.settled() >= len(intakes)) or time.monotonic() > deadline:
                     break
-                expect_alive(process, self.home)
+                for process in self._workers:
+                    expect_alive(process, self.home)
                 time.sleep(LOOK_S)
 
-    def _enqueue(self) -> None:
-        killers = [jobs.parse.job("poison.pdf"), jobs.unpack.job("bomb.zip"), jobs.render.job("https://example.org/")]
-        others = [jobs.fetch.job(404), jobs.export.job(2026), *(jobs.resize.job(n) for n in range(PICTURES))]
-        for job in jobs.app.enqueue_many(killers) + jobs.app.enqueue_many(others):
-            self.roles[job.id] = ""
-        for row in db.run(self.connection, store.list_jobs(limit=1000)):
-            self.roles[row["id"]] = row["task"].rpartition(".")[2]
-
-    def _look(self) -> list[show.Seen]:
-        states = db.run(self.connection, store.statuses(list(self.roles)))
-        return [
-            show.Seen(id, role, states[id], () if role == "resize" else tuple(self._attempts(id)))
-            for id, role in self.roles.items()
-        ]
-
-    def _attempts(self, id: UUID) -> list[Attempt]:
-        return db.run(self.connection, store.attempts(id))
-
-    def _kill_from_outside(self, seen: list[show.Seen], audience: show.Audience) -> None:
-        """SIGKILL the export's process, which it has named in its progress, while it runs for the first time."""
-        [export] = [one for one in seen if one.role == "export"]
-        if self.killed is not None or export.state is not State.RUNNING:
-            return
-        [row] = db.run(self.connection, store.job(export.id))
-        if (row["message"] or "").startswith(jobs.OWN_PROCESS):
-            self.killed = int(row["message"].removeprefix(jobs.OWN_PROCESS))
-            audience.say(f"kill -9 {self.killed}: the process of export, from outside")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.killed, signal.SIGKILL)
-
-    def accused(self) -> list[show.Accused]:
-        """Every job that took a process down or did not end by itself, with its last bad attempt."""
-        found = []
-        for id, role in self.roles.items():
-            bad = [one for one in self._attempts(id) if one.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED)]
-            if bad:
-                [row] = db.run(self.connection, store.job(id))
-                found.append(show.Accused(id, role, row["state"], row["held_details"], len(bad), bad[-1]))
-        return found
-
-    def summary(self) -> dict[str, object]:
-        """What the database says, and whether that is what had to happen."""
-        states = db.run(self.connection, store.statuses(list(self.roles)))
-        attempts = {id: self._attempts(id) for id in self.roles}
-        killers = db.run(self.connection, store.killers())
-        twice = [id for id, tried in attempts.items() if _finished(tried) > 1]
-        wrong = [id for id, role in self.roles.items() if (states.get(id), _outcomes(attempts[id])) != FATES[role]]
-        counts = Counter(states.values())
-        return {
-            "acknowledged": len(self.roles),
-            "succeeded": counts[State.SUCCEEDED],
-            "failed": counts[State.FAILED],
-            "retried": sum(max(0, len(tried) - 1) for tried in attempts.values()),
-            "quarantined": [_exhibit(row) for row in killers],
-            "finished_twice": len(twice),
-            "right": not wrong
-            and not twice
-            and len(self.roles) == PICTURES + 5
-            and Counter(row["task"].rpartition(".")[2] for row in killers) == Counter(["parse", "unpack"])
-            and _results(attempts) == {f"picture {n}: 320 × 200" for n in range(PICTURES)} | {"page 404", "2026.csv"}
-            and self._nothing_else(),
+    def _start(self, stack: ExitStack) -> "Popen[bytes]":
+        more = {
+            "PYTHONPATH": str(example.folder()),
+            "COINS_SITES": site.places(self.sites),
+            "OUTLIVE_CACHE_DIR": str(self.home / "cache"),
         }
+        started = worker(TARGET, url=self.url, slots=SLOTS, directory=self.home, more=more)
+        process = stack.enter_context(started)
+        self._workers.append(process)
+        return process
 
-    def _nothing_else(self) -> bool:
-        """The database has just the jobs that were acknowledged, and none of them is still under way."""
-        row = self.connection.execute(
-            "select (select count(*) from outlive.jobs), (select count(*) from outlive.running), "
-            "(select count(*) from outlive.waiting)"
-        ).fetchone()
-        return row == (len(self.roles), 0, 0)
+    def _tell(self, seen: Seen) -> None:
+        """Each attempt that ended badly, and each breaker that has opened or closed, once."""
+        for bad in seen.bad:
+            if bad.token not in self._told:
+                self._told.add(bad.token)
+                self.audience.say(show.ending(bad))
+        now_open = {row["name"] for row in seen.sources if row["breaker"] != "closed"}
+        for name in sorted(now_open - self._was_open):
+            self.audience.say(show.breaker(name, opened=True))
+        for name in sorted(self._was_open - now_open):
+            self.audience.say(show.breaker(name, opened=False))
+        self.breaker.opened += WEAK in now_open - self._was_open
+        self.breaker.closed += WEAK in self._was_open - now_open
+        self._was_open = now_open
 
+    def _trouble(self, seen: Seen) -> None:
+        """One site is down from its first good answer on, until its breaker has been open for a moment."""
+        weak, row = self.sites[WEAK], seen.source(WEAK)
+        if row is None or row["last_success_at"] is None or (not weak.down and self.breaker.opened):
+            return
+        if not weak.down:
+            weak.down = True
+            self.audience.say(f"the {WEAK} is down: it answers 503")
+        elif self.breaker.opened:
+            self._open_since = self._open_since or time.monotonic()
+            if time.monotonic() - self._open_since >= DOWN_S:
+                weak.down = False
+                self.audience.say(f"the {WEAK} is up again, and one job will be the probe")
 
-def _settled(state: State) -> bool:
-    return state in FINISHED or state is State.QUARANTINED
-
-
-def _finished(attempts: list[Attempt]) -> int:
-    return sum(attempt.outcome is Outcome.SUCCEEDED for attempt in attempts)
-
-
-def _outcomes(attempts: list[Attempt]) -> list[Outcome]:
-    return [attempt.outcome for attempt in attempts]
-
-
-def _results(attempts: dict[UUID, list[Attempt]]) -> set[object]:
-    return {msgspec.json.decode(one.result) for tried in attempts.values() for one in tried if one.result is not None}
-
-
-def _exhibit(row: dict[str, object]) -> dict[str, object]:
-    """A quarantined job with its cause."""
-    keys = ("id", "task", "details", "outcome", "signal", "peak_memory_bytes", "cpu_s", "error_message")
-    return {key: row[key] for key in (*keys, "stack", "output")}
+    def _kill(self, seen: Seen, stack: ExitStack) -> None:
+        """SIGKILL the first worker while it has jobs, start another as systemd would, and see when that is noticed."""
+        if self.loss is None:
+            victim = self._workers[0]
+            row, part = seen.worker(victim.pid), seen.settled() / self._total
+            if row is None or part < KILL_AT or row["running"] < (2 if part < KILL_AT_LAST else 1):
+                return
+            [(now,)] = self.connection.execute("select clock_timestamp()").fetchall()
+            self._orphans = kernel.descendants_of(victim.pid)
+            victim.kill()
+            victim.wait()
+            self._workers.remove(victim)
+            self.loss = Loss(victim.pid, now, row["running"], self._start(stack).pid)
+            self.audience.say(show.killing(victim.pid, row["running"]))
+            return
+        self.loss.look(seen, self.audience.say)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,13 +19,18 @@ LOG = "worker.log"
 
 
 @contextmanager
-def worker(target: str, *, url: str, slots: int, directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """It is asked to stop at the end, and made to if it takes its time; nothing of it is left but its log."""
+def worker(
+    target: str, *, url: str, slots: int, directory: Path, more: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """It is asked to stop at the end, and made to if it takes its time; nothing of it is left but its log.
+
+    `more` goes into its environment.
+    """
     words = ["worker", target, "--slots", str(slots), "--quiet"]
     with (directory / LOG).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "outlive", *words],
-            env=environment(url),
+            env=environment(url) | dict(more or {}),
             cwd=directory,  # Not where the user's outlive.toml may lie.
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -66,10 +71,10 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
             except subprocess.TimeoutExpired:
                 process.send_signal(insist)
         process.wait()
-        _await_end(below)
+        await_end(below)
 
 
-def _await_end(pids: list[int]) -> None:
+def await_end(pids: list[int]) -> None:
     """A zygote whose supervisor is gone kills what is below it, which takes a moment."""
     deadline = time.monotonic() + STOP_S
     while any(_lives(pid) for pid in pids):

@@ -1,95 +1,83 @@
-"""What people see of the demo: a table that lives, or plain lines where nobody watches; then evidence and summary."""
+"""What people see of the demo: tables that live, or plain lines where nobody watches; then evidence and summary."""
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
-from uuid import UUID
+from typing import Any, Protocol
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
+from outlive import db, store
 from outlive.cli import screen
+from outlive.cli.calling import SOURCES
 from outlive.cli.life import evidence_of
 from outlive.cli.screen import Column, Row
-from outlive.model import Attempt
+from outlive.demo.look import Bad, Seen
 from outlive.states import Outcome, State
 
-WIDTH = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A job at one moment; the attempts that ended, of those that are worth a line each."""
-
-    id: UUID
-    role: str
-    state: State
-    attempts: tuple[Attempt, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Accused:
-    """A job that took processes down, and the last of those attempts."""
-
-    id: UUID
-    role: str
-    state: str
-    details: str | None
-    times: int
-    attempt: Attempt
+LINES = 10
+"""How many of the last events stay on the screen."""
+STEPS = 10
+SIDE_BY_SIDE = 120
+_WORKER_STYLES = {"active": "green", "dead": "bold red"}
 
 
 class Audience(Protocol):
     """Who is told what happens."""
 
-    def say(self, words: str, /) -> None: ...
-    def see(self, seen: Sequence[Seen], /) -> None: ...
+    def say(self, words: str | Text, /) -> None: ...
+    def see(self, seen: Seen, total: int, /) -> None: ...
 
 
 class Nobody:
     """Wants only the summary."""
 
-    def say(self, words: str) -> None: ...
-    def see(self, seen: Sequence[Seen]) -> None: ...
+    def say(self, words: str | Text) -> None: ...
+    def see(self, seen: Seen, total: int) -> None: ...
 
 
 class Reader:
-    """Reads line by line: each attempt that ended badly or at last well, and how many are done."""
+    """Reads line by line: what happens, and every tenth part of the work."""
 
     def __init__(self) -> None:
-        self._told: Counter[UUID] = Counter()
-        self._done = 0
+        self._step = 0
 
-    def say(self, words: str) -> None:
+    def say(self, words: str | Text) -> None:
         screen.say(words)
 
-    def see(self, seen: Sequence[Seen]) -> None:
-        for one in seen:
-            for attempt in one.attempts[self._told[one.id] :]:
-                screen.say(Text(f"{one.role:<{WIDTH}}attempt {attempt.attempt}  ").append_text(_ending(attempt)))
-            self._told[one.id] = len(one.attempts)
-        done = sum(one.state is State.SUCCEEDED for one in seen)
-        if done // 10 > self._done // 10 or (done == len(seen) > self._done):
-            screen.say(f"{done} of {len(seen)} have succeeded")
-        self._done = done
+    def see(self, seen: Seen, total: int) -> None:
+        step = STEPS * seen.settled() // max(1, total)
+        if step > self._step:
+            self._step = step
+            screen.say(f"{seen.settled()} of {total} jobs are done")
 
 
 class Watcher:
-    """Watches a table that changes in place."""
+    """Watches tables that change in place."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
+        self._lines: deque[Text] = deque(maxlen=LINES)
+        self._board: RenderableType = Text()
 
-    def say(self, words: str) -> None:
-        self._live.console.print(words)
+    def say(self, words: str | Text) -> None:
+        line = words if isinstance(words, Text) else Text(words)
+        line.no_wrap, line.overflow = True, "ellipsis"
+        self._lines.append(line)
+        self._live.update(self._whole(), refresh=True)
 
-    def see(self, seen: Sequence[Seen]) -> None:
-        self._live.update(_board(seen), refresh=True)
+    def see(self, seen: Seen, total: int) -> None:
+        self._board = _board(seen, total)
+        self._live.update(self._whole(), refresh=True)
+
+    def _whole(self) -> RenderableType:
+        return Group(self._board, Rule("what happens", style="dim"), *self._lines)
 
 
 @contextmanager
@@ -103,60 +91,113 @@ def audience(*, json: bool) -> Iterator[Audience]:
             yield Watcher(live)
 
 
-def _board(seen: Sequence[Seen]) -> RenderableType:
-    """How many jobs are in each state, the healthy ones as dots, and a line for each of the others."""
-    counts = Counter(one.state for one in seen)
-    healthy = [one for one in seen if one.role == "resize"]
-    dots = Text(f"{len(healthy)} healthy  ").append_text(
-        Text().join(Text("●", style=str(screen.state(one.state).style)) for one in healthy)
+def _board(seen: Seen, total: int) -> RenderableType:
+    head = Text(f"{seen.settled()} of {total} jobs  ", style="bold")
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.settled(), width=50))
+    jobs, workers = screen.table(_JOBS, _job_rows(seen)), screen.table(_WORKERS, seen.workers[-4:])
+    sources = screen.table(_SOURCES, seen.sources)
+    if screen.console().width >= SIDE_BY_SIDE:
+        pair = Table.grid(padding=(0, 6))
+        pair.add_row(jobs, workers)
+        tables: list[RenderableType] = [pair, Text(), sources]
+    else:
+        tables = [jobs, Text(), workers, Text(), sources]
+    return Group(Rule("outlive: coin prices, while things go wrong"), bar, Text(), *tables, Text())
+
+
+_SHOWN = (State.PENDING, State.RUNNING, State.RETRYABLE, State.SUCCEEDED, State.QUARANTINED)
+
+
+def _job_rows(seen: Seen) -> list[Row]:
+    return [{"task": task, **counts} for task, counts in sorted(seen.counts.items())]
+
+
+def _number(state: State) -> Column:
+    def cell(row: Row) -> Text:
+        number = row.get(state, 0)
+        return Text(str(number), style=str(screen.state(state).style) if number else "dim")
+
+    return Column(state, cell, "right")
+
+
+def _slots(row: Row) -> Text:
+    """A dot for each slot, full while it has a job."""
+    if row["state"] != "active":
+        return Text()
+    return Text("●" * row["running"], style="bold blue").append(
+        "○" * max(0, row["slots"] - row["running"]), style="dim"
     )
-    head = Text("  ").join(Text(f"{counts[state]} ").append_text(screen.state(state)) for state in State)
-    rows = [{"seen": one} for one in seen if one.role != "resize"]
-    return Group(Text(), head, Text(), dots, Text(), screen.table(_COLUMNS, rows), Text())
 
 
-def _of(cell: Callable[[Seen], Text]) -> Callable[[Row], Text]:
-    return lambda row: cell(row["seen"])
-
-
-_COLUMNS = (
-    Column("job", _of(lambda one: Text(one.role, style="bold"))),
-    Column("state", _of(lambda one: screen.state(one.state))),
-    Column("ended", _of(lambda one: Text(str(len(one.attempts)))), "right"),
-    Column("the last attempt", _of(lambda one: _ending(one.attempts[-1]) if one.attempts else Text()), shrink="fold"),
+_JOBS = (Column("jobs of", lambda row: Text(row["task"], style="bold")), *map(_number, _SHOWN))
+_WORKERS = (
+    Column("worker", lambda row: Text(f"pid {row['pid']}")),
+    Column("state", lambda row: Text(row["state"], style=_WORKER_STYLES.get(row["state"], "dim"))),
+    Column("jobs", _slots),
+)
+_SOURCES = (
+    Column("source", lambda row: Text(row["name"], style="bold")),
+    *(column for column in SOURCES if column.title in ("breaker", "rate", "tokens", "failures")),
 )
 
 
-def _ending(attempt: Attempt) -> Text:
-    text = screen.state(attempt.outcome)
-    return text.append(f": {screen.plain(screen.one_line(attempt.error))}", style="not bold") if attempt.error else text
+def ending(bad: Bad) -> Text:
+    """One line about an attempt that ended badly."""
+    text = Text(f"{bad.name}, attempt {bad.attempt}: ").append_text(screen.state(bad.outcome))
+    if bad.error and bad.outcome is not Outcome.LOST:
+        text.append(f" ({screen.plain(screen.one_line(bad.error))})", style="dim")
+    return text.append(", in quarantine", style="bold magenta") if bad.state is State.QUARANTINED else text
 
 
-def evidence(accused: Sequence[Accused]) -> None:
-    """Who did it, and what speaks for that."""
+def breaker(name: str, *, opened: bool) -> Text:
+    words = "opens: its jobs wait, those of others go on" if opened else "closes: the probe was answered"
+    return Text(f"the breaker of {name} ").append(words, style="bold red" if opened else "green")
+
+
+def killing(pid: int, jobs: int) -> Text:
+    return Text(f"kill -9 {pid}", style="bold red").append(
+        f": a worker, and {jobs} of its jobs were running", style="not bold"
+    )
+
+
+def evidence(connection: db.Connection) -> None:
+    """What took processes down, and what speaks for that."""
     out = screen.console()
-    out.print(Rule("what took processes down, with the evidence"))
-    for one in accused:
-        head = Text(one.role, style="bold").append(f"  {one.id}  ", style="not bold dim")
-        head.append_text(screen.state(one.state)).append(f"  {one.details or ''}", style="not bold")
-        bad = Text(f"  {one.times} × ").append_text(screen.state(one.attempt.outcome))
-        if one.attempt.outcome is Outcome.CRASHED and one.state == State.SUCCEEDED:
-            bad.append(", then run again", style="not bold")
-        out.print(head, bad, *evidence_of(one.attempt), Text(), sep="\n")
+    out.print(Rule("in quarantine, with the evidence"))
+    for row in db.run(connection, store.killers()):
+        head = Text(f"{row['task'].rpartition('.')[2]} {row['source']}", style="bold")
+        head.append(f"  {row['id']}  ", style="not bold dim").append(row["details"] or "", style="not bold magenta")
+        bad = [one for one in db.run(connection, store.attempts(row["id"])) if one.outcome == row["outcome"]]
+        out.print(head, *evidence_of(bad[-1]), Text(), sep="\n")
 
 
-def summary(told: Mapping[str, object]) -> None:
+def summary(told: Mapping[str, Any]) -> None:
     out = screen.console()
     out.print(Rule("summary"))
     for name, value in told.items():
-        if name != "right":
-            shown = ", ".join(_cause(one) for one in value) if isinstance(value, list) else value
-            out.print(
-                Text(f"{name.replace('_', ' '):<16}", style="dim").append(screen.plain(shown), style="not dim bold")
+        if name not in ("right", "wrong"):
+            shown = screen.plain(_said(name, value))
+            out.print(Text(f"{name.replace('_', ' '):<20}", style="dim").append(shown, style="not dim bold"))
+    for words in told["wrong"]:
+        out.print(Text(f"wrong: {screen.plain(words)}", style="bold red"))
+    if told["right"]:
+        out.print(Text("checked against the database: every job and every price is where it must be", "bold green"))
+
+
+def _said(name: str, value: Any) -> object:
+    match name:
+        case "quarantined":
+            return ", ".join(f"{one['task'].rpartition('.')[2]} {one['source']} ({_cause(one)})" for one in value)
+        case "workers_lost":
+            return ", ".join(
+                f"1 with {one['jobs']} running, noticed in {one['noticed_s']} s, replaced in {one['replaced_s']} s"
+                for one in value
             )
-    words = "every job is where it must be" if told["right"] else "the database says something else"
-    out.print(Text(words, style="bold green" if told["right"] else "bold red"))
+        case "breaker":
+            return f"{value['source']}: opened {value['opened']}, closed {value['closed']}"
+    return value
 
 
-def _cause(killer: Mapping[str, object]) -> str:
-    return f"{str(killer['task']).rpartition('.')[2]} ({killer['outcome']}, {killer['signal']}: {killer['details']})"
+def _cause(killer: Mapping[str, Any]) -> str:
+    return f"{killer['outcome']}, {killer['signal']}"

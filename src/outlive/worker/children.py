@@ -85,7 +85,8 @@ class Child:
             last = self.served >= assignment.facts.recycle_after
             self.retiring = self.retiring or last
             checkpoint = checkpoints.pop(job.id, None)
-            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, last, max_result_bytes, checkpoint))
+            limits = (last, max_result_bytes, checkpoint, job.source)
+            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, *limits))
         self.flush()
 
     def begin(self) -> None:
@@ -191,6 +192,7 @@ def died(
         cpu_s=cpu_s,
         output=output,
         stack=stack,
+        source_ok=False if outcome is Outcome.TIMED_OUT else None,
     )
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from outlive.config import Config
-from outlive.model import Claimed, Ended
+from outlive.model import Claimed, Ended, SourceLimits
 from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
 from outlive.talk import (
@@ -60,6 +60,7 @@ class Crew:
         self.unplaced: deque[Assignment] = deque()
         self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}
+        self.sources: list[SourceLimits] = []
         self.pace_s: dict[str, float] = {}
         self.draining = False
         self._oom_kills = _oom_kills()
@@ -71,6 +72,7 @@ class Crew:
     def imported(self, ready: Ready) -> None:
         """The app is there, or is there anew."""
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
+        self.sources = ready.sources
         self.report.renewed_app()
 
     def born(self) -> None:
@@ -289,6 +291,9 @@ class Crew:
             result=done.result if outcome is Outcome.SUCCEEDED else None,
             final=done.final,
             after_s=done.after_s,
+            source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if assignment.verdict is None else None,
+            records=done.records if outcome is Outcome.SUCCEEDED else None,
+            spawns=done.spawns if outcome is Outcome.SUCCEEDED else None,
         )
         self.report.ended(assignment.job, end, completing=assignment.completing)
         if child.retiring and not child.given and child.served < assignment.facts.recycle_after:

@@ -78,6 +78,20 @@ class Reaper:
             dead = await self.line.run(store.bury(convicted))
             self._mourn(dead, "its session is gone")
         await self._free(store.reap, "its worker died")  # Also if whoever buried it died before he came to this.
+        await self._tell_breakers()
+
+    async def _tell_breakers(self) -> None:
+        for source in await self.line.run(store.breakers()):
+            if source["paused_until"] is None:
+                _log.warning("the source %s is back: its breaker is closed", source["name"])
+            else:
+                _log.error(
+                    "the source %s is paused until %s, after %d failures in a row",
+                    source["name"],
+                    source["paused_until"],
+                    source["failure_streak"],
+                )
+            self.alerts.tell(self.config.on_source_paused, "source_paused", source)
 
     def _mourn(self, dead: Iterable[Dead], why: str) -> None:
         for one in dead:

@@ -25,6 +25,7 @@ from outlive.states import Outcome
 from outlive.talk import Call, Progress, Reply
 from outlive.worker.children import Child
 from outlive.worker.line import Line
+from outlive.worker.turns import brings, refused
 
 if TYPE_CHECKING:
     from outlive.worker.supervisor import Supervisor
@@ -94,7 +95,9 @@ class Service:
 
     async def _register_tasks(self) -> None:
         tasks = self.supervisor.crew.tasks
+        await self.run(store.register_sources(self.supervisor.crew.sources))
         await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
+        await self.run(store.spread_limits(tasks))
         self.app_changed = tasks is not self.supervisor.crew.tasks
 
     async def renew_once(self) -> None:
@@ -234,11 +237,18 @@ class Service:
         """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""
         me = self.supervisor
         await self._write_progress()
+        await self.run(store.count_outcomes(me.turns.outcomes))
         ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
         known = {end.token for end in ends}
         for job in await self.run(store.adopt(me.id)):
             if job.token not in known:
                 ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
+        for end in filter(brings, list(ends)):
+            ends.remove(end)
+            try:
+                await self.run(store.complete(me.id, end))
+            except psycopg.DatabaseError as error:
+                ends.append(refused(end, error))  # Unless it is stale, and then this changes nothing.
         if ends:
             await self.run(store.end_and_claim(me.id, ends))
         await self.run(store.wake(me.id))

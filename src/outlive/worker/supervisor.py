@@ -237,6 +237,7 @@ class Supervisor:
                     self.service.killed[end.token] = job.id
             case _:
                 _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
+        self.turns.hear(end, job.source)
         if completing:
             self.service.unsettled.append(end)
         elif not self.service.end_after_progress(end):

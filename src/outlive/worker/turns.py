@@ -41,6 +41,8 @@ class Turns:
         self.worker, self.config, self.url = worker, config, url
         self.lanes = Lanes()
         self.ended: list[Ended] = []
+        self.outcomes: list[tuple[str, int | None, bool | None]] = []
+        """How calls of sources went, that no source was told of yet."""
         self.caught: list[UUID] = []
         """Jobs that were quarantined instead of begun, and nobody was told of yet."""
         self.leases: dict[int, float] = {}
@@ -69,6 +71,11 @@ class Turns:
             self.ended.append(end)
         self.wake.set()
 
+    def hear(self, end: Ended, source: str) -> None:
+        """What the end of an attempt says about its source, however it is ended."""
+        if source and end.source_ok is not None:
+            self.outcomes.append((source, end.token, end.source_ok))
+
     def notify(self) -> None:
         """Somebody has put something into the queue."""
         self.notified = True
@@ -83,14 +90,24 @@ class Turns:
         await self._look(connection, crew)
         if crew.has_suspect():
             self.making_room = False
+        await self._complete(connection)
         offered, limit = self._offer(crew)
         if not self.ended and not offered:
             await self._rest(connection, crew)
             return
+        sourced = offered if offered and offered[0].source else []
+        if self.ended or not sourced:
+            await self._end_and_claim(connection, crew, [] if sourced else offered, limit)
+        if sourced:
+            await self._claim_sourced(connection, crew, sourced, limit)
+
+    async def _end_and_claim(self, connection: db.AsyncConnection, crew: Crew, offered: list[Lane], limit: int) -> None:
         started = time.monotonic()
-        ending, self.ended = self.ended, []
+        ending = [end for end in self.ended if not brings(end)]
+        self.ended = [end for end in self.ended if brings(end)]
         self._unsure = True  # Until all that follows is known; being cancelled counts too.
         try:
+            limit = limit if offered else 0
             statement = store.end_and_claim(self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s)
             turn = await db.arun(connection, statement)
         except (psycopg.DataError, struct.error) as error:
@@ -103,8 +120,41 @@ class Turns:
             self.leases.pop(end.token, None)
         for token in turn.stale:
             _log.warning("attempt %d was not ours any more: nothing of it was written", token)
-        self.lanes.claimed(offered, turn.claimed)
+        self.lanes.claimed(offered, turn.claimed, limit)
         await self._begin(connection, turn.claimed, crew, started)
+
+    async def _claim_sourced(self, connection: db.AsyncConnection, crew: Crew, offered: list[Lane], limit: int) -> None:
+        """Jobs of sources are claimed one source after the other, as far as each admits them."""
+        started = time.monotonic()
+        self._unsure = True
+        statement = store.claim_sourced(self.worker, offered, limit=limit, lease_s=self.config.lease_s)
+        admitted = await db.arun(connection, statement)
+        self.lanes.wait(admitted.waits_s, time.monotonic())
+        self.lanes.claimed(offered, admitted.claimed, limit)
+        await self._begin(connection, admitted.claimed, crew, started)
+
+    async def _complete(self, connection: db.AsyncConnection) -> None:
+        """Tell sources how it went, while a probe is still known as such; end those that bring something, with that."""
+        if self.outcomes:
+            outcomes, self.outcomes = self.outcomes, []
+            await db.arun(connection, store.count_outcomes(outcomes))
+        for end in [end for end in self.ended if brings(end)]:
+            self._unsure = True
+            try:
+                await db.arun(connection, store.complete(self.worker, end))
+            except psycopg.Error as error:
+                if error.sqlstate == "OL002":
+                    _log.warning("attempt %d was not ours any more: nothing of it was written", end.token)
+                elif (
+                    isinstance(error, psycopg.DataError | psycopg.IntegrityError) or (error.sqlstate or "")[:2] == "OL"
+                ):
+                    self.ended.append(refused(end, error))
+                else:
+                    raise
+            self.ended.remove(end)
+            if not any(one.token == end.token for one in self.ended):
+                self.leases.pop(end.token, None)
+            self._unsure = False
 
     async def _begin(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew, since: float) -> None:
         """Hand over what was claimed, with what earlier attempts have left, and without known killers."""
@@ -126,22 +176,20 @@ class Turns:
 
     async def _writable(self, connection: db.AsyncConnection, ending: list[Ended], error: Exception) -> list[Ended]:
         """One of these can't be written, whatever a child has said: end each by itself, and fail those that can't."""
-        refused = []
+        failed = []
         for n, end in enumerate(ending):
             try:
                 await db.arun(connection, store.end_and_claim(self.worker, [end]))
             except (psycopg.DataError, struct.error):
-                _log.error("how attempt %d ended can't be written: %s", end.token, error)
-                words = f"how it ended can't be written: {error}".replace("\0", "")
-                refused.append(Ended(end.token, Outcome.FAILED, error=words[:MAX_ERROR_CHARS], final=True))
+                failed.append(refused(end, error))
             except BaseException:
-                self.ended += refused + ending[n:]
+                self.ended += failed + ending[n:]
                 raise
             else:
                 self.leases.pop(end.token, None)
-        if not refused:
+        if not failed:
             raise error
-        return refused
+        return failed
 
     async def _fetch_checkpoints(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> None:
         """What an earlier attempt left; first attempts have nothing, and cost nothing."""
@@ -164,11 +212,14 @@ class Turns:
         limit = min(MAX_CLAIM, sum(room.values()))
         if limit < 1:
             return [], 0
-        return self.lanes.offer(limit, lambda task: room.get(task, 0) > 0), limit
+        return self.lanes.offer(limit, lambda key: not key[1] and room.get(key[2], 0) > 0), limit
 
     def _for_free_slots(self, crew: Crew, free: int) -> tuple[list[Lane], int]:
         """Whoever's turn it is decides: fresh jobs, one for each slot, or jobs of one warm task, with some ahead."""
-        lanes = self.lanes.offer(free, lambda task: task in crew.tasks)
+        lanes = self.lanes.offer(free, lambda key: key[2] in crew.tasks, time.monotonic())
+        if lanes and lanes[0].source:
+            return [lane for lane in lanes if lane.source and lane.priority == lanes[0].priority], free
+        lanes = [lane for lane in lanes if not lane.source]
         ahead = crew.ahead(lanes[0].task) if lanes else 1
         if ahead <= 1:
             return [lane for lane in lanes if crew.ahead(lane.task) <= 1], free
@@ -210,6 +261,8 @@ class Turns:
                 self._rested_at = time.monotonic()
                 return
             pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
+            if (opens_in_s := self.lanes.opens_in_s(time.monotonic())) is not None:
+                pause_s = min(pause_s, opens_in_s)
             self._idle_looks += 1
             self._rested_at = time.monotonic() + pause_s
         with contextlib.suppress(TimeoutError):
@@ -271,3 +324,15 @@ class Turns:
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+
+def brings(end: Ended) -> bool:
+    """Whether something else is to be written with it."""
+    return end.records is not None or end.spawns is not None
+
+
+def refused(end: Ended, error: Exception) -> Ended:
+    """How an attempt ends whose end can't be written."""
+    _log.error("how attempt %d ended can't be written: %s", end.token, error)
+    words = f"how it ended can't be written: {error}".replace("\0", "")
+    return Ended(end.token, Outcome.FAILED, error=words[:MAX_ERROR_CHARS], final=True)

@@ -198,16 +198,52 @@ create table outlive.queues (
   paused_at timestamptz
 );
 
+-- A source is what its app declares of it (the last word counts), what operators have set over that (set_…, which win),
+-- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it. One that no app
+-- declares has the limits of the source of the task whose job was the first to name it.
 create table outlive.sources (
   name text collate "C" primary key,
+  like_task text collate "C",
   enabled boolean not null default true,
-  rate_limit_per_minute double precision,
-  burst int not null default 1,
-  max_concurrency int,
+  rate_limit_per_minute double precision check (rate_limit_per_minute > 0),
+  burst int not null default 1 check (burst > 0),
+  max_concurrency int check (max_concurrency > 0),
+  breaker_failures int not null default 5 check (breaker_failures > 0),
+  breaker_pause_s double precision not null default 300 check (breaker_pause_s > 0),
+  set_rate_limit_per_minute double precision check (set_rate_limit_per_minute > 0),
+  set_burst int check (set_burst > 0),
+  set_max_concurrency int check (set_max_concurrency > 0),
+  set_breaker_failures int check (set_breaker_failures > 0),
+  set_breaker_pause_s double precision check (set_breaker_pause_s > 0),
+  full_at timestamptz not null default '2000-01-01Z',  -- When the bucket is full again, if nothing more is taken.
   failure_streak int not null default 0,
   last_success_at timestamptz,
   last_failure_at timestamptz,
-  paused_until timestamptz
+  paused_until timestamptz,
+  probe bigint,  -- The attempt that tries whether the source is back; nobody's, if it is not running any more.
+  told_paused_until timestamptz
+) with (fillfactor = 50);
+create index sources_to_tell on outlive.sources (name) where paused_until is not null or told_paused_until is not null;
+
+-- Requests under way of jobs that are not of that source, for sources with a limit on how many at once. A row whose
+-- attempt is not running any more counts for nothing.
+create table outlive.requests (
+  id bigint generated always as identity primary key,
+  source text collate "C" not null,
+  token bigint not null
+);
+
+-- What jobs have found, each written together with the success of the job that found it.
+create table outlive.records (
+  scope text collate "C" not null,
+  source text collate "C" not null,
+  dedupe_key text collate "C" not null,
+  data json not null,
+  strength double precision not null,
+  job_id uuid not null,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  primary key (scope, source, dedupe_key)
 );
 
 create table outlive.progress (
@@ -688,6 +724,9 @@ begin
       end loop;
     end loop;
   end if;
+  if sources is not null then
+    perform outlive.know_sources(sources, tasks);
+  end if;
   with fresh as (
     insert into outlive.jobs (id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
     select a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
@@ -710,6 +749,19 @@ begin
   else
     perform outlive.wake();
   end if;
+end $$;
+
+create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
+-- A source that a job names and nobody has declared gets a row, with the limits of its task's source.
+begin
+  insert into outlive.sources (name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+  select distinct on (a.source) a.source, a.task, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
+    coalesce(d.breaker_failures, 5), coalesce(d.breaker_pause_s, 300)
+  from unnest(sources, tasks) a(source, task)
+    left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
+  where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
+  order by a.source
+  on conflict do nothing;
 end $$;
 
 create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
@@ -752,6 +804,9 @@ begin
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
       from (select) one left join outlive.tasks t on t.name = task;
     end if;
+    if source <> '' then
+      perform outlive.know_sources(array[source], array[task]);
+    end if;
     with fresh as (
       insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
       values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5), outlive.now(),
@@ -773,24 +828,252 @@ begin
   return coalesce(other, mine);
 end $$;
 
+create or replace function outlive.keep_records(had outlive.running, records json) returns void language plpgsql as $$
+-- Write what a job has found: new, or in the place of something weaker. In the order of the keys, so that two jobs
+-- never wait for each other.
+begin
+  insert into outlive.records (scope, source, dedupe_key, data, strength, job_id, created_at, updated_at)
+  select distinct on (r.scope, r.key) r.scope, had.source, r.key, r.data, r.strength, had.id, outlive.now(), outlive.now()
+  from json_to_recordset(records) r(scope text, key text, data json, strength double precision)
+  order by r.scope, r.key, r.strength desc
+  on conflict (scope, source, dedupe_key) do update set data = excluded.data, strength = excluded.strength,
+    job_id = excluded.job_id, updated_at = excluded.updated_at
+  where excluded.strength > records.strength;
+end $$;
+
 create or replace function outlive.complete(
-  token bigint, worker uuid, result json default null, records json default null, spawns json default null)
+  token bigint, worker uuid, result json default null, records json default null, spawns json default null,
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- running -> succeeded, inside the job's own transaction: its effects and its completion commit together.
+-- running -> succeeded, inside the job's own transaction or its worker's: the job's effects, what it found, what it asks
+-- for next and its completion commit together.
 declare
-  state text;
+  ended outlive.running;
 begin
-  if records is not null or spawns is not null then
-    raise exception using errcode = 'OL003', message = 'records and spawns are not supported by this version of the schema';
-  end if;
-  with ended as (
-    delete from outlive.running r where r.token = complete.token and r.worker = complete.worker returning r as had)
-  select outlive.settle(e.had, 'succeeded', result => complete.result) into state from ended e;
+  delete from outlive.running r where r.token = complete.token and r.worker = complete.worker returning r.* into ended;
   if not found then
     raise exception using errcode = 'OL002', message =
       format('attempt %s is no longer this worker''s: it was given up or has ended', token);
   end if;
+  perform outlive.settle(ended, 'succeeded', result => complete.result, peak_memory_bytes => complete.peak_memory_bytes,
+    cpu_s => complete.cpu_s, output => complete.output);
+  if records is not null then
+    perform outlive.keep_records(ended, records);
+  end if;
+  if spawns is not null then
+    perform outlive.enqueue(s.task, s.args, s.queue, s.source, s.priority, s.delay_s * interval '1 second', s.run_at,
+      s.dedupe_key, coalesce(s.on_conflict, 'skip'), s.options, s.id, 2147483647, false)
+    from json_to_recordset(spawns) s(id uuid, task text, args json, queue text, source text, priority int,
+      delay_s double precision, run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
+    order by s.task, s.dedupe_key;
+  end if;
+end $$;
+
+create or replace function outlive.know_source(named text) returns void language plpgsql as $$
+-- A source that nobody has declared has no limits until somebody does.
+begin
+  insert into outlive.sources (name) values (named) on conflict do nothing;
+end $$;
+
+create or replace function outlive.admits(
+  s outlive.sources, own_token bigint, out free int, out wait_s double precision, out open boolean)
+language plpgsql stable as $$
+-- How many more may begin at a source now; if none, in how many seconds to ask again, and whether that is for its breaker.
+-- The caller has locked its row. `own_token` is the attempt that asks from inside: the slot that it has as a job of this
+-- source is not counted, and if it is the probe it may go on.
+declare
+  every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+  owed_s double precision := greatest(0, extract(epoch from s.full_at - outlive.now()));
+  most int := coalesce(s.set_burst, s.burst);
+  at_once int := coalesce(s.set_max_concurrency, s.max_concurrency);
+  used bigint;
+begin
+  free := 2147483647; wait_s := 0;
+  open := not s.enabled or coalesce(s.paused_until > outlive.now(), false);
+  if open then
+    free := 0;
+    wait_s := case when s.enabled then extract(epoch from s.paused_until - outlive.now()) else 1 end;
+    return;
+  end if;
+  if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then  -- Half-open: one tries.
+    open := exists (select from outlive.running r where r.token = s.probe);
+    free := case when open then 0 else 1 end;
+    wait_s := 0.5;
+  end if;
+  if every_s > 0 then
+    free := least(free, greatest(0, floor(most - owed_s / every_s)));
+    if free = 0 and not open then
+      wait_s := greatest(0.001, owed_s - (most - 1) * every_s);
+    end if;
+  end if;
+  if at_once is not null and free > 0 then
+    select (select count(*) from outlive.running r where r.source = s.name and r.token is distinct from own_token)
+      + (select count(*) from outlive.requests q join outlive.running r on r.token = q.token where q.source = s.name)
+    into used;
+    free := least(free, greatest(0, at_once - used));
+    if free = 0 then
+      wait_s := 0.25;
+    end if;
+  end if;
+end $$;
+
+create or replace function outlive.spend(s outlive.sources, tokens int, by_token bigint) returns void language plpgsql as $$
+-- Take tokens out of a source's bucket; who takes one while it is half-open is the probe.
+declare
+  every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+begin
+  update outlive.sources t
+  set full_at = greatest(t.full_at, outlive.now()) + tokens * every_s * interval '1 second',
+    probe = case when s.paused_until is not null then by_token else t.probe end
+  where t.name = s.name and (every_s > 0 or s.paused_until is not null);
+end $$;
+
+create or replace function outlive.admits_one(named text) returns boolean language plpgsql as $$
+-- Whether a source admits one more. Its row stays locked, so that the answer holds; no, if somebody else has it locked.
+declare
+  s outlive.sources;
+begin
+  select t.* into s from outlive.sources t where t.name = named for update skip locked;
+  if not found then
+    perform outlive.know_source(named);
+    return false;
+  end if;
+  return (outlive.admits(s, null)).free > 0;
+end $$;
+
+create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
+returns timestamptz language sql stable
+-- When an empty bucket is full. Whoever changes limits cuts what is owed to this, or the old ones would go on.
+return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
+
+create or replace function outlive.claim_sourced(
+  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], most int, lease_s double precision)
+returns table (token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
+  ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
+  wait_s double precision)
+language plpgsql as $$
+-- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them. A row
+-- without an id says of a source that admits none when to ask again. A source that somebody else has locked is skipped.
+#variable_conflict use_column
+declare
+  named text;
+  s outlive.sources;
+  may record;
+  begun int;
+  left_over int := most;
+  last_token bigint;
+  given_up boolean := exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead');
+begin
+  for named in select o.name from unnest(sources) with ordinality o(name, n) group by o.name order by min(o.n) loop
+    exit when left_over < 1 or given_up;
+    token := null; id := null; source := named;
+    select t.* into s from outlive.sources t where t.name = named for update skip locked;
+    if not found then
+      perform outlive.know_source(named);
+      wait_s := 0.02;
+      return next;
+      continue;
+    end if;
+    may := outlive.admits(s, null);
+    if may.free < 1 then
+      wait_s := may.wait_s;
+      return next;
+      continue;
+    end if;
+    begun := 0;
+    wait_s := null;
+    for token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options in
+      with pick as materialized (
+        select w.tid from unnest(queues, sources, tasks, priorities) lane(queue, source, task, priority),
+          lateral (
+            select w.ctid as tid from outlive.waiting w
+            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
+              and w.ready_at <= outlive.now()
+            order by w.ready_at, w.id limit least(may.free, left_over) for update skip locked) w
+        where lane.source = named limit least(may.free, left_over)),
+      taken as (delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
+      started as (
+        insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task,
+          priority, ready_at, failures, crashes, losses)
+        select t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(), outlive.now(),
+          t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
+        from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
+          t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+        returning *)
+      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
+        j.args, j.options
+      from started r join outlive.jobs j on j.id = r.id
+    loop
+      begun := begun + 1;
+      last_token := token;
+      return next;
+    end loop;
+    if begun > 0 then
+      perform outlive.spend(s, begun, last_token);
+      left_over := left_over - begun;
+    end if;
+  end loop;
+end $$;
+
+create or replace function outlive.ask_source(
+  named text, by_token bigint, out granted boolean, out wait_s double precision, out open boolean, out slot bigint)
+language plpgsql as $$
+-- One request of a job that runs (or, without a token, of nobody's): a token, if there is one; else when to ask again,
+-- and whether that is for its breaker. `slot` is to be given back at the end, where the source counts how many there are.
+declare
+  s outlive.sources;
+  may record;
+  own boolean := exists (select from outlive.running r where r.token = by_token and r.source = named);
+begin
+  select t.* into s from outlive.sources t where t.name = named for update;
+  if not found then
+    perform outlive.know_source(named);
+    select t.* into s from outlive.sources t where t.name = named for update;
+  end if;
+  may := outlive.admits(s, by_token);
+  granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
+  if granted then
+    perform outlive.spend(s, 1, by_token);
+    if not own and by_token is not null and coalesce(s.set_max_concurrency, s.max_concurrency) is not null then
+      delete from outlive.requests q where q.source = named and not exists (select from outlive.running r where r.token = q.token);
+      insert into outlive.requests (source, token) values (named, by_token) returning id into slot;
+    end if;
+  end if;
+end $$;
+
+create or replace function outlive.count_outcomes(names text[], tokens bigint[], oks boolean[], slots bigint[] default null)
+returns void language plpgsql as $$
+-- How calls of sources went. While the breaker is closed so many failures in a row open it; while it is half-open the
+-- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot and
+-- no more. In the order of the names, so that two workers never wait for each other.
+declare
+  o record;
+  s outlive.sources;
+  fails boolean;
+begin
+  delete from outlive.requests q where q.id = any(slots);
+  for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) where u.ok is not null order by name, n loop
+    select t.* into s from outlive.sources t where t.name = o.name for update;
+    continue when not found;
+    if o.ok then
+      s.last_success_at := outlive.now();
+    else
+      s.last_failure_at := outlive.now();
+    end if;
+    if s.paused_until is null or s.paused_until > outlive.now() or s.probe is not distinct from o.token then
+      s.failure_streak := case when o.ok then 0 else s.failure_streak + 1 end;
+      fails := not o.ok and (s.paused_until is not null
+        or s.failure_streak >= coalesce(s.set_breaker_failures, s.breaker_failures));
+      s.probe := null;
+      s.paused_until := case
+        when s.paused_until > outlive.now() then s.paused_until
+        when fails then outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
+    end if;
+    update outlive.sources t set last_success_at = s.last_success_at, last_failure_at = s.last_failure_at,
+      failure_streak = s.failure_streak, paused_until = s.paused_until, probe = s.probe
+    where t.name = o.name;
+  end loop;
 end $$;
 
 -- The flat pictures for people: dashboards, psql, the command line. Made anew by every migration.
@@ -879,9 +1162,15 @@ from (
 group by c.name, q.paused_at;
 
 create view outlive.source_health as
-select s.name, s.enabled, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.failure_streak, s.last_success_at,
-  s.last_failure_at, s.paused_until, coalesce(s.paused_until > outlive.now(), false) as paused
-from outlive.sources s;
+select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
+  case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
+    greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
+  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
+  case when s.paused_until is null then 'closed' when s.paused_until > outlive.now() then 'open' else 'half-open' end as breaker,
+  not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
+from outlive.sources s, lateral (
+  select nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
+    coalesce(s.set_burst, s.burst) as burst, coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
 
 -- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version) values (1);

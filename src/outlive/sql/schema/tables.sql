@@ -198,16 +198,52 @@ create table outlive.queues (
   paused_at timestamptz
 );
 
+-- A source is what its app declares of it (the last word counts), what operators have set over that (set_…, which win),
+-- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it. One that no app
+-- declares has the limits of the source of the task whose job was the first to name it.
 create table outlive.sources (
   name text collate "C" primary key,
+  like_task text collate "C",
   enabled boolean not null default true,
-  rate_limit_per_minute double precision,
-  burst int not null default 1,
-  max_concurrency int,
+  rate_limit_per_minute double precision check (rate_limit_per_minute > 0),
+  burst int not null default 1 check (burst > 0),
+  max_concurrency int check (max_concurrency > 0),
+  breaker_failures int not null default 5 check (breaker_failures > 0),
+  breaker_pause_s double precision not null default 300 check (breaker_pause_s > 0),
+  set_rate_limit_per_minute double precision check (set_rate_limit_per_minute > 0),
+  set_burst int check (set_burst > 0),
+  set_max_concurrency int check (set_max_concurrency > 0),
+  set_breaker_failures int check (set_breaker_failures > 0),
+  set_breaker_pause_s double precision check (set_breaker_pause_s > 0),
+  full_at timestamptz not null default '2000-01-01Z',  -- When the bucket is full again, if nothing more is taken.
   failure_streak int not null default 0,
   last_success_at timestamptz,
   last_failure_at timestamptz,
-  paused_until timestamptz
+  paused_until timestamptz,
+  probe bigint,  -- The attempt that tries whether the source is back; nobody's, if it is not running any more.
+  told_paused_until timestamptz
+) with (fillfactor = 50);
+create index sources_to_tell on outlive.sources (name) where paused_until is not null or told_paused_until is not null;
+
+-- Requests under way of jobs that are not of that source, for sources with a limit on how many at once. A row whose
+-- attempt is not running any more counts for nothing.
+create table outlive.requests (
+  id bigint generated always as identity primary key,
+  source text collate "C" not null,
+  token bigint not null
+);
+
+-- What jobs have found, each written together with the success of the job that found it.
+create table outlive.records (
+  scope text collate "C" not null,
+  source text collate "C" not null,
+  dedupe_key text collate "C" not null,
+  data json not null,
+  strength double precision not null,
+  job_id uuid not null,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  primary key (scope, source, dedupe_key)
 );
 
 create table outlive.progress (

@@ -84,6 +84,12 @@ from (
 group by c.name, q.paused_at;
 
 create view outlive.source_health as
-select s.name, s.enabled, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.failure_streak, s.last_success_at,
-  s.last_failure_at, s.paused_until, coalesce(s.paused_until > outlive.now(), false) as paused
-from outlive.sources s;
+select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
+  case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
+    greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
+  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
+  case when s.paused_until is null then 'closed' when s.paused_until > outlive.now() then 'open' else 'half-open' end as breaker,
+  not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
+from outlive.sources s, lateral (
+  select nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
+    coalesce(s.set_burst, s.burst) as burst, coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;

@@ -75,8 +75,7 @@ with pick as (
     and h.ready_at <= outlive.now()
     and not exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
-    and not exists (select from outlive.sources s where s.name = h.source
-                    and (not s.enabled or coalesce(s.paused_until > outlive.now(), false)))
+    and (h.source = '' or outlive.admits_one(h.source))
   order by h.since, h.id limit 1 for update skip locked),
 taken as (
   delete from outlive.held h where h.id in (select id from pick) returning h.*),
@@ -87,10 +86,12 @@ started as (
     outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
   from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
     t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
-  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
+  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
+paid as materialized (
+  select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
 select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
   j.args, j.options, true as alone
-from started s join outlive.jobs j on j.id = s.id;
+from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 
 -- name: renew
 -- running -> running, with a new lease. A token that does not come back is gone, or locked by who is ending it:

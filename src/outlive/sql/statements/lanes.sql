@@ -2,7 +2,7 @@
 
 -- name: lanes
 -- The lanes that have something, with the earliest moment something in each is ready: a loose index scan, one step per
--- lane and priority. Paused queues and closed sources are left out, and tasks that this worker does not have.
+-- lane and priority. Paused queues and sources that are closed are left out, and tasks that this worker does not have.
 with recursive lane as (
   (select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
    order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1)

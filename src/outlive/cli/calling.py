@@ -1,0 +1,157 @@
+"""sources and records: what jobs call, within which limits, and what they have found."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from outlive import store
+from outlive.cli import screen
+from outlive.cli.common import Desk, Json, Watch, app, command
+from outlive.cli.screen import Column, Row, count_of, of, time_of
+from outlive.errors import ConfigError
+from outlive.model import Record
+
+Name = Annotated[str, typer.Argument(help="The source.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")]
+SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
+_WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})
+
+sources_app = typer.Typer(help="The sources: their limits, tokens and breakers; set, pause and resume them.")
+app.add_typer(sources_app, name="sources")
+
+
+def _breaker(row: Row) -> Text:
+    if not row["enabled"]:
+        return Text("paused by hand", style="yellow")
+    style = {"closed": "green", "open": "bold red", "half-open": "yellow"}[row["breaker"]]
+    return Text(row["breaker"], style=style)
+
+
+def _rate(row: Row) -> Text:
+    rate = row["rate_limit_per_minute"]
+    return Text("no limit", style="dim") if rate is None else Text(f"{rate:g}/min")
+
+
+SOURCES = (
+    Column("source", of("name"), shrink="fold"),
+    Column("breaker", _breaker),
+    Column("rate", _rate, "right"),
+    Column("tokens", lambda row: Text("" if row["tokens"] is None else f"{row['tokens']} of {row['burst']}"), "right"),
+    Column("failures", count_of("failure_streak", "red"), "right"),
+    Column("paused until", time_of("paused_until")),
+    Column("last success", time_of("last_success_at"), luxury=True),
+    Column("last failure", time_of("last_failure_at"), luxury=True),
+)
+RECORDS = (
+    Column("scope", of("scope")),
+    Column("source", of("source")),
+    Column("key", of("dedupe_key"), shrink="fold"),
+    Column("strength", lambda row: Text(f"{row['strength']:g}"), "right"),
+    Column("data", lambda row: Text(screen.plain(_json(row))), shrink="cut"),
+)
+
+
+@command(sources_app, how="callback")
+def sources(desk: Desk, context: typer.Context, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
+    """The sources: their limits, tokens and breakers; set, pause and resume them."""
+
+    def show(rows: Sequence[Row]) -> RenderableType:
+        return screen.table(SOURCES, rows) if rows else Text("there is no source", style="dim")
+
+    if context.invoked_subcommand is None:
+        screen.listing(lambda: desk.run(store.sources(limit=limit)), show, json=json, watch=watch)
+    elif desk.chosen:
+        raise ConfigError(f"put the options behind {context.invoked_subcommand}, not before it")
+
+
+@command(sources_app, "set")
+def set_(
+    desk: Desk,
+    name: Name,
+    values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help=f"One of {', '.join(SETTABLE)}.")],
+) -> None:
+    """Overrule what the app declares of a source, at once and for all workers. An empty value takes that back."""
+    said = dict(_parsed(value) for value in values)
+    _expect(desk.run(store.set_source(name, said)), name)
+    screen.say(Text(f"{name}: " + ", ".join(f"{key} is {_words(value)}" for key, value in said.items())))
+
+
+@command(sources_app)
+def pause(desk: Desk, name: Name) -> None:
+    """Claim no more jobs of a source; what runs goes on."""
+    _expect(desk.run(store.pause_source(name)), name)
+    screen.say(Text(f"{name} is paused: `outlive sources resume {name}` ends that"))
+
+
+@command(sources_app)
+def resume(desk: Desk, name: Name) -> None:
+    """Claim the jobs of a source again, and close its breaker."""
+    _expect(desk.run(store.resume_source(name)), name)
+    screen.say(Text(f"{name} is open"))
+
+
+def _parsed(word: str) -> tuple[str, float | None]:
+    key, equals, value = word.partition("=")
+    if key not in SETTABLE or not equals:
+        raise ConfigError(f"{word!r} is not KEY=VALUE with a key of {', '.join(SETTABLE)}")
+    if not value:
+        return key, None
+    try:
+        number = int(value) if key in _WHOLE else float(value)
+    except ValueError:
+        raise ConfigError(f"{key}: {value!r} is not a {'whole ' if key in _WHOLE else ''}number") from None
+    if not 0 < number < 1e9:
+        raise ConfigError(f"{key}: {value} must be above zero, and below a thousand million")
+    return key, number
+
+
+def _words(value: float | None) -> str:
+    return "what the app declares" if value is None else f"{value:g}"
+
+
+def _expect(found: bool, name: str) -> None:
+    if not found:
+        raise ConfigError(f"there is no source {name}: `outlive sources` lists those that there are")
+
+
+@command(app)
+def records(
+    desk: Desk,
+    scope: Annotated[str | None, typer.Option("--scope", help="Only of this scope.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Only of this source.")] = None,
+    limit: Limit = 10_000,
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, the data as JSON in it.")] = False,
+) -> None:
+    """List what jobs have found, by scope, source and key."""
+    statement = store.records(scope=scope, source=source, limit=limit)
+
+    def look() -> list[Row]:
+        return [msgspec.structs.asdict(record) for record in desk.run(statement)]
+
+    def show(rows: Sequence[Row]) -> RenderableType:
+        return screen.table(RECORDS, rows) if rows else Text("nothing was found", style="dim")
+
+    if csv:
+        _print_csv(look())
+    else:
+        screen.listing(look, show, json=json, watch=False)
+
+
+def _json(row: Row) -> str:
+    return msgspec.json.encode(row["data"]).decode()
+
+
+def _print_csv(rows: Sequence[Row]) -> None:
+    writer = csv.DictWriter(sys.stdout, Record.__struct_fields__, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        texts = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in row.items()}
+        writer.writerow({**texts, "data": _json(row)})

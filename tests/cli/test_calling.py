@@ -1,0 +1,147 @@
+"""sources and records: what jobs call, within which limits, and what they have found."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from outlive import db, store
+from outlive.model import Ended, JobRequest, Lane, SourceLimits, new_job_id
+from outlive.states import Outcome
+from tests.cli.world import WORKER, Cli, ended
+
+HOSTILE = "=cmd() \x1b[2J [red]x[/red]\n\"two\", 'three'"
+
+
+@pytest.fixture
+def shop(connection: db.Connection) -> None:
+    """A source that an app has declared."""
+    said = SourceLimits("shop", rate_limit_per_minute=60, burst=2)
+    db.run(connection, store.register_sources([said, SourceLimits("bank")]))
+
+
+def found(connection: db.Connection, source: str, *records: dict[str, Any]) -> None:
+    """A job of that source has found this."""
+    job = JobRequest(new_job_id(), "shop.fetch", b"{}", source=source)
+    db.run(connection, store.enqueue([job], max_args_bytes=1000))
+    lane = Lane("default", source, "shop.fetch", 5)
+    (claimed,) = db.run(connection, store.claim_sourced(WORKER, [lane], limit=1)).claimed
+    end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
+    db.run(connection, store.complete(WORKER, end))
+
+
+def shown(cli: Cli, name: str = "shop") -> dict[str, Any]:
+    (row,) = [row for row in cli("sources", "--json").json if row["name"] == name]
+    return dict(row)
+
+
+def test_sources_are_listed_with_the_keys_that_others_rely_on(cli: Cli, connection: db.Connection, shop: None) -> None:
+    assert db.run(connection, store.ask_source("shop", None)).granted
+    expected = {"enabled": True, "rate_limit_per_minute": 60, "tokens": 1, "failure_streak": 0, "breaker": "closed"}
+    row = shown(cli)
+    assert {key: row[key] for key in expected} == expected
+    assert row["paused_until"] is None
+    assert shown(cli, "bank")["tokens"] is None
+    table = cli("sources").out
+    assert "60/min" in table
+    assert "1 of 2" in table
+    assert "no limit" in table
+    assert [row["name"] for row in cli("sources", "--json", "--limit", 1).json] == ["bank"]
+
+
+def test_without_sources_it_says_so(cli: Cli) -> None:
+    assert cli("sources").out == "there is no source\n"
+    assert cli("sources", "--json").json == []
+
+
+def test_a_breaker_that_is_open_is_seen(cli: Cli, connection: db.Connection, shop: None) -> None:
+    db.run(connection, store.count_outcomes([("shop", None, False)] * 5))
+    assert shown(cli)["breaker"] == "open"
+    assert shown(cli)["paused_until"] is not None
+    assert "open" in cli("sources").out
+    assert cli("sources", "resume", "shop").out == "shop is open\n"
+    assert (shown(cli)["breaker"], shown(cli)["failure_streak"]) == ("closed", 0)
+
+
+def test_set_overrules_the_app_until_it_is_taken_back(cli: Cli, shop: None) -> None:
+    ran = cli("sources", "set", "shop", "rate_limit_per_minute=6.5", "max_concurrency=3")
+    assert ran.out == "shop: rate_limit_per_minute is 6.5, max_concurrency is 3\n"
+    row = shown(cli)
+    assert (row["rate_limit_per_minute"], row["burst"], row["max_concurrency"]) == (6.5, 2, 3)
+    ran = cli("sources", "set", "shop", "rate_limit_per_minute=")
+    assert ran.out == "shop: rate_limit_per_minute is what the app declares\n"
+    assert (shown(cli)["rate_limit_per_minute"], shown(cli)["max_concurrency"]) == (60, 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("speed=3", "is not KEY=VALUE with a key of rate_limit_per_minute, burst"),
+        ("burst", "is not KEY=VALUE"),
+        ("burst=many", "'many' is not a whole number"),
+        ("burst=1.5", "'1.5' is not a whole number"),
+        ("rate_limit_per_minute=fast", "'fast' is not a number"),
+        ("rate_limit_per_minute=0", "must be above zero"),
+        ("rate_limit_per_minute=nan", "must be above zero"),
+        ("rate_limit_per_minute=inf", "must be above zero"),
+        ("breaker_pause_s=-1", "must be above zero"),
+    ],
+)
+def test_set_refuses_what_makes_no_sense_and_changes_nothing(cli: Cli, shop: None, word: str, reason: str) -> None:
+    before = shown(cli)
+    ran = cli("sources", "set", "shop", "max_concurrency=1", word)
+    assert ran.code == 2
+    assert reason in " ".join(ran.err.split())
+    assert shown(cli) == before
+
+
+def test_pause_and_resume_switch_a_source_off_and_on(cli: Cli, shop: None) -> None:
+    assert cli("sources", "pause", "shop").out == "shop is paused: `outlive sources resume shop` ends that\n"
+    assert shown(cli)["enabled"] is False
+    assert "paused by hand" in cli("sources").out
+    assert cli("sources", "resume", "shop").out == "shop is open\n"
+    assert shown(cli)["enabled"] is True
+
+
+@pytest.mark.parametrize("words", [("set", "nobody", "burst=1"), ("pause", "nobody"), ("resume", "nobody")])
+def test_a_source_that_there_is_not_is_named(cli: Cli, words: tuple[str, ...]) -> None:
+    ran = cli("sources", *words)
+    assert ran.code == 2
+    assert "there is no source nobody" in " ".join(ran.err.split())
+
+
+def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connection) -> None:
+    assert cli("records").out == "nothing was found\n"
+    price = {"scope": "prices", "key": "ext_1", "data": {"price": 12}, "strength": 0.5}
+    found(connection, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
+    found(connection, "bank", price)
+    rows = cli("records", "--json").json
+    assert [(row["scope"], row["source"], row["dedupe_key"]) for row in rows] == [
+        ("names", "shop", "ext_2"),
+        ("prices", "bank", "ext_1"),
+        ("prices", "shop", "ext_1"),
+    ]
+    assert (rows[2]["data"], rows[2]["strength"]) == ({"price": 12}, 0.5)
+    assert [row["data"] for row in cli("records", "--scope", "names", "--json").json] == ["Ann"]
+    assert [row["source"] for row in cli("records", "--source", "bank", "--json").json] == ["bank"]
+    assert len(cli("records", "--limit", 2, "--json").json) == 2
+    table = cli("records").out
+    assert '{"price":12}' in table
+
+
+def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli: Cli, connection: db.Connection) -> None:
+    data = {"title": HOSTILE, "price": 12}
+    found(connection, "shop", {"scope": "prices", "key": 'a,"b"', "data": data, "strength": 0.5})
+    ran = ended(cli.process("records", "--csv"))
+    assert ran.code == 0, ran.err
+    (row,) = csv.DictReader(io.StringIO(ran.out))
+    assert list(row) == ["scope", "source", "dedupe_key", "data", "strength", "job_id", "created_at", "updated_at"]
+    assert (row["scope"], row["source"], row["dedupe_key"], row["strength"]) == ("prices", "shop", 'a,"b"', "0.5")
+    assert json.loads(row["data"]) == data
+    assert row["created_at"][10] == "T"
+
+
+def test_csv_of_nothing_has_its_header(cli: Cli) -> None:
+    assert cli("records", "--csv").out == "scope,source,dedupe_key,data,strength,job_id,created_at,updated_at\n"

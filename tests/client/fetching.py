@@ -1,0 +1,50 @@
+"""A process that wants an answer from the cache, as the tests of the cache start many of."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from outlive.client.cache import Cache
+
+BOUND_BYTES = 1_000_000
+
+
+def fetch(directory: Path) -> str:
+    """Say that the source was called, and answer when told to."""
+    with (directory / "calls").open("a") as calls:
+        calls.write(f"{os.getpid()}\n")
+    while not (directory / "go").exists():
+        time.sleep(0.01)
+    return "answer"
+
+
+def ask(directory: Path) -> str:
+    (directory / f"ready.{os.getpid()}").touch()
+    return Cache(directory / "cache", ttl_s=3600, bound_bytes=BOUND_BYTES).get(
+        "shop", ["key"], lambda: fetch(directory)
+    )
+
+
+def fork(directory: Path) -> str:
+    """Use the cache on both sides of a fork; what the child keeps after its parent has closed must be there."""
+    cache = Cache(directory / "cache", ttl_s=3600, bound_bytes=BOUND_BYTES)
+    cache.get("shop", "before", lambda: 1)
+    (opened, tell_opened), (closed, tell_closed) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        cache.get("shop", "before", lambda: 2)
+        os.write(tell_opened, b".")
+        os.read(closed, 1)
+        cache.get("shop", "after", lambda: "kept")
+        os.kill(os.getpid(), 9)
+    os.read(opened, 1)
+    cache.get("shop", "before", lambda: 3)
+    cache.close()
+    os.write(tell_closed, b".")
+    os.waitpid(child, 0)
+    return cache.get("shop", "after", lambda: "lost")
+
+
+if __name__ == "__main__":
+    print({"ask": ask, "fork": fork}[sys.argv[1]](Path(sys.argv[2])))

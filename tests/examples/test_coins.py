@@ -1,0 +1,273 @@
+"""The coin example: what it finds, also while its workers are killed, and where it does not go."""
+
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+import outlive
+from coins import catalog, fetching, parsing, site, tasks
+from outlive import config, db, store
+from outlive.states import State
+from tests.processes.conftest import ROOT, Worker
+from tests.waiting import eventually
+
+Start = Callable[..., Worker]
+Points = dict[tuple[str, str, str], tuple[object, float]]
+INTAKES = catalog.intakes(12)
+KILLS = 4
+FAST_PER_MINUTE = 2400.0
+
+
+class Run:
+    """The example, from the first coin to the last valuation, on one database."""
+
+    def __init__(self, url: str, start: Start, folder: Path) -> None:
+        self.url, self._start, self._folder = url, start, folder
+        self.connection = db.connect(url)
+        tasks.app.connections.close()
+        tasks.app.config = config.load(flags={"database_url": url})
+
+    def worker(self) -> Worker:
+        return self._start(
+            slots=3, target="coins.tasks:app", url=self.url, folder=ROOT / "examples", cache_dir=str(self._folder)
+        )
+
+    def begin(self) -> list[Worker]:
+        """Two workers; the sites admit more than they would, to save everybody's time."""
+        workers = [self.worker(), self.worker()]
+        for name in tasks.SOURCES:
+            assert db.run(self.connection, store.set_source(name, {"rate_limit_per_minute": FAST_PER_MINUTE}))
+        return workers
+
+    def collect(self, intakes: Sequence[catalog.Intake]) -> None:
+        tasks.app.enqueue_many(tasks.collect.job(intake) for intake in intakes)
+
+    def count(self, query: str) -> int:
+        [(number,)] = self.connection.execute(query.encode()).fetchall()
+        return int(number)
+
+    def unfinished(self) -> int:
+        return self.count(
+            "select (select count(*) from outlive.waiting) + (select count(*) from outlive.running) "
+            "+ (select count(*) from outlive.held where why <> 'quarantined')"
+        )
+
+    def busy(self) -> set[str]:
+        return {str(id) for (id,) in self.connection.execute("select distinct worker from outlive.running")}
+
+    def settle(self) -> None:
+        eventually(lambda: not self.unfinished(), within_s=90, what="all jobs are done")
+
+    def points(self) -> Points:
+        found = tasks.app.records()
+        return {
+            (one.scope, one.source, one.dedupe_key): (one.data, one.strength)
+            for one in found
+            if one.scope != tasks.VALUATIONS
+        }
+
+    def valuations(self) -> dict[str, object]:
+        return {one.dedupe_key: one.data for one in tasks.app.records(tasks.VALUATIONS)}
+
+    def killers(self) -> set[tuple[str, str | None]]:
+        return {(row["outcome"], row["signal"]) for row in db.run(self.connection, store.killers())}
+
+    def states(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for row in db.run(self.connection, store.stats()):
+            counts[row["state"]] = counts.get(row["state"], 0) + row["jobs"]
+        return counts
+
+
+def expected() -> set[tuple[str, str, str]]:
+    """The keys of all that the sites offer on pages that can be read."""
+    keys = set()
+    for intake in INTAKES:
+        for name in catalog.KINDS:
+            if not site.is_poison(name, intake["title"]):
+                shown = catalog.pages(name, intake["title"], intake["series"], intake["denomination"])
+                keys |= {(tasks.prices_of(intake["id"]), name, offer.path) for page in shown for offer in page}
+    return {(scope, name, path.partition("?")[0]) for scope, name, path in keys}
+
+
+def found_paths(points: Points) -> list[tuple[str, str, str]]:
+    return sorted(
+        (scope, source, str(data["url"]).partition("/offers")[2])
+        for (scope, source, _), (data, _) in points.items()
+        if isinstance(data, dict)
+    )
+
+
+@pytest.fixture
+def forget() -> Iterator[None]:
+    """The example's app is left as it was."""
+    yield
+    tasks.app.connections.close()
+    tasks.app.__dict__.pop("config", None)
+
+
+@pytest.mark.timeout(240)
+def test_killing_workers_at_random_changes_no_price_and_no_valuation(
+    new_database: Callable[[str], str], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None
+) -> None:
+    with site.serve() as sites:
+        places = site.places(sites)
+        monkeypatch.setenv("COINS_SITES", places)
+        calm = Run(new_database("outlive_template"), start, tmp_path / "calm")
+        with calm.connection:
+            workers = calm.begin()
+            calm.collect(INTAKES)
+            calm.settle()
+            points, valuations = calm.points(), calm.valuations()
+            assert calm.killers() == {("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")}
+            assert calm.states() == expected_states()
+            assert calm.count("select count(*) from outlive.attempts where outcome = 'timed_out'") == site.HANGS
+        for worker in workers:
+            worker.stop()
+    paths = sorted((scope, name, path.removeprefix("/offers")) for scope, name, path in expected())
+    assert found_paths(points) == paths
+    assert valuations.keys() == {intake["id"] for intake in INTAKES}
+
+    # The sites remember nothing of the first run, and are where they were: addresses are part of what is found.
+    with site.serve({name: int(place.partition(":")[2]) for name, place in _split(places)}):
+        wild = Run(new_database("outlive_template"), start, tmp_path / "wild")
+        with wild.connection:
+            kill_at_random(wild, wild.begin())
+            wild.settle()
+            assert wild.points() == points
+            assert wild.valuations() == valuations
+            assert wild.killers() == {("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")}
+            assert wild.states() == expected_states()
+            assert wild.count("select count(*) from outlive.attempts where outcome = 'lost'") > 0
+
+
+def expected_states() -> dict[str, int]:
+    """Each coin is collected once, searched for on three sites and valued once for each that could be read."""
+    searches = 3 * len(INTAKES)
+    poisoned = sum(site.is_poison(name, intake["title"]) for name in catalog.KINDS for intake in INTAKES)
+    return {State.SUCCEEDED: len(INTAKES) + 2 * (searches - poisoned), State.QUARANTINED: poisoned}
+
+
+def _split(places: str) -> list[tuple[str, str]]:
+    return [(name, place) for name, _, place in (word.partition("=") for word in places.split(","))]
+
+
+def kill_at_random(run: Run, workers: list[Worker]) -> None:
+    """Bring the coins in one portion after the other, and kill one of those that work on each; a new one comes."""
+    chance = random.Random(5)
+    portion = -(-len(INTAKES) // KILLS)
+    for n in range(KILLS):
+        run.collect(INTAKES[n * portion : (n + 1) * portion])
+        busy = eventually(run.busy, within_s=30, what="somebody works")
+        victim = chance.choice([worker for worker in workers if worker.id in busy])
+        victim.process.kill()
+        victim.process.wait()
+        workers.remove(victim)
+        workers.append(run.worker())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1"),
+        *("224.0.0.1", "::1", "::", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"),
+    ],
+)
+def test_an_address_that_is_not_public_is_not_called(address: str) -> None:
+    assert not fetching.is_public(address)
+
+
+@pytest.mark.parametrize("address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
+def test_an_address_that_is_public_may_be_called(address: str) -> None:
+    assert fetching.is_public(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "0x7f000001"])
+def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
+    with site.serve() as sites, pytest.raises((fetching.Refused, ConnectionError)):
+        fetching.get(f"http://{host}:{sites['shop'].place.partition(':')[2]}/search")
+    assert sites["shop"].requests == 0
+
+
+@contextmanager
+def redirecting_to(target: str) -> Iterator[str]:
+    class Redirect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Redirect) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_redirect_is_looked_at_like_any_address() -> None:
+    with site.serve() as sites, redirecting_to(f"http://{sites['dealer'].place}/search") as place:
+        with pytest.raises(fetching.Refused, match="not public"):
+            fetching.get(f"http://{place}/", allowed=[place])
+        assert sites["dealer"].requests == 0
+
+
+def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is resolved a second time may mean another place by then."""
+    asked = []
+
+    def resolve(host: str, *of: int, **more: int) -> object:
+        asked.append(host)
+        return real(host if host[0].isdigit() else "127.0.0.1", *of, **more)
+
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    intake = INTAKES[4]
+    with site.serve() as sites:
+        place = f"coins.example:{sites['dealer'].place.partition(':')[2]}"
+        query = f"title={intake['title']}&series={intake['series']}&denomination={intake['denomination']}&page=9"
+        assert "page 9" in fetching.get(f"http://{place}/search?{query}", allowed=[place])
+    assert asked.count("coins.example") == 1
+
+
+def test_a_site_that_asks_for_patience_gets_it() -> None:
+    title = next(
+        one["title"] for one in catalog.intakes(200) if site.fault_of("auction", one["title"], 1) == "patience"
+    )
+    with site.serve() as sites:
+        place = sites["auction"].place
+        with pytest.raises(outlive.Retry) as caught:
+            fetching.get(f"http://{place}/search?title={title}&series=x&denomination=y&page=1", allowed=[place])
+    assert caught.value.after == 1.0
+
+
+def test_a_page_that_is_written_badly_is_read_all_the_same() -> None:
+    title = next(one["title"] for one in INTAKES if site.fault_of("shop", one["title"], 1) == "malformed")
+    with site.serve() as sites:
+        place = sites["shop"].place
+        url = f"http://{place}/search?title={title}&series=Morgan&denomination=dollar&page=1"
+        html = fetching.get(url, allowed=[place])
+    page = parsing.parse(html, url=url)
+    [first, *_] = shown = catalog.pages("shop", title, "Morgan", "dollar")
+    assert "</ul>" in html
+    assert "</li>" not in html
+    assert [(one.title, one.cents, one.day) for one in page.offers] == [
+        (one.title, one.cents, one.day) for one in first
+    ]
+    assert page.last == len(shown)
+
+
+def test_a_page_of_nonsense_has_no_offers() -> None:
+    for html in ("", "\0", "<li class=offer>", "<" * 10_000, '<nav data-pages="many">'):
+        assert parsing.parse(html, url="http://coins.example/") == parsing.Page([], 1)

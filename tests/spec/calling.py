@@ -1,0 +1,157 @@
+"""Jobs that call outside services, as an app that workers import."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psycopg
+
+import outlive
+
+app = outlive.App()
+shop = app.source("shop", rate_limit_per_minute=600)
+slow = app.source("slow", rate_limit_per_minute=60)
+narrow = app.source("narrow", max_concurrency=1)
+endless = app.source("endless")
+flaky = app.source("flaky", breaker_failures=3, breaker_pause="2s")
+
+
+@app.task(source=shop, backoff=0, max_losses=None)
+def visit() -> None:
+    """A call of the shop, which takes a little while."""
+    time.sleep(0.02)
+
+
+@app.task(source=slow)
+def crawl() -> None:
+    pass
+
+
+@app.task(queue="free", recycle_after=10_000)
+def free() -> None:
+    pass
+
+
+@app.task(source=endless, recycle_after=10_000)
+def flood() -> None:
+    time.sleep(0.01)
+
+
+@app.task(source=shop)
+def visit_often(times: int) -> list[float]:
+    """When each request began, and how many could be made without waiting."""
+    began = []
+    for _ in range(times):
+        with shop.request():
+            began.append(time.monotonic())
+    return began
+
+
+@app.task
+async def visit_slowly(times: int) -> int:
+    for _ in range(times):
+        async with shop.request():
+            pass
+    return times
+
+
+@app.task(max_attempts=1)
+def be_impatient() -> str:
+    with slow.request():
+        pass
+    begun = time.monotonic()
+    try:
+        with slow.request(timeout=0.05):
+            return "it was let in"
+    except outlive.SourceBusy:
+        return "too busy" if time.monotonic() - begun < 0.5 else "too late"
+
+
+@app.task(source=narrow)
+def squeeze(path: str) -> None:
+    mark = Path(path) / str(os.getpid())
+    mark.touch()
+    alone = len(list(Path(path).iterdir())) == 1
+    time.sleep(0.02)
+    mark.unlink()
+    if not alone:
+        raise AssertionError("somebody else was there")
+
+
+@app.task(source=flaky, max_attempts=1, fail_on=KeyError)
+def stumble(how: str) -> str:
+    match how:
+        case "raise":
+            raise ConnectionError("no answer")
+        case "raise in a request":
+            with flaky.request():
+                raise ConnectionError("no answer")
+        case "raise from a request":
+            try:
+                with flaky.request():
+                    raise ConnectionError("no answer")
+            except ConnectionError as error:
+                raise RuntimeError("no page") from error
+        case "swallow":
+            for _ in range(2):
+                try:
+                    with flaky.request():
+                        raise ConnectionError("no answer")
+                except ConnectionError:
+                    pass
+        case "own fault":
+            with flaky.request():
+                raise KeyError("not the source's")
+        case "give up":
+            raise outlive.Fail("not the source's")
+        case "retry":
+            raise outlive.Retry("later")
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return "well"
+
+
+@app.task(source=flaky, max_attempts=1, timeout=0.5)
+def hang(deaf: bool) -> None:
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+@app.task(source=flaky)
+def finish_itself(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        outlive.current().complete(connection)
+
+
+@app.task(max_attempts=1)
+def call_from_elsewhere() -> int:
+    with flaky.request():
+        return outlive.current().attempt
+
+
+@app.task
+def look_up(path: str) -> str:
+    def fetch() -> str:
+        with Path(path).open("a") as calls:
+            calls.write(f"{os.getpid()}\n")
+        time.sleep(0.3)
+        return "answer"
+
+    return shop.cached({"page": 1}, fetch)
+
+
+@app.task(source=endless, backoff=0, max_crashes=2)
+def find(key: str, price: int, strength: float, how: str = "well") -> int:
+    """Find something and ask for a job more, and then end like this."""
+    ctx = outlive.current()
+    ctx.record("prices", key, {"price": price}, strength=strength)
+    ctx.spawn(visit_often.using(dedupe_key=key).job(1))
+    if how == "die once" and ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raise":
+        raise outlive.Fail("no")
+    if how == "ask for nonsense":
+        ctx.spawn(free.using(dedupe_key="taken", on_conflict="raise").job())
+    return ctx.attempt

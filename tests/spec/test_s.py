@@ -1,0 +1,424 @@
+"""S — sources, with real workers and the jobs of tests/spec/calling.py."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import Job, State, config, db, dedupe_key, store
+from outlive.states import Outcome
+from tests.processes.conftest import Worker
+from tests.spans import within_bounds
+from tests.spec import calling
+from tests.spec.conftest import Start, attempts, counters, ended, outcomes
+from tests.waiting import eventually
+
+TARGET = "tests.spec.calling:app"
+STARTED = "select started_at from outlive.running where source = %s union all select started_at from outlive.attempts a"
+STARTED += " join outlive.jobs j on j.id = a.job_id where j.source = %s and a.started_at is not null"
+
+
+@pytest.fixture
+def start(start_worker: Start, database_url: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts workers for the app of tests/spec/calling.py, whose jobs go to the test's database."""
+    calling.app.connections.close()
+    calling.app.config = config.load(flags={"database_url": database_url})
+
+    def make(**how: Any) -> Worker:
+        return start_worker(target=TARGET, **{"sweep_s": "0.5", "cache_dir": str(tmp_path / "cache"), **how})
+
+    yield make
+    calling.app.connections.close()
+    del calling.app.config
+
+
+def health(connection: db.Connection, name: str) -> dict[str, Any]:
+    (found,) = [row for row in db.run(connection, store.sources()) if row["name"] == name]
+    return found
+
+
+def streak(connection: db.Connection) -> int:
+    return int(health(connection, "flaky")["failure_streak"])
+
+
+def began(connection: db.Connection, source: str) -> list[float]:
+    """When the attempts of a source's jobs began, by the database's clock."""
+    return [at.timestamp() for (at,) in connection.execute(STARTED, [source, source]).fetchall()]
+
+
+def waiting(connection: db.Connection, where: str = "source", name: str = "") -> int:
+    query = {"source": "select count(*) from outlive.waiting where source = %s"}.get(
+        where, "select count(*) from outlive.waiting where queue = %s"
+    )
+    row = connection.execute(query.encode(), [name]).fetchone()
+    assert row
+    return int(row[0])
+
+
+def succeeded(jobs: Sequence[Job[Any]], *, within_s: float = 30.0) -> None:
+    for job in jobs:
+        ended(job, State.SUCCEEDED, within_s=within_s)
+
+
+# S1
+
+
+def test_S1_a_source_is_a_row_made_by_the_apps_declaration(start: Start, connection: db.Connection) -> None:
+    start()
+    eventually(lambda: len(db.run(connection, store.sources())) == 5)
+    flaky = health(connection, "flaky")
+    assert (flaky["enabled"], flaky["burst"], flaky["breaker"], flaky["failure_streak"]) == (True, 1, "closed", 0)
+    assert health(connection, "shop")["rate_limit_per_minute"] == 600
+    assert health(connection, "narrow")["max_concurrency"] == 1
+
+
+def test_S1_what_an_operator_changes_holds_at_once_and_also_for_the_next_worker(
+    start: Start, connection: db.Connection
+) -> None:
+    start(slots=2)
+    jobs = [calling.crawl.enqueue() for _ in range(30)]
+    eventually(lambda: len(began(connection, "slow")) >= 1)
+    db.run(connection, store.set_source("slow", {"rate_limit_per_minute": 60_000}))
+    succeeded(jobs, within_s=12)
+    start()
+    assert health(connection, "slow")["rate_limit_per_minute"] == 60_000
+
+
+# S2
+
+
+def kill_and_replace(start: Start, workers: list[Worker], connection: db.Connection, *, until: int) -> list[float]:
+    """Let workers call the shop, kill one after the other and start another, until so many calls have begun."""
+    for kill_at in range(until // 4, until, max(1, until // 4)):
+        eventually(lambda at=kill_at: len(began(connection, "shop")) >= at, within_s=120)  # type: ignore[misc]
+        victim = workers.pop(0)
+        victim.process.kill()
+        workers.append(start(slots=2, wait=False))
+    eventually(lambda: len(began(connection, "shop")) >= until, within_s=120)
+    return began(connection, "shop")
+
+
+def check_the_cap(start: Start, connection: db.Connection, *, number: int, until: int) -> None:
+    workers = [start(slots=2, wait=False) for _ in range(number)]
+    calling.app.enqueue_many([calling.visit.job() for _ in range(2 * until)])
+    moments = kill_and_replace(start, workers, connection, until=until)
+    within_bounds([(at, 1) for at in moments], rate_per_s=10, burst=1)
+    took_s = max(moments) - min(moments)
+    print(f"{len(moments)} calls by {number} workers in {took_s:.1f} s: {(len(moments) - 1) / took_s:.2f}/s of 10/s")
+    assert len(began(connection, "shop")) > 0
+
+
+def test_S2_workers_together_stay_within_the_rate_also_when_some_are_killed(
+    start: Start, connection: db.Connection
+) -> None:
+    check_the_cap(start, connection, number=3, until=50)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_S2_eight_workers_stay_within_the_rate_while_they_are_killed(start: Start, connection: db.Connection) -> None:
+    check_the_cap(start, connection, number=8, until=600)
+
+
+def drain_s(connection: db.Connection, number: int) -> float:
+    """How long one worker needs for so many free jobs, by the database's clock."""
+    jobs = calling.app.enqueue_many([calling.free.job() for _ in range(number)])
+    eventually(lambda: waiting(connection, "queue", "free") == 0, within_s=300)
+    succeeded(jobs[-1:])
+    ids = [job.id for job in jobs]
+    query = "select extract(epoch from max(ended_at) - min(started_at)) from outlive.attempts where job_id = any(%s)"
+    row = connection.execute(query.encode(), [ids]).fetchone()
+    assert row
+    return float(row[0])
+
+
+def beside_a_limited_source(start: Start, connection: db.Connection, *, limited: int, number: int) -> float:
+    """The free queue's rate beside a limited source that is flooded, as a share of its rate alone."""
+    start(slots=2)
+    drain_s(connection, number // 2)
+    alone_s = min(drain_s(connection, number) for _ in range(2))
+    calling.app.enqueue_many([calling.crawl.job() for _ in range(limited)])
+    beside_s = min(drain_s(connection, number) for _ in range(2))
+    share = alone_s / beside_s
+    print(f"free alone {number / alone_s:.0f}/s, beside {limited:,} limited {number / beside_s:.0f}/s: {share:.0%}")
+    assert 0 < waiting(connection, "source", "slow") < limited
+    return share
+
+
+def test_S2_a_limited_source_does_not_slow_a_queue_beside_it(start: Start, connection: db.Connection) -> None:
+    assert beside_a_limited_source(start, connection, limited=2000, number=2000) >= 0.5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_S2_a_hundred_thousand_limited_jobs_leave_a_queue_beside_them_its_rate(
+    start: Start, connection: db.Connection
+) -> None:
+    assert beside_a_limited_source(start, connection, limited=100_000, number=20_000) >= 0.8
+
+
+def test_S2_a_flooded_source_starves_no_other_and_no_queue(start: Start, connection: db.Connection) -> None:
+    start(slots=1)
+    calling.app.enqueue_many([calling.flood.job() for _ in range(1500)])
+    eventually(lambda: waiting(connection, "source", "endless") < 1490)
+    beside = [calling.free.enqueue(), calling.visit.enqueue(), calling.flood.using(source="example.org").enqueue()]
+    late, urgent = calling.flood.enqueue(), calling.flood.using(priority=0).enqueue()
+    succeeded([*beside, urgent], within_s=10)
+    assert waiting(connection, "source", "endless") > 100, "the flood is over too soon to tell"
+    assert late.status() is State.PENDING
+
+
+def test_S2_each_of_many_sources_that_only_jobs_name_has_a_rate_of_its_own(
+    start: Start, connection: db.Connection
+) -> None:
+    early = calling.crawl.using(source="site-0").enqueue()
+    start(slots=4)
+    succeeded([early])
+    names = [f"site-{n}" for n in range(1, 200)]
+    jobs = calling.app.enqueue_many([calling.crawl.using(source=name).job() for name in names for _ in range(2)])
+    query = "select count(distinct j.source), count(*) from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
+    first = eventually(lambda: (connection.execute(query).fetchall())[0][0] == 200, within_s=60)
+    assert first
+    succeeded(jobs, within_s=60)
+    for name in names:
+        one, other = sorted(began(connection, name))
+        assert other - one >= 1 - 1e-5, name
+    assert health(connection, "site-0")["rate_limit_per_minute"] == 60
+
+
+def test_S2_no_more_than_allowed_run_at_once(start: Start, tmp_path: Path) -> None:
+    workers = [start(slots=3, wait=False) for _ in range(2)]
+    (tmp_path / "in").mkdir()
+    jobs = [calling.squeeze.using(max_attempts=1).enqueue(str(tmp_path / "in")) for _ in range(12)]
+    succeeded(jobs)
+    assert all(worker.process.poll() is None for worker in workers)
+
+
+# S3
+
+
+def test_S3_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_the_first(
+    start: Start, connection: db.Connection
+) -> None:
+    start()
+    first, *others = calling.visit_often.enqueue(6).result(timeout=30)
+    gaps = [later - earlier for earlier, later in zip([first, *others], others, strict=False)]
+    assert others[-1] - first >= 0.5 - 0.15, "the first may have been late, and no other"
+    assert max(gaps) < 5
+    (at,) = began(connection, "shop")
+    query = "select extract(epoch from full_at) from outlive.sources where name = 'shop'"
+    row = connection.execute(query).fetchone()
+    assert row
+    assert float(row[0]) - at >= 0.6 - 1e-5, "six tokens were taken, one of them by the claim"
+    assert calling.visit_slowly.enqueue(3).result(timeout=30) == 3
+
+
+def test_S3_whoever_does_not_want_to_wait_so_long_is_told_so(start: Start) -> None:
+    start()
+    assert calling.be_impatient.enqueue().result(timeout=30) == "too busy"
+
+
+@pytest.mark.parametrize(
+    ("how", "failures"),
+    [
+        ("raise", 1),
+        ("raise in a request", 1),
+        ("raise from a request", 1),
+        ("swallow", 2),
+        ("retry", 1),
+        ("own fault", 0),
+        ("give up", 0),
+        ("die", 0),
+    ],
+)
+def test_S3_a_failure_counts_once_if_the_task_holds_the_source_for_it(
+    start: Start, connection: db.Connection, how: str, failures: int
+) -> None:
+    worker = start(slots=1)
+    job = calling.stumble.using(max_crashes=1).enqueue(how)
+    eventually(lambda: job.status() not in (State.PENDING, State.RUNNING))
+    worker.stop()
+    assert streak(connection) == failures
+
+
+# S4
+
+
+def opened(connection: db.Connection) -> None:
+    """The breaker of the flaky source has opened."""
+    for _ in range(3):
+        calling.stumble.enqueue("raise")
+    eventually(lambda: health(connection, "flaky")["breaker"] == "open", within_s=20)
+
+
+def test_S4_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    worker = start(on_source_paused=f"cat >> {told}; echo >> {told}")
+    opened(connection)
+    paused_until = health(connection, "flaky")["paused_until"]
+    waits = [calling.stumble.enqueue("well") for _ in range(3)]
+    eventually(lambda: told.exists() and '"name":"flaky"' in told.read_text())
+    assert "the source flaky is paused until" in worker.log()
+    succeeded(waits)
+    assert min(at for job in waits for at in [attempts(connection, job)[0].started_at] if at) >= paused_until
+    assert all(outcomes(connection, job) == [Outcome.SUCCEEDED] for job in waits)
+    assert health(connection, "flaky")["breaker"] == "closed"
+    eventually(lambda: "the source flaky is back" in worker.log())
+    eventually(lambda: told.read_text().count('"event":"source_paused"') == 2)
+
+
+def test_S4_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(
+    start: Start, connection: db.Connection
+) -> None:
+    start()
+    opened(connection)
+    before = health(connection, "flaky")["paused_until"]
+    calling.stumble.enqueue("raise")
+    eventually(lambda: health(connection, "flaky")["paused_until"] > before)
+    dead = calling.stumble.using(max_crashes=1, priority=0).enqueue("die")
+    well = calling.stumble.enqueue("well")
+    ended(dead, State.QUARANTINED)
+    succeeded([well])
+    assert health(connection, "flaky")["breaker"] == "closed"
+
+
+def test_S4_a_job_that_meets_an_open_breaker_goes_back_without_losing_an_attempt(
+    start: Start, connection: db.Connection
+) -> None:
+    start()
+    opened(connection)
+    job = calling.call_from_elsewhere.enqueue()
+    assert job.result(timeout=20) >= 2
+    assert counters(connection, job) == (0, 0, 0)
+    assert set(outcomes(connection, job)) == {Outcome.RELEASED, Outcome.SUCCEEDED}
+    assert health(connection, "flaky")["breaker"] == "closed"
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_S4_a_job_that_takes_too_long_counts_against_its_source(
+    start: Start, connection: db.Connection, deaf: bool
+) -> None:
+    start(slots=1)
+    job = calling.hang.enqueue(deaf)
+    ended(job, State.FAILED)
+    eventually(lambda: streak(connection) == 1)
+
+
+def test_S4_a_job_that_ends_in_its_own_transaction_speaks_for_its_source_too(
+    start: Start, connection: db.Connection, database_url: str
+) -> None:
+    start(slots=1)
+    ended(calling.stumble.enqueue("raise"), State.FAILED)
+    eventually(lambda: streak(connection) == 1)
+    succeeded([calling.finish_itself.enqueue(database_url)])
+    eventually(lambda: streak(connection) == 0)
+
+
+# S5
+
+
+def test_S5_jobs_of_a_machine_share_what_one_of_them_has_fetched(start: Start, tmp_path: Path) -> None:
+    workers = [start(slots=2, wait=False) for _ in range(2)]
+    calls = tmp_path / "calls"
+    jobs = [calling.look_up.enqueue(str(calls)) for _ in range(6)]
+    assert [job.result(timeout=30) for job in jobs] == ["answer"] * 6
+    assert len(calls.read_text().split()) == 1
+    for worker in workers:
+        worker.started().stop(signal.SIGTERM)
+    start()
+    assert calling.look_up.enqueue(str(calls)).result(timeout=30) == "answer"
+    assert len(calls.read_text().split()) == 1, "it survives the workers"
+
+
+def test_S5_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> None:
+    start(cache_enabled="false")
+    jobs = [calling.look_up.enqueue(str(tmp_path / "calls")) for _ in range(2)]
+    assert [job.result(timeout=30) for job in jobs] == ["answer"] * 2
+    assert len((tmp_path / "calls").read_text().split()) == 2
+
+
+# S6
+
+
+def prices() -> dict[str, tuple[int, float]]:
+    return {one.dedupe_key: (one.data["price"], one.strength) for one in calling.app.records("prices")}
+
+
+def test_S6_what_a_job_finds_and_asks_for_is_committed_with_its_success(
+    start: Start, connection: db.Connection
+) -> None:
+    start()
+    db.run(connection, store.pause_source("shop"))  # What is asked for stays to be counted.
+    assert calling.find.enqueue("a", 10, 0.5).result(timeout=30) == 1
+    assert calling.find.enqueue("a", 11, 0.4).result(timeout=30) == 1
+    assert calling.find.enqueue("a", 12, 0.9, how="die once").result(timeout=30) == 2
+    assert prices() == {"a": (12, 0.9)}
+    assert waiting(connection, "source", "shop") == 1, "they have one dedupe key"
+    (record,) = calling.app.records(source="endless")
+    assert (record.scope, record.data) == ("prices", {"price": 12})
+
+
+@pytest.mark.parametrize(("how", "state"), [("raise", State.FAILED), ("ask for nonsense", State.FAILED)])
+def test_S6_a_job_that_does_not_succeed_leaves_neither_half(
+    start: Start, connection: db.Connection, how: str, state: State
+) -> None:
+    worker = start()
+    db.run(connection, store.pause_queue("free"))
+    calling.free.using(dedupe_key="taken").enqueue()
+    job = calling.find.enqueue("a", 10, 0.5, how=how)
+    ended(job, state)
+    assert prices() == {}
+    assert waiting(connection, "source", "shop") == 0
+    assert len(attempts(connection, job)) == 1
+    assert worker.process.poll() is None
+
+
+def test_S6_what_was_found_by_a_worker_that_stops_is_kept(start: Start, connection: db.Connection) -> None:
+    worker = start()
+    jobs = [calling.find.enqueue(f"key-{n}", n, 1.0) for n in range(20)]
+    eventually(lambda: len(began(connection, "endless")) >= 5)
+    assert worker.stop() == 0
+    done = [job for job in jobs if job.status() is State.SUCCEEDED]
+    assert len(prices()) == len(done) > 0
+
+
+# S7
+
+
+def test_S7_a_dedupe_key_is_the_external_id_or_a_hash_of_what_makes_the_finding() -> None:
+    assert dedupe_key("4711", url="https://x") == dedupe_key(4711) == "ext_4711"
+    facts: dict[str, Any] = {"url": "https://shop.example/coin?page=2#top", "title": "  Gold\tCoin  1 oz "}
+    facts |= {"price_cents": 199_900, "day": date(2026, 1, 31), "kind": "ask"}
+
+    def same(**other: Any) -> str:
+        return dedupe_key(**{**facts, **other})
+
+    key = same()
+    assert key.startswith("hash_")
+    assert len(key) == len("hash_") + 16
+    assert key == same(url="https://shop.example/coin") == same(title="gold coin 1 OZ") == same(day="2026-01-31")
+    assert key == same(external_id=None) == same(external_id="")
+    changed: list[dict[str, Any]] = [
+        {"url": "https://shop.example/bar"},
+        {"title": "silver"},
+        {"price_cents": 1},
+        {"day": None},
+        {"kind": "bid"},
+    ]
+    assert len({key, *(dedupe_key(**(facts | one)) for one in changed)}) == 6
+
+
+def test_S7_a_dedupe_key_is_the_same_for_ever() -> None:
+    """Keys are stored: whoever changes how they are made loses what is known."""
+    from hashlib import sha256
+
+    facts = "https://shop.example/coin|gold coin|199900|2026-01-31|ask"
+    key = dedupe_key(
+        url="https://shop.example/coin?x", title="Gold  Coin", price_cents=199_900, day="2026-01-31", kind="ask"
+    )
+    assert key == f"hash_{sha256(facts.encode()).hexdigest()[:16]}"

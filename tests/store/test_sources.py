@@ -1,0 +1,773 @@
+"""Sources as rows: their tokens, how many at once, their breakers; and what jobs found, written with their success."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from outlive import db, store
+from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
+from outlive.states import Outcome, State
+from tests.spans import within_bounds
+from tests.store.acting import assert_sound, clear
+from tests.store.making import (
+    NOON,
+    WORKER,
+    Connect,
+    count,
+    end,
+    enqueue,
+    lane,
+    limits,
+    make,
+    make_many,
+    new_worker,
+    request,
+    row,
+    set_now,
+    state,
+    value,
+    values,
+)
+from tests.waiting import eventually
+
+QUICK = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def declare(connection: db.Connection, name: str = "shop", **said: Any) -> None:
+    db.run(connection, store.register_sources([SourceLimits(name, **said)]))
+
+
+def claim(
+    connection: db.Connection, *sources: str, limit: int = 512, worker: UUID = WORKER, lease_s: float = 300.0
+) -> Admitted:
+    lanes = [lane(source=source) for source in sources or ("shop",)]
+    return db.run(connection, store.claim_sourced(worker, lanes, limit=limit, lease_s=lease_s))
+
+
+def begin(connection: db.Connection, source: str = "shop", **how: Any) -> Claimed:
+    """One job of the source, claimed."""
+    make(connection, source=source)
+    (claimed,) = claim(connection, source, limit=1, **how).claimed
+    return claimed
+
+
+def ask(connection: db.Connection, token: int | None = None, source: str = "shop") -> Grant:
+    return db.run(connection, store.ask_source(source, token))
+
+
+def tell(connection: db.Connection, token: int | None, ok: bool | None, *slots: int, source: str = "shop") -> None:
+    db.run(connection, store.count_outcomes([(source, token, ok)], slots))
+
+
+def fail(connection: db.Connection, times: int = 5) -> None:
+    for _ in range(times):
+        tell(connection, None, False)
+
+
+def health(connection: db.Connection, name: str = "shop") -> dict[str, Any]:
+    return row(connection, "select * from outlive.source_health where name = %s", name)
+
+
+def change(connection: db.Connection, **said: float | None) -> bool:
+    return db.run(connection, store.set_source("shop", said))
+
+
+# Tokens
+
+
+def test_a_source_gives_its_burst_at_once_and_then_one_token_at_a_time(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=60, burst=3)
+    make_many(connection, 10, source="shop")
+    assert len(claim(connection).claimed) == 3
+    for after_s, tokens in ((0.5, 0), (1.0, 1), (1.9, 0), (4.0, 3), (1000.0, 3)):
+        set_now(connection, later_s=after_s)
+        assert len(claim(connection).claimed) == tokens, after_s
+
+
+def test_a_source_without_a_rate_gives_as_many_as_are_asked_for(connection: db.Connection) -> None:
+    declare(connection)
+    make_many(connection, 10, source="shop")
+    assert len(claim(connection, limit=7).claimed) == 7
+    assert all(ask(connection).granted for _ in range(10))
+    assert health(connection)["tokens"] is None
+
+
+def test_whoever_gets_no_token_is_told_when_there_will_be_one(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=6)
+    running = begin(connection)
+    make(connection, source="shop")
+    assert claim(connection) == Admitted([], {"shop": 10.0})
+    set_now(connection, later_s=4)
+    assert ask(connection, running.token) == Grant(granted=False, wait_s=6.0, open=False, slot=None)
+    set_now(connection, later_s=10)
+    assert ask(connection, running.token).granted
+    assert health(connection)["tokens"] == 0
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """How long after the one before, in milliseconds, and how many jobs are wanted; 0 is a request from inside. A
+    statement may have begun before one that got the lock first."""
+    return draw(st.lists(st.tuples(st.integers(-200, 3000), st.integers(0, 4)), min_size=1, max_size=25))
+
+
+def test_in_no_span_of_time_more_is_taken_than_burst_and_rate_allow(connection: db.Connection) -> None:
+    @settings(QUICK)
+    @given(st.floats(1, 3000), st.integers(1, 5), steps())
+    def play(rate: float, burst: int, moves: list[tuple[int, int]]) -> None:
+        connection.execute("delete from outlive.sources")
+        clear(connection)
+        set_now(connection)
+        declare(connection, rate_limit_per_minute=rate, burst=burst)
+        make_many(connection, 100, source="shop")
+        taken: list[tuple[float, int]] = []
+        at_ms = most_given = 0
+        for later_ms, wanted in moves:
+            at_ms = max(0, at_ms + later_ms)
+            set_now(connection, later_s=at_ms / 1000)
+            got = len(claim(connection, limit=wanted).claimed) if wanted else int(ask(connection).granted)
+            assert got <= max(1, wanted)
+            most_given += got
+            taken.append((at_ms / 1000, got))
+        within_bounds(taken, rate_per_s=rate / 60, burst=burst)
+        assert most_given >= 1
+
+    play()
+
+
+def test_a_steady_asker_gets_all_that_the_rate_allows(connection: db.Connection) -> None:
+    declare(connection, rate_limit_per_minute=70, burst=2)
+    granted = 0
+    for step in range(601):
+        set_now(connection, later_s=step / 10)
+        granted += ask(connection).granted
+    assert granted in (70, 71, 72)
+
+
+def test_no_more_than_allowed_run_at_once_and_a_slot_comes_back_with_the_attempts_end(
+    connection: db.Connection,
+) -> None:
+    declare(connection, max_concurrency=2)
+    make_many(connection, 4, source="shop")
+    first, second = claim(connection).claimed
+    assert claim(connection) == Admitted([], {"shop": 0.25})
+    end(connection, Ended(first.token, Outcome.CRASHED, signal="SIGKILL"))
+    assert len(claim(connection).claimed) == 1
+    end(connection, Ended(second.token, Outcome.SUCCEEDED))
+    assert len(claim(connection).claimed) == 1
+
+
+def test_the_slot_of_a_job_is_also_that_of_its_own_requests(connection: db.Connection) -> None:
+    declare(connection, max_concurrency=1)
+    running = begin(connection)
+    assert ask(connection, running.token) == Grant(granted=True, wait_s=0.0, open=False, slot=None)
+
+
+def test_a_request_of_another_sources_job_takes_a_slot_until_it_or_its_attempt_ends(connection: db.Connection) -> None:
+    declare(connection, max_concurrency=1)
+    first, second = begin(connection, "bank"), begin(connection, "bank")
+    slot = ask(connection, first.token).slot
+    assert slot is not None
+    assert not ask(connection, second.token).granted
+    tell(connection, first.token, None, slot)
+    assert ask(connection, second.token).slot is not None
+    make(connection, source="shop")
+    assert claim(connection).claimed == []
+    end(connection, Ended(second.token, Outcome.CRASHED, signal="SIGKILL"))
+    assert ask(connection, first.token).granted
+    assert values(connection, "select token from outlive.requests") == [first.token], "what the dead had is left"
+
+
+# What is not claimed
+
+
+def test_the_jobs_of_a_source_that_is_switched_off_wait(connection: db.Connection) -> None:
+    running = begin(connection)
+    make(connection, source="shop")
+    assert db.run(connection, store.pause_source("shop"))
+    assert claim(connection).claimed == []
+    assert ask(connection, running.token).open
+    assert db.run(connection, store.resume_source("shop"))
+    assert len(claim(connection).claimed) == 1
+    assert not db.run(connection, store.pause_source("nobody"))
+    assert not db.run(connection, store.resume_source("nobody"))
+
+
+def test_a_worker_that_was_given_up_claims_nothing(connection: db.Connection) -> None:
+    make(connection, source="shop")
+    db.run(
+        connection,
+        store.register_worker(WORKER, name="n", hostname="h", pid=1, version="v", queues=None, slots=1),
+    )
+    connection.execute("update outlive.workers set state = 'dead'")
+    assert claim(connection) == Admitted([], {})
+    assert len(claim(connection, worker=new_worker()).claimed) == 1
+
+
+def test_a_source_that_somebody_else_is_at_is_passed_over(connect: Connect) -> None:
+    one, other = connect(), connect()
+    other.execute("set lock_timeout = '50ms'")
+    for source in ("shop", "bank"):
+        make_many(one, 2, source=source)
+    with one.transaction():
+        assert len(claim(one, "shop", limit=1).claimed) == 1
+        admitted = claim(other, "shop", "bank", limit=4)
+        assert [job.source for job in admitted.claimed] == ["bank", "bank"]
+        assert admitted.waits_s == {"shop": 0.02}
+    assert len(claim(other, "shop").claimed) == 1
+
+
+def test_the_most_urgent_and_then_the_oldest_of_a_source_go_first(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=60)
+    late = make(connection, source="shop", priority=5)
+    urgent = make(connection, source="shop", priority=1)
+    set_now(connection, later_s=-60)
+    old = make(connection, source="shop", priority=5)
+    order = []
+    for n in range(3):
+        set_now(connection, later_s=10 * n)
+        offered = [lane(source="shop", priority=priority) for priority in (1, 5)]
+        order += [one.id for one in db.run(connection, store.claim_sourced(WORKER, offered, limit=5)).claimed]
+    assert order == [urgent, old, late]
+
+
+def test_a_job_over_its_crash_limit_is_caught_and_costs_no_token(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=60)
+    job = make(connection, source="shop", options=b'{"max_crashes": 2}')
+    (claimed,) = claim(connection).claimed
+    end(connection, Ended(claimed.token, Outcome.CRASHED, signal="SIGSEGV"))
+    connection.execute("""update outlive.jobs set options = '{"max_crashes": 1}'""")
+    set_now(connection, later_s=3600)
+    assert claim(connection).claimed == []
+    assert state(connection, job) is State.QUARANTINED
+    assert health(connection)["tokens"] == 1
+
+
+def test_a_suspect_pays_like_everybody_else(connection: db.Connection) -> None:
+    set_now(connection)
+    db.run(connection, store.register_tasks([limits(max_losses=2)]))
+    declare(connection, rate_limit_per_minute=60)
+    begin(connection, lease_s=0.1)
+    set_now(connection, later_s=0.5)
+    assert len(db.run(connection, store.expire())) == 1
+    suspect = store.claim_suspect(WORKER, tasks=["work"])
+    assert db.run(connection, suspect) == []
+    set_now(connection, later_s=1)
+    assert len(db.run(connection, suspect)) == 1
+    assert not ask(connection).granted
+
+
+def test_a_suspect_can_be_the_probe(connection: db.Connection) -> None:
+    set_now(connection)
+    db.run(connection, store.register_tasks([limits(max_losses=2)]))
+    begin(connection, lease_s=0.1)
+    set_now(connection, later_s=1)
+    db.run(connection, store.expire())
+    fail(connection)
+    set_now(connection, later_s=302)
+    (claimed,) = db.run(connection, store.claim_suspect(WORKER, tasks=["work"]))
+    assert health(connection)["breaker"] == "half-open"
+    tell(connection, claimed.token, True)
+    assert health(connection)["breaker"] == "closed"
+
+
+# Rows and overrides
+
+
+def test_what_an_operator_sets_wins_until_it_is_taken_back(connection: db.Connection) -> None:
+    declare(connection, rate_limit_per_minute=60, burst=2, max_concurrency=3)
+    assert change(connection, rate_limit_per_minute=6.5, burst=7)
+    shown = health(connection)
+    assert (shown["rate_limit_per_minute"], shown["burst"], shown["max_concurrency"]) == (6.5, 7, 3)
+    declare(connection, rate_limit_per_minute=120, burst=4)
+    assert change(connection, rate_limit_per_minute=None)
+    shown = health(connection)
+    assert (shown["rate_limit_per_minute"], shown["burst"], shown["max_concurrency"]) == (120, 7, None)
+    assert not db.run(connection, store.set_source("nobody", {"burst": 1}))
+
+
+def test_operators_can_change_the_breaker_too(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection)
+    change(connection, breaker_failures=2, breaker_pause_s=10)
+    fail(connection, 2)
+    assert health(connection)["paused_until"] == NOON + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("by", ["an operator", "the app"])
+def test_a_higher_rate_holds_at_once_whatever_was_owed_at_the_lower(connection: db.Connection, by: str) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=0.01)
+    assert ask(connection).granted
+    if by == "the app":
+        declare(connection, rate_limit_per_minute=60)
+    else:
+        change(connection, rate_limit_per_minute=60)
+    assert not ask(connection).granted
+    set_now(connection, later_s=1)
+    assert ask(connection).granted
+
+
+def test_declaring_the_same_again_gives_no_token_back(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=60, burst=3)
+    assert [ask(connection).granted for _ in range(4)] == [True, True, True, False]
+    set_now(connection, later_s=-1)  # A worker whose statement had to wait.
+    declare(connection, rate_limit_per_minute=60, burst=3)
+    set_now(connection, later_s=0.9)
+    assert not ask(connection).granted
+
+
+def test_a_source_that_only_a_job_names_has_the_limits_of_its_tasks_source(connection: db.Connection) -> None:
+    declare(connection, rate_limit_per_minute=60, burst=2, max_concurrency=3, breaker_failures=4, breaker_pause_s=5)
+    db.run(connection, store.register_tasks([limits(source="shop")]))
+    make(connection, source="example.org")
+    make_many(connection, 2, source="example.com")
+    make(connection, "unknown", source="example.net")
+    assert make(connection) is not None
+    query = "select rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s"
+    for name in ("shop", "example.org", "example.com"):
+        found = row(connection, query + " from outlive.sources where name = %s", name)
+        assert tuple(found.values()) == (60, 2, 3, 4, 5), name
+    assert health(connection, "example.net")["rate_limit_per_minute"] is None
+    assert values(connection, "select distinct source from outlive.waiting order by 1") == [
+        "example.com",
+        "example.net",
+        "example.org",
+        "shop",
+    ]
+
+
+def test_a_job_that_named_its_source_before_any_worker_came_is_limited_when_one_does(
+    connection: db.Connection,
+) -> None:
+    make(connection, source="example.org")
+    make(connection, "other", source="example.net")
+    make(connection, source="bank")
+    declare(connection, "bank", rate_limit_per_minute=7)
+    declare(connection, rate_limit_per_minute=60, burst=2)
+    db.run(connection, store.register_tasks([limits(source="shop")]))
+    db.run(connection, store.spread_limits(["work"]))
+    rates = "select name, rate_limit_per_minute from outlive.sources order by name"
+    assert connection.execute(rates.encode()).fetchall() == [
+        ("bank", 7),
+        ("example.net", None),
+        ("example.org", 60),
+        ("shop", 60),
+    ]
+    assert health(connection, "example.org")["burst"] == 2
+
+
+def test_a_source_nobody_has_heard_of_is_made_by_whoever_asks(connection: db.Connection) -> None:
+    assert ask(connection, source="new").granted
+    assert health(connection, "new")["breaker"] == "closed"
+    make(connection, source="gone")
+    connection.execute("delete from outlive.sources")
+    assert claim(connection, "gone") == Admitted([], {"gone": 0.02})
+    assert len(claim(connection, "gone").claimed) == 1
+    tell(connection, None, False, source="still unknown")
+
+
+def test_a_thousand_sources_are_claimed_in_bounded_steps_each_at_its_own_rate(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=1)
+    db.run(connection, store.register_tasks([limits(source="shop")]))
+    names = [f"site-{n:04}" for n in range(1000)]
+    enqueue(connection, [request(source=name) for name in names for _ in range(2)])
+    assert len(db.run(connection, store.lanes(["work"]))) == 1000
+    begun: list[str] = []
+    for at in range(0, 1000, 50):
+        offered = names[at : at + 50]
+        begun += [job.source for job in claim(connection, *offered, limit=64).claimed]
+        assert claim(connection, *offered, limit=64) == Admitted([], dict.fromkeys(offered, 60.0))
+    assert begun == names
+
+
+# The breaker
+
+
+def test_five_failures_in_a_row_open_the_breaker_for_five_minutes_and_one_probe_decides(
+    connection: db.Connection,
+) -> None:
+    set_now(connection)
+    make_many(connection, 3, source="shop")
+    fail(connection, 4)
+    tell(connection, None, True)
+    fail(connection, 4)
+    assert health(connection)["breaker"] == "closed"
+    fail(connection, 1)
+    assert (health(connection)["breaker"], health(connection)["failure_streak"]) == ("open", 5)
+    assert claim(connection) == Admitted([], {"shop": 300.0})
+    set_now(connection, later_s=300)
+    assert health(connection)["breaker"] == "half-open"
+    (probe,) = claim(connection).claimed
+    assert claim(connection) == Admitted([], {"shop": 0.5})
+    tell(connection, probe.token, False)
+    assert health(connection)["paused_until"] == NOON + timedelta(seconds=600)
+    set_now(connection, later_s=600)
+    (probe,) = claim(connection).claimed
+    tell(connection, probe.token, True)
+    assert (health(connection)["breaker"], health(connection)["failure_streak"]) == ("closed", 0)
+    assert len(claim(connection).claimed) == 1
+
+
+def half_open(connection: db.Connection, jobs: int = 3) -> Claimed:
+    """A source whose breaker is half-open, and an attempt of it that began before."""
+    set_now(connection)
+    early = begin(connection)
+    make_many(connection, jobs, source="shop")
+    fail(connection)
+    set_now(connection, later_s=300)
+    return early
+
+
+def test_a_probe_that_dies_makes_room_for_another(connection: db.Connection) -> None:
+    half_open(connection)
+    (probe,) = claim(connection).claimed
+    end(connection, Ended(probe.token, Outcome.LOST))
+    (other,) = claim(connection).claimed
+    tell(connection, other.token, True)
+    assert health(connection)["breaker"] == "closed"
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_what_began_before_the_breaker_opened_decides_nothing(connection: db.Connection, ok: bool) -> None:
+    early = half_open(connection)
+    tell(connection, early.token, ok)
+    assert health(connection)["breaker"] == "half-open"
+    (probe,) = claim(connection).claimed
+    tell(connection, early.token, ok)
+    assert health(connection)["breaker"] == "half-open"
+    assert claim(connection).claimed == []
+    tell(connection, probe.token, True)
+    assert health(connection)["breaker"] == "closed"
+
+
+def test_the_probe_may_ask_again_and_nobody_else(connection: db.Connection) -> None:
+    early = half_open(connection)
+    guest = begin(connection, "bank")
+    assert ask(connection, guest.token).granted
+    assert ask(connection, guest.token).granted
+    assert ask(connection, early.token) == Grant(granted=False, wait_s=0.5, open=True, slot=None)
+    tell(connection, guest.token, None)
+    assert not ask(connection, early.token).granted
+    tell(connection, guest.token, True)
+    assert ask(connection, early.token).granted
+
+
+def test_a_breaker_that_opens_or_closes_is_told_once(connect: Connect) -> None:
+    one, other = connect(), connect()
+    set_now(one), set_now(other)
+    declare(one)
+    assert db.run(one, store.breakers()) == []
+    fail(one)
+    (told,) = db.run(one, store.breakers())
+    assert (told["name"], told["paused_until"], told["failure_streak"]) == ("shop", NOON + timedelta(minutes=5), 5)
+    assert db.run(other, store.breakers()) == []
+    db.run(one, store.resume_source("shop"))
+    with one.transaction():
+        (told,) = db.run(one, store.breakers())
+        assert (told["name"], told["paused_until"]) == ("shop", None)
+        assert db.run(other, store.breakers()) == []
+    assert db.run(other, store.breakers()) == []
+
+
+def test_outcomes_counted_in_opposite_orders_never_wait_for_each_other_in_a_circle(connect: Connect) -> None:
+    holder, one, other = connect(), connect(), connect()
+    for name in ("a", "m", "z"):
+        declare(holder, name)
+    pids = [one.info.backend_pid, other.info.backend_pid]
+
+    def wait_for_locks() -> bool:
+        waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
+        return bool(value(holder, waits, pids))
+
+    def told(connection: db.Connection, names: str) -> None:
+        db.run(connection, store.count_outcomes([(name, None, False) for name in names]))
+
+    with ThreadPoolExecutor() as threads:
+        with holder.transaction():
+            holder.execute("select from outlive.sources where name = 'm' for update")
+            both = [threads.submit(told, one, "amz"), threads.submit(told, other, "zma")]
+            eventually(wait_for_locks)
+        for each in both:
+            each.result(timeout=20)
+    assert values(holder, "select failure_streak from outlive.sources") == [2, 2, 2]
+
+
+WHICH = st.integers(0, 9)
+
+
+class Breaker(RuleBasedStateMachine):
+    """A source's breaker beside what it ought to be: two failures in a row, ten seconds, one probe."""
+
+    def __init__(self, connection: db.Connection) -> None:
+        super().__init__()
+        self.connection = connection
+        connection.execute("delete from outlive.sources")
+        connection.execute("delete from outlive.requests")
+        clear(connection)
+        self.now = set_now(connection)
+        declare(connection, breaker_failures=2, breaker_pause_s=10)
+        make_many(connection, 100, source="shop")
+        make_many(connection, 100, source="bank")
+        self.enabled, self.streak = True, 0
+        self.paused_until: datetime | None = None
+        self.probe: int | None = None
+        self.running: set[int] = set()
+        self.tokens: list[int] = []
+        self.jobs_are_claimed(2)
+
+    @property
+    def state(self) -> str:
+        if self.paused_until is None:
+            return "closed"
+        return "open" if self.now < self.paused_until else "half-open"
+
+    def admits(self, token: int | None = None) -> bool:
+        if not self.enabled or self.state == "open":
+            return False
+        return self.state == "closed" or self.probe not in self.running or self.probe == token
+
+    def begun(self, token: int) -> None:
+        if token not in self.running:
+            self.running.add(token)
+            self.tokens.append(token)
+
+    @rule(seconds=st.sampled_from([4, 10, 60]))
+    def time_goes_by(self, seconds: float) -> None:
+        self.now = set_now(self.connection, self.now, later_s=seconds)
+
+    @rule(wanted=st.integers(1, 3))
+    def jobs_are_claimed(self, wanted: int) -> None:
+        expected = (wanted if self.state == "closed" else 1) if self.admits() else 0
+        claimed = claim(self.connection, limit=wanted).claimed
+        assert len(claimed) == expected
+        for job in claimed:
+            self.begun(job.token)
+            if self.state == "half-open":
+                self.probe = job.token
+
+    @rule()
+    def a_job_of_another_source_begins(self) -> None:
+        self.begun(claim(self.connection, "bank", limit=1).claimed[0].token)
+
+    @precondition(lambda self: bool(self.running))
+    @rule(which=WHICH)
+    def a_job_asks_from_inside(self, which: int) -> None:
+        token = sorted(self.running)[which % len(self.running)]
+        granted = ask(self.connection, token).granted
+        assert granted == self.admits(token)
+        if granted and self.state == "half-open":
+            self.probe = token
+
+    def told(self, token: int, ok: bool | None) -> None:
+        tell(self.connection, token, ok)
+        if ok is None or (self.state == "half-open" and token != self.probe):
+            return
+        self.streak = 0 if ok else self.streak + 1
+        self.probe = None
+        if self.state == "half-open":
+            self.paused_until = None if ok else self.now + timedelta(seconds=10)
+        elif self.state == "closed" and self.streak >= 2:
+            self.paused_until = self.now + timedelta(seconds=10)
+
+    @rule(which=WHICH, times=st.integers(1, 3))
+    def calls_fail(self, which: int, times: int) -> None:
+        for _ in range(times):
+            self.told(self.tokens[which % len(self.tokens)], False)
+
+    @rule(which=WHICH, ok=st.sampled_from([True, None]))
+    def a_call_ends_well_or_says_nothing(self, which: int, ok: bool | None) -> None:
+        self.told(self.tokens[which % len(self.tokens)], ok)
+
+    @precondition(lambda self: self.probe is not None)
+    @rule(ok=st.booleans())
+    def the_probe_comes_back(self, ok: bool) -> None:
+        assert self.probe is not None
+        self.told(self.probe, ok)
+
+    @precondition(lambda self: bool(self.running))
+    @rule(which=WHICH, outcome=st.sampled_from([Outcome.SUCCEEDED, Outcome.LOST, Outcome.CANCELLED]))
+    def an_attempt_ends_and_says_nothing(self, which: int, outcome: Outcome) -> None:
+        token = sorted(self.running)[which % len(self.running)]
+        assert end(self.connection, Ended(token, outcome)) == []
+        self.running.remove(token)
+
+    @rule(enabled=st.booleans())
+    def an_operator_switches_it(self, enabled: bool) -> None:
+        db.run(self.connection, store.resume_source("shop") if enabled else store.pause_source("shop"))
+        self.enabled = enabled
+        if enabled:
+            self.streak, self.paused_until, self.probe = 0, None, None
+
+    @invariant()
+    def the_row_is_as_the_model(self) -> None:
+        found = health(self.connection)
+        names = ("enabled", "breaker", "failure_streak", "paused_until")
+        assert [found[name] for name in names] == [self.enabled, self.state, self.streak, self.paused_until]
+
+
+@pytest.mark.timeout(400)
+def test_the_breaker_is_in_every_order_what_its_model_is(connection: db.Connection) -> None:
+    class Here(Breaker):
+        def __init__(self) -> None:
+            super().__init__(connection)
+
+    run_state_machine_as_test(Here, settings=settings(QUICK, max_examples=60, stateful_step_count=50))
+
+
+# What jobs find, and what they ask for next
+
+
+def found(key: str, data: object, strength: float = 1.0, scope: str = "prices") -> dict[str, object]:
+    return {"scope": scope, "key": key, "data": data, "strength": strength}
+
+
+def complete(
+    connection: db.Connection,
+    claimed: Claimed,
+    records: Sequence[object] = (),
+    spawns: Sequence[object] = (),
+    *,
+    worker: UUID = WORKER,
+) -> None:
+    written, asked = (msgspec.json.encode(said) if said else None for said in (records, spawns))
+    ended = Ended(claimed.token, Outcome.SUCCEEDED, result=b"1", records=written, spawns=asked)
+    db.run(connection, store.complete(worker, ended))
+
+
+def kept(connection: db.Connection) -> dict[tuple[str, str, str], tuple[object, float]]:
+    records = db.run(connection, store.records(limit=100))
+    return {(one.scope, one.source, one.dedupe_key): (one.data, one.strength) for one in records}
+
+
+def test_only_a_stronger_finding_takes_the_place_of_another(connection: db.Connection) -> None:
+    set_now(connection)
+    first = begin(connection)
+    complete(connection, first, [found("a", 1, 0.5), found("b", 1)])
+    set_now(connection, later_s=60)
+    second = begin(connection)
+    complete(connection, second, [found("a", 2, 0.6), found("b", 2)])
+    third = begin(connection)
+    complete(connection, third, [found("a", 3, 0.4)])
+    assert kept(connection) == {("prices", "shop", "a"): (2, 0.6), ("prices", "shop", "b"): (1, 1.0)}
+    stored = row(connection, "select * from outlive.records where dedupe_key = 'a'")
+    assert (stored["job_id"], stored["created_at"]) == (second.id, NOON)
+    assert stored["updated_at"] == NOON + timedelta(seconds=60)
+
+
+def test_scope_source_and_key_make_a_finding_and_of_two_in_one_job_the_stronger_is_kept(
+    connection: db.Connection,
+) -> None:
+    complete(connection, begin(connection), [found("a", 1), found("a", 2, 2.0), found("a", 3, 1.5)])
+    complete(connection, begin(connection), [found("a", 4, scope="names")])
+    complete(connection, begin(connection, "bank"), [found("a", 5)])
+    assert {where: data for where, (data, _) in kept(connection).items()} == {
+        ("prices", "shop", "a"): 2,
+        ("names", "shop", "a"): 4,
+        ("prices", "bank", "a"): 5,
+    }
+    assert [one.data for one in db.run(connection, store.records(scope="names", limit=9))] == [4]
+    assert [one.data for one in db.run(connection, store.records(source="bank", limit=9))] == [5]
+
+
+def test_findings_next_jobs_and_success_are_written_together(connection: db.Connection) -> None:
+    claimed = begin(connection)
+    next_one, later = new_worker(), new_worker()
+    spawns = [
+        {"id": next_one, "task": "parse", "args": [1], "queue": "slow", "source": "bank", "priority": 2},
+        {
+            "id": later,
+            "task": "parse",
+            "args": {"n": 2},
+            "delay_s": 60,
+            "dedupe_key": "k",
+            "options": {"max_losses": 9},
+        },
+    ]
+    complete(connection, claimed, [found("a", 1)], spawns)
+    assert state(connection, claimed.id) is State.SUCCEEDED
+    assert len(kept(connection)) == 1
+    made = row(connection, "select * from outlive.jobs where id = %s", next_one)
+    assert [made[name] for name in ("queue", "source", "priority", "args")] == ["slow", "bank", 2, [1]]
+    made = row(connection, "select * from outlive.jobs where id = %s", later)
+    assert (made["dedupe_key"], made["options"]) == ("k", {"max_losses": 9})
+    assert made["ready_at"] - made["created_at"] == timedelta(seconds=60)
+    assert value(connection, "select result from outlive.attempts") == 1
+    assert_sound(connection)
+
+
+@pytest.mark.parametrize(
+    ("bad", "sqlstate"),
+    [
+        ({"task": "parse", "args": [1], "dedupe_key": "taken", "on_conflict": "raise"}, "OL001"),
+        ({"task": "parse", "args": 1}, "23514"),
+        ({"task": "", "args": []}, "23514"),
+    ],
+)
+def test_a_next_job_that_cannot_be_made_undoes_all_of_it(
+    connection: db.Connection, bad: dict[str, object], sqlstate: str
+) -> None:
+    make(connection, "parse", dedupe_key="taken")
+    claimed = begin(connection)
+    before = [count(connection, table) for table in ("jobs", "waiting", "running", "attempts", "records")]
+    good = {"id": new_worker(), "task": "before", "args": []}
+    with pytest.raises(psycopg.Error) as raised:
+        complete(connection, claimed, [found("a", 1)], [good, {"id": new_worker(), **bad}])
+    assert raised.value.sqlstate == sqlstate
+    assert [count(connection, table) for table in ("jobs", "waiting", "running", "attempts", "records")] == before
+    assert state(connection, claimed.id) is State.RUNNING
+
+
+@pytest.mark.parametrize("why", ["it ended", "it is another worker's"])
+def test_a_stale_attempt_writes_no_finding_and_no_job(connection: db.Connection, why: str) -> None:
+    claimed = begin(connection)
+    if why == "it ended":
+        end(connection, Ended(claimed.token, Outcome.LOST))
+    worker = WORKER if why == "it ended" else new_worker()
+    with pytest.raises(psycopg.Error) as raised:
+        complete(
+            connection, claimed, [found("a", 1)], [{"id": new_worker(), "task": "next", "args": []}], worker=worker
+        )
+    assert raised.value.sqlstate == "OL002"
+    assert (count(connection, "records"), count(connection, "jobs")) == (0, 1)
+
+
+def test_jobs_that_find_the_same_in_opposite_orders_never_wait_in_a_circle(connect: Connect) -> None:
+    holder, one, other = connect(), connect(), connect()
+    complete(holder, begin(holder), [found("m", 0, 0.1)])
+    jobs = [begin(holder), begin(holder)]
+    pids = [one.info.backend_pid, other.info.backend_pid]
+    with ThreadPoolExecutor() as threads:
+        with holder.transaction():
+            holder.execute("select from outlive.records for update")
+            both = [
+                threads.submit(cast("Callable[..., None]", complete), connection, job, [found(key, 1) for key in keys])
+                for connection, job, keys in zip((one, other), jobs, ("amz", "zma"), strict=True)
+            ]
+            waits = "select count(*) = 2 from pg_locks where not granted and pid = any(%s)"
+            eventually(lambda: bool(value(holder, waits, pids)))
+        for each in both:
+            each.result(timeout=20)
+    assert len(kept(holder)) == 3
