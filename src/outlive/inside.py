@@ -20,6 +20,8 @@ class Inside(Protocol):
     token: int
     counted: BaseException | None
     """The exception that was counted for a source already."""
+    answered: bool
+    """The last that it wanted of a source was in the cache."""
 
     def pays_for(self, source: str) -> bool:
         """Whether the token that the job was claimed with pays for this request; it does so once."""

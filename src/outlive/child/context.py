@@ -48,6 +48,8 @@ class Context:
     _channel: Channel
     counted: BaseException | None = None
     """The exception that a source was blamed for already."""
+    answered: bool = False
+    """The last that it wanted of its source was in the cache."""
     source_ok: bool | None = None
     """What the end of this attempt says about its source; None if nothing."""
     _records: list[object] = field(default_factory=list)
@@ -118,8 +120,11 @@ class Context:
         return not isinstance(error, self._policy.fail_on) or isinstance(error, self._policy.retry_on)
 
     def praise_source(self) -> None:
-        """The attempt ends well, and so has its call; whoever makes requests has said of each how it went."""
-        self.source_ok = None if self._paid else True
+        """The attempt ends well, and so has its call; whoever makes requests has said of each how it went.
+
+        What the cache has answered says nothing about the source.
+        """
+        self.source_ok = None if self._paid or self.answered else True
 
     def blame_source(self, error: BaseException) -> None:
         """The attempt ends with this error: its source's fault, unless that was counted when it was raised."""

@@ -53,8 +53,17 @@ class Source:
 
         cache = self._cache()
         ttl_s = None if ttl is None else units.seconds(ttl)
+        job = inside.job
+        if job is not None:
+            job.answered = True  # Unless it is called, the source has nothing to do with how this ends.
+
+        def call() -> Any:
+            if job is not None:
+                job.answered = False
+            return fn()
+
         get = cache.aget if iscoroutinefunction(fn) else cache.get
-        return get(self.name, parts, fn, ttl_s=ttl_s)
+        return get(self.name, parts, call, ttl_s=ttl_s)
 
 
 class Request:

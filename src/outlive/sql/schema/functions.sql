@@ -566,8 +566,9 @@ create or replace function outlive.keep_records(had outlive.running, records jso
 begin
   insert into outlive.records (scope, source, dedupe_key, data, strength, job_id, created_at, updated_at)
   select distinct on (r.scope, r.key) r.scope, had.source, r.key, r.data, r.strength, had.id, outlive.now(), outlive.now()
-  from json_to_recordset(records) r(scope text, key text, data json, strength double precision)
-  order by r.scope, r.key, r.strength desc
+  from rows from (json_to_recordset(records) as (scope text, key text, data json, strength double precision))
+    with ordinality r(scope, key, data, strength, n)
+  order by r.scope, r.key, r.strength desc, r.n
   on conflict (scope, source, dedupe_key) do update set data = excluded.data, strength = excluded.strength,
     job_id = excluded.job_id, updated_at = excluded.updated_at
   where excluded.strength > records.strength;
