@@ -2,10 +2,10 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from outlive.client.cache import Cache
+from tests.waiting import eventually
 
 BOUND_BYTES = 1_000_000
 
@@ -14,8 +14,7 @@ def fetch(directory: Path) -> str:
     """Say that the source was called, and answer when told to."""
     with (directory / "calls").open("a") as calls:
         calls.write(f"{os.getpid()}\n")
-    while not (directory / "go").exists():
-        time.sleep(0.01)
+    eventually((directory / "go").exists, within_s=60)
     return "answer"
 
 

@@ -109,13 +109,20 @@ def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Pa
     async def slowly() -> int:
         nonlocal made
         made += 1
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(others_wait.wait(), 20)
         return made
+
+    async def others() -> int:
+        """All five have been asked for before this one has its first turn."""
+        others_wait.set()
+        return 0
 
     async def ask() -> list[int]:
         source = app.source("shop")
-        return list(await asyncio.gather(*[source.cached({"page": 1}, slowly) for _ in range(5)]))
+        *answers, _ = await asyncio.gather(*[source.cached({"page": 1}, slowly) for _ in range(5)], others())
+        return answers
 
+    others_wait = asyncio.Event()
     app = App()
     app.config = config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)})
     assert asyncio.run(ask()) == [1] * 5
