@@ -77,7 +77,8 @@ def test_a_completion_without_its_token_is_caught(play: Play) -> None:
     """outlive.complete as it would be if it knew the job, and not the attempt."""
     play.connection.execute("""
         create or replace function outlive.complete(token bigint, worker uuid, result json default null,
-          records json default null, spawns json default null) returns void language sql as $$
+          records json default null, spawns json default null, peak_memory_bytes bigint default null,
+          cpu_s double precision default null, output text default null) returns void language sql as $$
         with ended as (
           delete from outlive.running r
           where r.id = (select job_id from outlive.attempts a where a.token = complete.token) returning r as had)

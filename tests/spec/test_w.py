@@ -218,7 +218,7 @@ def test_W2_an_outage_of_the_database_is_survived_with_backoff(server: Server, s
     stopped_at = time.time()
     server.start()
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4
-    eventually(lambda: server.ask("select last_seen from outlive.workers")[0][0].timestamp() > stopped_at, within_s=10)
+    eventually(lambda: server.ask("select last_seen from outlive.workers")[0][0].timestamp() > stopped_at, within_s=30)
     assert worker.process.poll() is None
     assert worker.log().count(" started") == 1
     worker.stop()

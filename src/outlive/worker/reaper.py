@@ -47,6 +47,8 @@ class Reaper:
         self._seen: dict[UUID, tuple[int, float]] = {}
         """Who was absent in the last look, with which key, and since when."""
         self._session = 0
+        self._since = 0.0
+        """When the server was back, if it was away."""
         self._offset_s: float | None = None
         self._patient_until = 0.0
         self._not_led = 0
@@ -62,9 +64,7 @@ class Reaper:
         await self._compare_clocks()
         absent = await self.line.run(store.absent(self.worker))
         now = time.monotonic()
-        if self._session != self.line.session:  # The looks before were through another session, and prove nothing.
-            self._session = self.line.session
-            self._seen = {}
+        self._notice_session(now)
         seen: dict[UUID, tuple[int, float]] = {}
         for worker, key in absent.items():
             if key is None:
@@ -92,6 +92,13 @@ class Reaper:
                     source["failure_streak"],
                 )
             self.alerts.tell(self.config.on_source_paused, "source_paused", source)
+
+    def _notice_session(self, now: float) -> None:
+        """What was seen through another session proves nothing, and while the server was away nobody could beat."""
+        if self._session != self.line.session:
+            self._since = now if self._session else 0.0
+            self._session = self.line.session
+            self._seen = {}
 
     def _mourn(self, dead: Iterable[Dead], why: str) -> None:
         for one in dead:
@@ -140,7 +147,9 @@ class Reaper:
             return  # Somebody else does the rest. If he is frozen in it, it is done without the lock next time.
         self._not_led = 0
         try:
-            if time.monotonic() >= self._patient_until:
+            now = time.monotonic()
+            self._notice_session(now)
+            if now >= self._patient_until and now - self._since > 1.5 * self.config.heartbeat_s:
                 limits = {"stale_s": self.config.stale_s, "dead_s": self.config.dead_s}
                 dead = await self.line.run(store.give_up_silent(**limits))
                 self._mourn(dead, f"no heartbeat for {self.config.dead_s:g} s")
