@@ -60,13 +60,14 @@ def gameday(
     json: Json = False,
     report: Annotated[Path | None, typer.Option("--report", help="Write gameday-SEED.md, .json, .png there.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Also in a database that has jobs of others.")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="This machine has other work: ask less of the times.")] = False,
 ) -> None:
     """Kill workers, jobs and sessions for a while, and see that no job is lost or done twice.
 
     Without a database it makes a Postgres of its own, which is restarted in between and leaves nothing behind.
     """
     from outlive.gameday import main
-    from outlive.gameday.asked import Asked, check
+    from outlive.gameday.asked import BUSY, Asked, Bounds, check
 
     if kills is not None and minutes is not None:
         raise ConfigError("--kills and --minutes are both given: one of them ends the game")
@@ -80,6 +81,7 @@ def gameday(
         json=json,
         report=report,
         force=force,
+        bounds=BUSY if busy else Bounds(),
     )
     check(asked)
     raise typer.Exit(main(desk.config, asked))

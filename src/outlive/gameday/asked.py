@@ -22,6 +22,10 @@ class Bounds:
     """How long after the last fault everything may take to be finished."""
 
 
+BUSY = Bounds(worker_death_s=20.0, child_death_s=1.0, orphans_s=20.0, drain_s=120.0)
+"""For a machine that has other work: what is slow there need not be slow here."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """How many kills (or for how long), how fast, by which random numbers, against how many workers."""
