@@ -36,15 +36,24 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlive.bench.claiming.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
 
 
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(["claim", "vacuum", "prune", "warm", "pick-up"], id="some"),
+        pytest.param([line.name for line in command.LINES], id="all", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.usefixtures("tiny")
-def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_path: Path) -> None:
+def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_path: Path, lines: list[str]) -> None:
     there, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    words = ["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture), "--only", *lines]
 
-    code = bench.main(["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture)])
+    code = bench.main(words)
 
     assert code == 0
     told = json.loads(there.read_text())
-    assert {figure["line"] for figure in told["figures"]} == {line.name for line in command.LINES}
+    assert {figure["line"] for figure in told["figures"]} == set(lines)
     assert all(figure.keys() == KEYS and figure["median"] > 0 for figure in told["figures"])
     assert told["versions"].keys() == {"outlive", "postgres", "psycopg", "python"}
     assert told["settings"]["synchronous_commit"] == "on"

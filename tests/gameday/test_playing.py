@@ -46,6 +46,8 @@ def took_s(verdict: dict[str, Any], name: str) -> float:
     return times["p99_s"] or 0.0
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_jobs_survive_a_short_game() -> None:
     game = Cli(None).process("gameday", "--kills", 24, "--rate", 6, "--seed", SEED, "--json")
     home = eventually(lambda: home_of(game), within_s=60)

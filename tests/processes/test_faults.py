@@ -138,7 +138,7 @@ def kill_at(start: Start, url: str, folder: Path, n: int, side: Side) -> list[in
 
 
 @pytest.mark.timeout(1800)  # It starts many workers, which takes long on a machine that is busy.
-@pytest.mark.parametrize("most", [10, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most", [5, pytest.param(None, marks=pytest.mark.long)])
 def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, most: int | None
 ) -> None:
@@ -564,7 +564,8 @@ def test_jobs_draw_different_numbers(start: Start) -> None:
 
 def test_zygote_and_children_have_no_socket_but_their_own(start: Start) -> None:
     start()
-    assert len(faults.open_sockets.enqueue().result(timeout=20)) == 2
+    # For a moment the zygote has the socket of the child that it makes next.
+    eventually(lambda: len(faults.open_sockets.enqueue().result(timeout=20)) == 2)
 
 
 def test_a_stopped_worker_leaves_no_process(start: Start) -> None:
