@@ -25,6 +25,8 @@ from outlive.worker.line import Line
 LOOK_S = 1.0
 SECOND_LOOK_S = 0.5
 """How far apart two looks must be at least, and how soon the second follows when the first has found somebody."""
+RECONNECT_S = 10.0
+"""How long others may take to find a server that was away."""
 UNSEEN_S = 10.0
 """How long after a start or crash of the server a worker may take to show life again. One that died beside it can't."""
 CRASHING_JOBS = 5
@@ -149,7 +151,7 @@ class Reaper:
         try:
             now = time.monotonic()
             self._notice_session(now)
-            if now >= self._patient_until and now - self._since > 1.5 * self.config.heartbeat_s:
+            if now >= self._patient_until and now - self._since > 1.5 * self.config.heartbeat_s + RECONNECT_S:
                 limits = {"stale_s": self.config.stale_s, "dead_s": self.config.dead_s}
                 dead = await self.line.run(store.give_up_silent(**limits))
                 self._mourn(dead, f"no heartbeat for {self.config.dead_s:g} s")
