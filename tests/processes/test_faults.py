@@ -582,4 +582,5 @@ def test_an_idle_worker_hardly_asks_the_database(start: Start, database_url: str
         eventually(lambda: proxy.boundaries > 30)  # It has registered, and looked around.
         before, since = proxy.boundaries, time.monotonic()
         eventually(lambda: time.monotonic() > since + 2)
-        assert proxy.boundaries - before < 30
+        # Some eight a second for looking around, and its last polls; one that can't sleep asks a hundred times more.
+        assert proxy.boundaries - before < 150
