@@ -65,10 +65,6 @@ class Child:
     exited: bool = False
 
     @property
-    def idle(self) -> bool:
-        return self.pid != 0 and not self.given and not self.retiring
-
-    @property
     def open_to_more(self) -> bool:
         """Whether it may be given jobs ahead: not behind one that has lost its worker before."""
         return not self.retiring and not any(one.job.losses for one in self.given)

@@ -25,17 +25,11 @@ class Lanes:
         self._marks: dict[Key, datetime | None] = {}
         self._closed: dict[str, float] = {}
         """Sources that admit nobody now, and when (monotonic) to ask them again."""
-        self.next_ready_at: datetime | None = None
 
     def found(self, states: Iterable[LaneState]) -> None:
         """What has something now. Every watermark is forgotten: the next picks scan from the start."""
-        ready: dict[Key, datetime | None] = {}
-        self.next_ready_at = None
-        for state in states:
-            if state.ready:
-                ready[state.queue, state.source, state.task, state.priority] = None
-            elif self.next_ready_at is None or state.ready_at < self.next_ready_at:
-                self.next_ready_at = state.ready_at
+        found = ((state.queue, state.source, state.task, state.priority) for state in states if state.ready)
+        ready: dict[Key, datetime | None] = dict.fromkeys(found)
         # Lanes known before keep their place in the line, so that turns go on.
         known: dict[Key, datetime | None] = {key: None for key in self._marks if key in ready}
         self._marks = known | ready

@@ -156,8 +156,11 @@ class Service:
     async def _tell_caught(self) -> None:
         """Some of those that have killed are in quarantine now."""
         done = await self.run(store.ended(self.killed))
-        ids, self.supervisor.turns.caught = self.supervisor.turns.caught, []
-        await self.supervisor.reaper.tell_quarantined(ids + [self.killed.pop(token) for token in done])
+        caught = list(self.supervisor.turns.caught)
+        await self.supervisor.reaper.tell_quarantined(caught + [self.killed[token] for token in done])
+        del self.supervisor.turns.caught[: len(caught)]  # Only now: a database that breaks off costs no alert.
+        for token in done:
+            del self.killed[token]
 
     async def suspects_once(self) -> None:
         """Make room for a suspect that no worker was idle enough to take: one worker at a time stops claiming."""
