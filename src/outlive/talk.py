@@ -31,7 +31,7 @@ class Run(Said, frozen=True, tag=1):
     """Run this. `last`: exit afterwards."""
 
     token: int
-    job_id: str
+    job_id: bytes
     task: str
     attempt: int
     args: bytes

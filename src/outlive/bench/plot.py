@@ -1,8 +1,10 @@
-"""The figures as a picture of nine panels. The only file that imports matplotlib, and only when it is asked for."""
+"""The figures as a picture of panels. The only file that imports matplotlib, and only when it is asked for."""
 
 from __future__ import annotations
 
+import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,17 +26,22 @@ _CELL = re.compile(r"k=(\d+), (\d+) connection")
 
 
 def draw(figures: Sequence[Figure], summary: Mapping[str, Any], path: Path) -> None:
-    """Write the picture; a panel for which nothing was measured says so."""
+    """Write the picture, with a panel for everything that was measured."""
+    measured = [
+        (title, chosen, paint)
+        for title, lines, paint in _PANELS
+        if (chosen := [figure for figure in figures if figure.line in lines])
+    ]
+    columns = min(3, math.ceil(math.sqrt(len(measured)))) or 1
+    rows = -(-len(measured) // columns) or 1
     with pyplot.rc_context(_LOOK):
-        picture, axes = pyplot.subplots(3, 3, figsize=(16, 13.5), layout="constrained")
-        for panel, (title, lines, paint) in zip(axes.flat, _PANELS, strict=True):
-            chosen = [figure for figure in figures if figure.line in lines]
+        size = (1 + 5 * columns, 1 + 4 * rows)
+        picture, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        for panel in axes.flat[len(measured) :]:
+            panel.set_axis_off()
+        for panel, (title, chosen, paint) in zip(axes.flat, measured, strict=False):
             panel.set_title(title, loc="left", fontweight="bold", color=INK, pad=10)
-            if chosen:
-                paint(panel, chosen)
-            else:
-                panel.set_axis_off()
-                panel.text(0.5, 0.5, "not measured", ha="center", va="center", color=PALE, fontsize=14)
+            paint(panel, chosen)
         versions = summary["versions"]
         picture.suptitle(
             f"outlive {versions['outlive']} bench: PostgreSQL {versions['postgres']}, Python {versions['python']}, "
@@ -108,18 +115,20 @@ def _bars(axes: Axes, figures: Sequence[Figure]) -> None:
         [figure.median - min(figure.samples) for figure in figures],
         [max(figure.samples) - figure.median for figure in figures],
     ]
-    names = [figure.name.replace(", ", ",\n", 1).replace(" among ", "\namong ") for figure in figures]
+    names = [textwrap.fill(re.sub(r" \(.*\)", "", figure.name), 28) for figure in figures]
     bars = axes.barh(names, medians, xerr=spread, color=[_verdict(figure) for figure in figures], height=0.6)
+    ends = []
     for bar, figure in zip(bars, figures, strict=True):
         words = f"{figure.median:.2f} {figure.unit}" if figure.unit in _MEASURES else f"{figure.median:,.0f}"
         words += f"  ({figure.ratio:.0%})" if figure.ratio is not None else ""
         must = figure.bound.value if figure.bound and not figure.bound.kind.endswith("of reference") else None
         end = max(*figure.samples, must or 0.0)
+        ends.append(end)
         axes.annotate(words, (end, bar.get_y() + bar.get_height() / 2), (6, 0), textcoords="offset points", va="center")
         if must is not None:
             axes.plot([must] * 2, [bar.get_y() - 0.08, bar.get_y() + 0.68], color=LIMIT, linewidth=2)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.4 * max(max(figure.samples) for figure in figures))
+    axes.set_xlim(0, 1.5 * max(ends))
     if figures[0].unit not in _MEASURES:
         axes.xaxis.set_major_formatter(_THOUSANDS)
     axes.set_xlabel(_MEASURES.get(figures[0].unit, "per second"))
@@ -161,7 +170,8 @@ _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]
     ("Enqueue", ("enqueue", "enqueue-many"), _bars),
     ("Looks", ("status", "find-lanes"), _bars),
     ("Prune", ("prune",), _bars),
-    ("A worker's drain", ("warm", "fresh", "killers"), _rates),
+    ("A worker's drain, warm", ("warm",), _bars),
+    ("A worker's drain, a process for each job", ("fresh", "killers"), _rates),
     ("Pick-up by an idle worker", ("pick-up",), _bars),
     ("A worker's memory", ("memory",), _bars),
 ]

@@ -38,7 +38,7 @@ class NoJob(OutliveError):
 class Context:
     """One attempt, seen from inside."""
 
-    _id: str
+    _id: bytes
     attempt: int
     token: int
     worker: str
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def job_id(self) -> UUID:
-        return UUID(self._id)
+        return UUID(bytes=self._id)
 
     @property
     def stopping(self) -> bool:

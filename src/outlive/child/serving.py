@@ -65,7 +65,7 @@ def rehearse() -> None:
     with ours, theirs:
         for _ in range(REHEARSALS):
             _settle(write)
-            ours.sendall(frame(Run(0, "", "", 1, b"[]", True, 100)))
+            ours.sendall(frame(Run(0, b"", "", 1, b"[]", True, 100)))
             channel = Channel(socket.socket(fileno=os.dup(theirs.fileno())))
             channel.send(_attempt(_Nothing(), channel.next_run(), channel))
     for descriptor, number in zip(seen, (0, 1, 2), strict=True):

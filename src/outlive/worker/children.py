@@ -82,7 +82,7 @@ class Child:
             self.retiring = self.retiring or last
             checkpoint = checkpoints.pop(job.id, None)
             limits = (last, max_result_bytes, checkpoint, job.source)
-            self.send(Run(job.token, str(job.id), job.task, job.attempt, job.args, *limits))
+            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
         self.flush()
 
     def begin(self) -> None:

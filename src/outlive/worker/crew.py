@@ -38,7 +38,7 @@ from outlive.worker.zygotes import Zygotes
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 MAX_AHEAD = 400
-_OUTCOMES = frozenset(Outcome)
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 _log = logging.getLogger("outlive.worker")
 
@@ -121,11 +121,13 @@ class Crew:
             return 1
         return max(1, min(MAX_AHEAD, facts.recycle_after, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6))))
 
-    def well_fed(self) -> bool:
-        """Every slot is taken, and every child has enough before it: nothing is urgent."""
-        busy = self.busy
-        return len(busy) >= self.slots and all(
-            child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in busy
+    def content(self) -> bool:
+        """Nothing is urgent: most slots are taken, or all, by children that have enough before them."""
+        free = self.capacity()
+        if free:
+            return 2 * free < self.slots - 1
+        return all(
+            child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in self.busy
         )
 
     def take(self, jobs: list[Claimed]) -> None:
@@ -256,7 +258,8 @@ class Crew:
         if not child.given or child.given[0].job.token != done.token:
             self._distrust(child, "answers for a job that it does not have")
             return
-        if done.outcome not in _OUTCOMES:
+        outcome = _OUTCOMES.get(done.outcome)
+        if outcome is None:
             self._distrust(child, "ends its job in a way that there is not")
             return
         assignment = child.given.popleft()
@@ -268,7 +271,7 @@ class Crew:
             child.begin()
         if done.marked:  # Else all that it printed was read before.
             child.read_output()
-        outcome, error, killed_by = Outcome(done.outcome), done.error, None
+        error, killed_by = done.error, None
         if assignment.verdict is not None:
             outcome, error = assignment.verdict
         elif outcome is Outcome.RELEASED and done.after_s is None and not self.draining:

@@ -28,7 +28,7 @@ LOOK_S = 1.0
 """How often lanes are looked for while busy; the last of the pauses when idle."""
 IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 MAX_CLAIM = 512
-GATHER_S = 0.003
+GATHER_S = 0.005
 MAX_ERROR_CHARS = 1000
 
 _log = logging.getLogger("outlive.worker")
@@ -84,7 +84,7 @@ class Turns:
     async def run_once(self, crew: Crew) -> None:
         """One turn, or a wait until there may be something to do."""
         self.wake.clear()
-        if len(self.ended) < MAX_CLAIM // 2 and crew.well_fed():
+        if len(self.ended) < MAX_CLAIM // 2 and crew.content():
             await asyncio.sleep(GATHER_S)  # A statement for many costs little more than one for few.
         connection = await self._connected(crew)
         await self._look(connection, crew)
