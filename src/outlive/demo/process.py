@@ -26,10 +26,10 @@ def worker(
 
     `more` goes into its environment.
     """
-    words = ["worker", target, "--slots", str(slots), "--quiet"]
+    words = [str(os.getpid()), "worker", target, "--slots", str(slots), "--quiet"]
     with (directory / LOG).open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "outlive", *words],
+            [sys.executable, "-m", "outlive.demo.tied", *words],
             env=environment(url) | dict(more or {}),
             cwd=directory,  # Not where the user's outlive.toml may lie.
             stdin=subprocess.DEVNULL,

@@ -104,7 +104,7 @@ class Workers:
         log = self.directory / f"{name}.log"
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "outlive.gameday.tied", *words],
+                [sys.executable, "-m", "outlive.demo.tied", *words],
                 env=environment(self.url) | settings,
                 cwd=self.directory,  # Not where the user's outlive.toml may lie.
                 stdin=subprocess.DEVNULL,

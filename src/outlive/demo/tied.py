@@ -1,6 +1,6 @@
-"""A worker that dies with the game that started it, even if that one is killed.
+"""A worker that dies with whoever started it, even if that one is killed.
 
-`python -m outlive.gameday.tied PARENT worker …` is `outlive worker …` otherwise.
+`python -m outlive.demo.tied PARENT worker …` is `outlive worker …` otherwise.
 """
 
 import ctypes
