@@ -12,8 +12,6 @@ import threading
 import time
 from pathlib import Path
 
-import psycopg
-
 import outlive
 from outlive.talk import Done, Progress, frame
 
@@ -343,6 +341,8 @@ def ignore_all(path: str) -> None:
 @app.task(max_attempts=1, max_crashes=1)
 def pay(url: str, how: str, hold_s: float = 0.0) -> None:
     """An effect and the completion, in the job's own transaction."""
+    import psycopg  # Not at the top: every worker's start would take longer.
+
     with psycopg.connect(url) as connection:
         connection.execute("insert into effects values (%s)", [how])
         outlive.current().complete(connection, {"paid": how})
