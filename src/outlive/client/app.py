@@ -15,7 +15,7 @@ from outlive.client.source import Source, source_name
 from outlive.client.task import BoundJob, Task
 from outlive.client.way import Way
 from outlive.config import Config
-from outlive.errors import BadArguments, ConfigError
+from outlive.errors import ConfigError
 from outlive.model import JobRequest, Record, SourceLimits
 from outlive.statement import Statement
 
@@ -173,15 +173,8 @@ class App:
         return self._handles(requests, await foreign.arun_all(connection, statements))
 
     def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[Statement[dict[UUID, UUID]]]:
-        limit_bytes = self.config.max_args_bytes
-        for request in requests:
-            if len(request.args) > limit_bytes:
-                raise BadArguments(
-                    f"the arguments of a job of {request.task} have {len(request.args):,} bytes, over the limit of "
-                    f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
-                )
         for batch in _batches(requests):
-            yield store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify)
+            yield store.enqueue(batch, max_args_bytes=self.config.max_args_bytes, notify=notify)
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing = {asked: other for answer in answers for asked, other in answer.items()}

@@ -126,9 +126,15 @@ class Task(Generic[P, C, R]):
         except TypeError as error:
             raise BadArguments(f"{self.name} can't be called like that: {error}") from None
         try:
-            return wire.encode(bound if self._all_named else self._sorted_out(bound), "arguments")
+            packed = wire.encode(bound if self._all_named else self._sorted_out(bound), "arguments")
         except wire.NotJson as error:
             raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
+        if len(packed) > (limit_bytes := self.app.config.max_args_bytes):
+            raise BadArguments(
+                f"the arguments of a job of {self.name} have {len(packed):,} bytes, over the limit of "
+                f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
+            )
+        return packed
 
     def _sorted_out(self, bound: dict[str, Any]) -> object:
         """Arguments of a function some of whose parameters have no name to be passed by."""
