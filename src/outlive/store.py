@@ -311,6 +311,10 @@ def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:
     return _statement("quarantine_killers", _first, batch=batch)
 
 
+def untold_killers(*, batch: int = 100) -> Statement[Table]:
+    return _statement("untold_killers", _table, batch=batch)
+
+
 def clear_suspects(*, after_s: float = 600.0) -> Statement[list[int]]:
     return _statement("clear_suspects", _first, after_s=after_s)
 
@@ -563,10 +567,6 @@ def choose(
 
 def killers(*, limit: int = 100) -> Statement[Table]:
     return _statement("killers", _table, limit=limit)
-
-
-def killers_among(ids: Iterable[UUID]) -> Statement[Table]:
-    return _statement("killers_among", _table, ids=column(UUIDS, ids))
 
 
 def workers(*, limit: int = 1000) -> Statement[Table]:

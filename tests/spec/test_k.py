@@ -300,7 +300,8 @@ def test_K7_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     assert {attempts(connection, one)[0].worker for one in others} == {attempts_of(elsewhere, connection)}
     vanish(worker)
     ended(job, State.QUARANTINED)
-    assert held(connection, job) == ("quarantined", "3 workers vanished while running it (max_losses = 3)")
+    proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
+    assert held(connection, job) == ("quarantined", proven)
     assert outcomes(connection, job) == [Outcome.LOST] * 3
     (killer,) = db.run(connection, store.killers())
     assert (killer["id"], killer["losses"], killer["crashes"], killer["error_message"]) == (

@@ -158,10 +158,11 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection:
     assert alone.alone
     give_up(connection, BERT)
     assert [lost.state for lost in reap(connection)] == [State.QUARANTINED]
-    assert held_as(connection, job) == ("quarantined", "3 workers vanished while running it (max_losses = 3)")
-    [killer] = db.run(connection, store.killers_among([job]))
-    assert (killer["outcome"], killer["killed_on"], killer["losses"]) == ("lost", "worker 2", 3)
-    assert db.run(connection, store.killers_among([ANNA])) == []
+    proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
+    assert held_as(connection, job) == ("quarantined", proven)
+    [killer] = db.run(connection, store.untold_killers())
+    assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "worker 2", 3)
+    assert db.run(connection, store.untold_killers()) == []
 
 
 def test_without_a_limit_nobody_is_suspected(connection: db.Connection) -> None:

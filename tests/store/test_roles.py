@@ -279,7 +279,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
         run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.attempts(ids[0]))
-        run(store.list_jobs()), run(store.killers()), run(store.killers_among(ids)), run(store.stuck())
+        run(store.list_jobs()), run(store.killers()), run(store.untold_killers()), run(store.stuck())
         run(store.queues()), run(store.stats())
         run(store.health()), run(store.task_names()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))

@@ -80,7 +80,14 @@ class Reaper:
             dead = await self.line.run(store.bury(convicted))
             self._mourn(dead, "its session is gone")
         await self._free(store.reap, "its worker died")  # Also if whoever buried it died before he came to this.
+        await self._tell_caught()
         await self._tell_breakers()
+
+    async def _tell_caught(self) -> None:
+        while caught := await self.line.run(store.untold_killers()):
+            for killer in caught:
+                _log.warning("Job %s is quarantined: %s", killer["id"], killer["details"])
+                self.alerts.tell(self.config.on_quarantine, "quarantine", killer)
 
     async def _tell_breakers(self) -> None:
         for source in await self.line.run(store.breakers()):
@@ -123,14 +130,6 @@ class Reaper:
             self.freed += len(lost)
             for one in lost:
                 _log.error("job %s, held by %s: %s; it is %s", one.id, one.locked_by, why, one.state)
-            await self.tell_quarantined([one.id for one in lost if one.state == State.QUARANTINED])
-
-    async def tell_quarantined(self, ids: list[UUID]) -> None:
-        """Say which jobs were caught, with the evidence."""
-        killers = await self.line.run(store.killers_among(ids)) if ids else []
-        for killer in killers:
-            _log.warning("Job %s is quarantined: %s", killer["id"], killer["details"])
-            self.alerts.tell(self.config.on_quarantine, "quarantine", killer)
 
     # Everything else: every sweep
 
@@ -156,7 +155,8 @@ class Reaper:
                 dead = await self.line.run(store.give_up_silent(**limits))
                 self._mourn(dead, f"no heartbeat for {self.config.dead_s:g} s")
                 await self.free()
-            await self.tell_quarantined(await self.line.run(store.quarantine_killers()))
+            await self.line.run(store.quarantine_killers())
+            await self._tell_caught()
             await self.line.run(store.clear_suspects(after_s=SUSPECT_CLEARED_S))
             await self._tell_crashing()
             await self._prune()

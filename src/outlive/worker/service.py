@@ -13,7 +13,6 @@ import socket
 import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import msgspec
 import psycopg
@@ -59,8 +58,6 @@ class Service:
         """Attempts that have ended, or said they would, in a transaction of their own."""
         self.line = Line(url)
         self.run = self.line.run
-        self.killed: dict[int, UUID] = {}
-        """Attempts whose job has killed its process, until it is known what became of the job."""
         self._made_room = False
         self.changed = asyncio.Event()
         """What the next heartbeat says is news, and does not wait."""
@@ -81,7 +78,7 @@ class Service:
             )
         )
         await self._register_tasks()
-        await me.reaper.tell_quarantined(await self.run(store.quarantine_killers()))
+        await self.run(store.quarantine_killers())
 
     async def heartbeat_once(self) -> None:
         """Say that this worker lives, whatever its jobs do."""
@@ -150,17 +147,6 @@ class Service:
         if self.app_changed:
             await self._register_tasks()
         await self._write_progress()
-        if self.killed or self.supervisor.turns.caught:
-            await self._tell_caught()
-
-    async def _tell_caught(self) -> None:
-        """Some of those that have killed are in quarantine now."""
-        done = await self.run(store.ended(self.killed))
-        caught = list(self.supervisor.turns.caught)
-        await self.supervisor.reaper.tell_quarantined(caught + [self.killed[token] for token in done])
-        del self.supervisor.turns.caught[: len(caught)]  # Only now: a database that breaks off costs no alert.
-        for token in done:
-            del self.killed[token]
 
     async def suspects_once(self) -> None:
         """Make room for a suspect that no worker was idle enough to take: one worker at a time stops claiming."""
@@ -227,8 +213,9 @@ class Service:
         me = self.supervisor
         done = await self.run(store.ended([end.token for end in ends]))
         free = await self.run(store.renew(me.id, [end.token for end in ends], lease_s=me.config.lease_s))
+        have = {job.token for job in await self.run(store.adopt(me.id))}
         for end in ends:
-            if end.token in done:
+            if end.token in done or end.token not in have:  # The latter: a standby took over that never heard of it.
                 me.turns.leases.pop(end.token, None)
             elif end.token in free:
                 me.turns.end(_if_not_completed(end))

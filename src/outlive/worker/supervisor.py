@@ -233,8 +233,6 @@ class Supervisor:
                 number = getattr(signal, end.signal or "", None)
                 code = -number if number is not None else 1 if end.exit_code is None else end.exit_code
                 _log.warning("Job %s failed with code %d: %s", job.id, code, end.error)
-                if end.outcome is not Outcome.FAILED:
-                    self.service.killed[end.token] = job.id
             case _:
                 _log.info("Job %s %s: %s", job.id, end.outcome, end.error)
         self.turns.hear(end, job.source)

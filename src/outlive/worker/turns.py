@@ -43,8 +43,6 @@ class Turns:
         self.ended: list[Ended] = []
         self.outcomes: list[tuple[str, int | None, bool | None]] = []
         """How calls of sources went, that no source was told of yet."""
-        self.caught: list[UUID] = []
-        """Jobs that were quarantined instead of begun, and nobody was told of yet."""
         self.leases: dict[int, float] = {}
         """The tokens that are ours, and until when (monotonic) we may trust that they are."""
         self.forgotten: set[int] = set()
@@ -170,8 +168,6 @@ class Turns:
         """Those whose task and arguments have not killed often enough under other ids. Only some tasks ask for this."""
         asked = [job.token for job in jobs if job.task in crew.tasks and crew.tasks[job.task].by_fingerprint]
         caught = await db.arun(connection, store.convict(self.worker, asked)) if asked else []
-        if caught:
-            self.caught += caught
         return [job for job in jobs if job.id not in caught]
 
     async def _writable(self, connection: db.AsyncConnection, ending: list[Ended], error: Exception) -> list[Ended]:

@@ -72,7 +72,8 @@ begin atomic
     case when g.fate = 'quarantined' and g.kind = 'crash' then
            outlive.charge(g.c, g.kills, g.max_crashes)
          when g.fate = 'quarantined' then
-           format('%s workers vanished while running it (max_losses = %s)', g.l, g.max_losses)
+           format('%s workers vanished while running it%s (max_losses = %s)', g.l,
+             case when (had).alone then ', the last with nothing beside it: proven' else '' end, g.max_losses)
          when g.fate = 'suspect' then
            outlive.suspicion(g.l, g.max_losses) end,
     case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
@@ -766,6 +767,9 @@ begin
   end if;
   may := outlive.admits(s, by_token);
   granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
+  if not s.enabled then
+    wait_s := 30;  -- Nobody knows for how long; each time that it asks is an attempt.
+  end if;
   if granted then
     perform outlive.spend(s, 1, by_token);
     if not own and by_token is not null and coalesce(s.set_max_concurrency, s.max_concurrency) is not null then

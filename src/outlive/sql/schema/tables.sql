@@ -96,9 +96,11 @@ create table outlive.held (
   attempt int not null,
   failures smallint not null,
   crashes smallint not null,
-  losses smallint not null
+  losses smallint not null,
+  told boolean not null default false
 );
 create index held_why on outlive.held (why, since);
+create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 create table outlive.attempts (
   job_id uuid not null,

@@ -192,6 +192,15 @@ gone as (
   delete from outlive.waiting w where w.id = any(array(select id from due)) returning w as had, w.id)
 select g.id from gone g where outlive.caught(g.had);
 
+-- name: untold_killers
+-- What was quarantined since somebody was told, by whoever and however, with the evidence. Only one who asks gets to know.
+with untold as (
+  select h.id from outlive.held h where h.why = 'quarantined' and not h.told
+  order by h.id limit :batch::int for update skip locked),
+told as (
+  update outlive.held h set told = true from untold u where h.id = u.id returning h.id)
+select k.* from outlive.killers k where k.id = any(array(select id from told)) order by k.quarantined_at, k.id;
+
 -- name: clear_suspects
 -- A suspect that has lived long enough beside its worker is none. Zero rows: none has.
 with due as (

@@ -103,10 +103,6 @@ order by f.id limit :limit::int;
 -- What is in quarantine, with the evidence of its last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
 
--- name: killers_among
--- Which of these jobs are in quarantine, with the evidence.
-select * from outlive.killers where id = any(:ids::uuid[]);
-
 -- name: workers
 -- Every worker that is not forgotten yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
