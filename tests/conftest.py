@@ -12,9 +12,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outlive import db, embedded, migrate
+from tests.reporting import Report
 
 SERVER = "TESTED_SERVER_URL"
 TEMPLATE = "outlive_template"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--report", type=Path, metavar="FILE", help="write what each test has shown as a table")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[variable]
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
+    if path := config.option.report:
+        config.pluginmanager.register(Report(path))
     home = Path(tempfile.mkdtemp(prefix="outlive-tests-", dir="/var/tmp"))  # short, and postgres can go there
     home.chmod(0o755)
     config.stash[HOME] = home

@@ -154,4 +154,6 @@ def find(key: str, price: int, strength: float, how: str = "well") -> int:
         raise outlive.Fail("no")
     if how == "ask for nonsense":
         ctx.spawn(free.using(dedupe_key="taken", on_conflict="raise").job())
+    if how == "ask for too much":
+        ctx.spawn(find.job("x" * 2000, 1, 1.0))
     return ctx.attempt

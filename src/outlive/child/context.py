@@ -23,9 +23,15 @@ MAX_WORDS_CHARS = 2000
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 
+class Enqueuing(Protocol):
+    def check(self, request: JobRequest) -> None: ...
+
+
 class Spawned(Protocol):
     """What `task.job(…)` gives."""
 
+    @property
+    def app(self) -> Enqueuing: ...
     @property
     def request(self) -> JobRequest: ...
 
@@ -93,6 +99,8 @@ class Context:
 
     def spawn(self, *jobs: Spawned) -> None:
         """Enqueue these when this job succeeds, in the same transaction; not at all if it does not."""
+        for job in jobs:
+            job.app.check(job.request)
         self._spawns += [job.request for job in jobs]
 
     def found(self) -> tuple[bytes | None, bytes | None]:

@@ -15,7 +15,7 @@ from outlive.client.source import Source, source_name
 from outlive.client.task import BoundJob, Task
 from outlive.client.way import Way
 from outlive.config import Config
-from outlive.errors import ConfigError
+from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, SourceLimits
 from outlive.statement import Statement
 
@@ -172,7 +172,17 @@ class App:
 
         return self._handles(requests, await foreign.arun_all(connection, statements))
 
+    def check(self, request: JobRequest) -> None:
+        """Refuse what is too large for the database to be asked."""
+        if len(request.args) > (limit_bytes := self.config.max_args_bytes):
+            raise BadArguments(
+                f"the arguments of a job of {request.task} have {len(request.args):,} bytes, over the limit of "
+                f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
+            )
+
     def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[Statement[dict[UUID, UUID]]]:
+        for request in requests:
+            self.check(request)
         for batch in _batches(requests):
             yield store.enqueue(batch, max_args_bytes=self.config.max_args_bytes, notify=notify)
 

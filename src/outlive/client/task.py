@@ -56,8 +56,9 @@ class Using(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class BoundJob(Generic[R]):
-    """A job that is asked for but not enqueued: `app.enqueue_many` takes them."""
+    """A job that is asked for but not enqueued: `app.enqueue_many` takes them, and `ctx.spawn`."""
 
+    app: App
     request: JobRequest
 
 
@@ -91,7 +92,7 @@ class Task(Generic[P, C, R]):
         """A job to be enqueued later, with many others."""
         if "connection" in self._using:
             raise ConfigError("a job for enqueue_many has no connection of its own: pass connection= to enqueue_many")
-        return BoundJob(self._request(args, kwargs))
+        return BoundJob(self.app, self._request(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Ask for a run. When this returns, the job is durable (inside `connection`'s transaction: once it commits)."""
@@ -126,15 +127,9 @@ class Task(Generic[P, C, R]):
         except TypeError as error:
             raise BadArguments(f"{self.name} can't be called like that: {error}") from None
         try:
-            packed = wire.encode(bound if self._all_named else self._sorted_out(bound), "arguments")
+            return wire.encode(bound if self._all_named else self._sorted_out(bound), "arguments")
         except wire.NotJson as error:
             raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
-        if len(packed) > (limit_bytes := self.app.config.max_args_bytes):
-            raise BadArguments(
-                f"the arguments of a job of {self.name} have {len(packed):,} bytes, over the limit of "
-                f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
-            )
-        return packed
 
     def _sorted_out(self, bound: dict[str, Any]) -> object:
         """Arguments of a function some of whose parameters have no name to be passed by."""
