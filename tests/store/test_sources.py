@@ -122,6 +122,31 @@ def test_whoever_gets_no_token_is_told_when_there_will_be_one(connection: db.Con
     assert health(connection)["tokens"] == 0
 
 
+def test_a_job_that_runs_and_waits_goes_before_those_that_would_begin(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=60)
+    running = begin(connection)
+    make(connection, source="shop")
+    assert not ask(connection, running.token).granted
+    set_now(connection, later_s=1.1)
+    assert claim(connection).claimed == []
+    set_now(connection, later_s=1.2)
+    assert ask(connection, running.token).granted
+    set_now(connection, later_s=2.3)
+    assert len(claim(connection).claimed) == 1
+
+
+def test_a_job_that_died_while_it_waited_holds_up_nobody_for_long(connection: db.Connection) -> None:
+    set_now(connection)
+    declare(connection, rate_limit_per_minute=60)
+    running = begin(connection)
+    make(connection, source="shop")
+    assert not ask(connection, running.token).granted
+    end(connection, Ended(running.token, Outcome.CRASHED))
+    set_now(connection, later_s=1.3)
+    assert len(claim(connection).claimed) == 1
+
+
 @st.composite
 def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
     """How long after the one before, in milliseconds, and how many jobs are wanted; 0 is a request from inside. A

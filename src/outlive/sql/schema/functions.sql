@@ -611,11 +611,11 @@ begin
 end $$;
 
 create or replace function outlive.admits(
-  s outlive.sources, own_token bigint, out free int, out wait_s double precision, out open boolean)
+  s outlive.sources, own_token bigint, begins boolean, out free int, out wait_s double precision, out open boolean)
 language plpgsql stable as $$
 -- How many more may begin at a source now; if none, in how many seconds to ask again, and whether that is for its breaker.
 -- The caller has locked its row. `own_token` is the attempt that asks from inside: the slot that it has as a job of this
--- source is not counted, and if it is the probe it may go on.
+-- source is not counted, and if it is the probe it may go on. A job that only `begins` lets those go first that run.
 declare
   every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
   owed_s double precision := greatest(0, extract(epoch from s.full_at - outlive.now()));
@@ -628,6 +628,11 @@ begin
   if open then
     free := 0;
     wait_s := case when s.enabled then extract(epoch from s.paused_until - outlive.now()) else 1 end;
+    return;
+  end if;
+  if begins and s.wanted_until > outlive.now() then
+    free := 0;
+    wait_s := extract(epoch from s.wanted_until - outlive.now());
     return;
   end if;
   if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then  -- Half-open: one tries.
@@ -673,7 +678,7 @@ begin
     perform outlive.know_source(named);
     return false;
   end if;
-  return (outlive.admits(s, null)).free > 0;
+  return (outlive.admits(s, null, true)).free > 0;
 end $$;
 
 create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
@@ -709,7 +714,7 @@ begin
       return next;
       continue;
     end if;
-    may := outlive.admits(s, null);
+    may := outlive.admits(s, null, true);
     if may.free < 1 then
       wait_s := may.wait_s;
       return next;
@@ -765,7 +770,7 @@ begin
     perform outlive.know_source(named);
     select t.* into s from outlive.sources t where t.name = named for update;
   end if;
-  may := outlive.admits(s, by_token);
+  may := outlive.admits(s, by_token, false);
   granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
   if not s.enabled then
     wait_s := 30;  -- Nobody knows for how long; each time that it asks is an attempt.
@@ -776,6 +781,9 @@ begin
       delete from outlive.requests q where q.source = named and not exists (select from outlive.running r where r.token = q.token);
       insert into outlive.requests (source, token) values (named, by_token) returning id into slot;
     end if;
+  elsif by_token is not null and not open then  -- It comes back when it was told to, or after five seconds.
+    update outlive.sources t set wanted_until = greatest(t.wanted_until, outlive.now() + interval '1 second' * (least(wait_s, 5) + 0.25))
+    where t.name = named;
   end if;
 end $$;
 

@@ -218,6 +218,7 @@ create table outlive.sources (
   set_breaker_failures int check (set_breaker_failures > 0),
   set_breaker_pause_s double precision check (set_breaker_pause_s > 0),
   full_at timestamptz not null default '2000-01-01Z',  -- When the bucket is full again, if nothing more is taken.
+  wanted_until timestamptz not null default '2000-01-01Z',  -- Until then a job that runs waits for it, and goes first.
   failure_streak int not null default 0,
   last_success_at timestamptz,
   last_failure_at timestamptz,
