@@ -85,10 +85,11 @@ def resolve(host: str, port: int, *, private: bool = False) -> str:
 def is_public(address: str) -> bool:
     """Whether an address belongs to the world. One with another address inside might lead back to us, and does not."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        tunnelled = ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64
-        return ip.is_global and not tunnelled and not ip.is_multicast
-    return ip.is_global and not ip.is_multicast
+    if isinstance(ip, ipaddress.IPv6Address) and (
+        ip.is_site_local or ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64
+    ):
+        return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved
 
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
