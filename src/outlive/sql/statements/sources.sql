@@ -88,7 +88,7 @@ update outlive.sources set enabled = true, paused_until = null, probe = null, fa
 returning name, outlive.wake();
 
 -- name: records
--- What jobs have found, the newest last, by scope and source; each null for all.
+-- What jobs have found, in a scope and by a source, each null for all; in the order of scope, source and key.
 select scope, source, dedupe_key, data, strength, job_id, created_at, updated_at from outlive.records r
 where (:scope::text is null or r.scope = :scope::text) and (:source::text is null or r.source = :source::text)
 order by r.scope, r.source, r.dedupe_key limit :limit::int;
