@@ -1,8 +1,9 @@
 """The whole life of a job on one page: its states, the events, and every legal transition.
 
 A job's state is where its row is (see sql/schema/tables.sql); nothing stores it. Each event is one named,
-fenced SQL statement. An event that is not legal in a state changes nothing: the tests try every event from
-every state and compare with this page, and docs/reference/states.md is made from it.
+fenced SQL statement (a claim is one of three, by what is claimed). An event that is not legal in a state changes
+nothing: the tests try every event from every state and compare with this page, and docs/reference/states.md is
+made from it.
 """
 
 from enum import StrEnum
@@ -44,15 +45,15 @@ FINISHED = frozenset({S, F, C})
 
 TRANSITIONS = (
     Transition("enqueue", (None,), (P,), "enqueue", "a client asks for it"),
-    Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it"),
+    Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it; by `claim_sourced`, if it has a source"),
     Transition(
         "claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered below what it has: it is not started"
     ),
     Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
     Transition("claim_suspect", (P,), (Q,), "claim_suspect", "its crash limit was lowered, as for claim"),
     Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
-    Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived"),
-    Transition("complete", (R,), (S,), "complete", "it ended in a transaction of its own"),
+    Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived, without records and spawns"),
+    Transition("complete", (R,), (S,), "complete", "it ended in a transaction of its own, or brings records or spawns"),
     # Whatever ends an attempt without a result makes it cancelled if a person had asked for that.
     Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: again, or failed at max_attempts or by Fail"),
     Transition("time_out", (R,), (T, F, C), "end_and_claim", "it took too long, or stalled: as fail"),
@@ -109,8 +110,9 @@ def as_markdown() -> str:
     lines += [
         "",
         "Whatever is not in the table changes nothing. A running job that a person has asked to cancel becomes",
-        "cancelled whenever its attempt ends without a result. A suspect shows as pending; it waits in `held`, is",
-        "claimed by `claim_suspect` alone, and can't be blocked.",
+        "cancelled whenever its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,",
+        "suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,",
+        "and can't be blocked.",
         "",
     ]
     return "\n".join(lines)
