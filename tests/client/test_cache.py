@@ -282,6 +282,76 @@ def test_a_directory_that_cannot_be_made_costs_the_cache_and_one_warning(
 
 
 @pytest.fixture
+def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache's directory where the home can't be written, in a place for everybody's files. It is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no" / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"outlive-cache-{os.getuid()}"
+
+
+def usual() -> Cache:
+    return Cache.of(config.load(environ={}))
+
+
+def test_where_the_home_cannot_be_written_the_cache_is_a_directory_that_nobody_else_can_write_to(
+    homeless: Path, fetch: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [usual().get("shop", "key", fetch) for _ in range(2)] == [1, 1]
+    assert homeless.stat().st_mode & 0o777 == 0o700
+    assert caplog.records == []
+
+
+def lay(trap: str, at: Path, elsewhere: Path) -> None:
+    """What somebody else may have put there before us."""
+    elsewhere.mkdir()
+    match trap:
+        case "a link":
+            at.symlink_to(elsewhere)
+        case "a link to nowhere":
+            at.symlink_to(elsewhere / "nowhere")
+        case "a file":
+            at.touch(0o700)
+        case "open to all":
+            at.mkdir()
+            at.chmod(0o777)
+        case "open to a group":
+            at.mkdir()
+            at.chmod(0o770)
+        case "somebody else's":
+            at.mkdir(0o700)
+            os.chown(at, 65534, 65534)
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        *("a link", "a link to nowhere", "a file", "open to all", "open to a group"),
+        pytest.param(
+            "somebody else's", marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give it away")
+        ),
+    ],
+)
+def test_a_directory_that_somebody_else_may_have_made_costs_the_cache_and_one_warning(
+    homeless: Path, tmp_path: Path, trap: str, fetch: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
+    lay(trap, homeless, tmp_path / "elsewhere")
+    cache = usual()
+    assert [cache.get("shop", "key", fetch) for _ in range(3)] == [1, 2, 3]
+    assert len(caplog.records) == 1
+    assert "is not a directory that only we can write to" in caplog.text
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_cache_that_is_switched_off_minds_no_directory(
+    homeless: Path, caplog: pytest.LogCaptureFixture, fetch: Counted
+) -> None:
+    off = Cache.of(config.load(environ={"CACHE_ENABLED": "false"}))
+    assert [off.get("shop", "key", fetch) for _ in range(2)] == [1, 2]
+    assert not homeless.exists()
+    assert caplog.records == []
+
+
+@pytest.fixture
 def open_directory() -> Iterator[Path]:
     """One that every user can go to."""
     path = Path(tempfile.mkdtemp(prefix="outlive-cache-", dir="/var/tmp"))

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import sqlite3
+import stat
 import struct
 import tempfile
 import time
@@ -49,8 +50,11 @@ class Cache:
 
     @classmethod
     def of(cls, config: Config) -> Cache:
-        directory = Path(config.cache_dir) if config.cache_dir else _usual_directory()
-        return cls(directory, ttl_s=config.cache_ttl_s, bound_bytes=config.cache_bytes, enabled=config.cache_enabled)
+        directory, enabled = Path(config.cache_dir) if config.cache_dir else _home_directory(), config.cache_enabled
+        if directory is None:
+            directory = Path(tempfile.gettempdir()) / f"outlive-cache-{os.getuid()}"
+            enabled = enabled and _is_ours(directory)
+        return cls(directory, ttl_s=config.cache_ttl_s, bound_bytes=config.cache_bytes, enabled=enabled)
 
     def get(self, source: str, parts: object, fn: Callable[[], T], *, ttl_s: float | None = None) -> T:
         """What is known, or else what `fn` gives. Who comes while somebody fetches the same waits for him."""
@@ -222,9 +226,30 @@ def key_of(source: str, parts: str | Sequence[object] | Mapping[str, object] | o
     return hashlib.sha256(wire.encode([source, list(parts) if isinstance(parts, tuple) else parts])).digest()
 
 
-def _usual_directory() -> Path:
-    """One for all processes of this user on this machine, also those whose home can't be written."""
+def _home_directory() -> Path | None:
+    """One for all processes of this user on this machine; None where his home can't be written."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.access(base, os.W_OK) or os.access(os.path.dirname(base), os.W_OK):
         return Path(base) / "outlive"
-    return Path(tempfile.gettempdir()) / f"outlive-cache-{os.getuid()}"
+    return None
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether only we can write to a directory, which is made if need be, in a place where everybody can make one.
+
+    Whoever else could would decide what our jobs take for a source's answers. Where the place is as it should be, only
+    its owner can put another in its place: one look is enough.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        found = directory.lstat()
+    except OSError as error:
+        _log.warning("there is no cache, and answers are fetched anew: %s", error)
+        return False
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return True
+    _log.warning(
+        "%s is not a directory that only we can write to: there is no cache, and answers are fetched anew", directory
+    )
+    return False
