@@ -17,6 +17,7 @@ import pytest
 
 from outlive import App, config
 from outlive.client.cache import Cache, key_of
+from outlive.errors import BadArguments
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,23 @@ def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Pa
     app.config = config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)})
     assert asyncio.run(ask()) == [1] * 5
     assert app.source("shop").cached({"page": 1}, lambda: 7) == 1, "sync and async share their answers"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["coroutine", "future"])
+def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path: Path, kind: str) -> None:
+    async def fetch() -> int:
+        raise AssertionError("nobody awaits it")
+
+    async def ask() -> None:
+        future = asyncio.ensure_future(asyncio.sleep(0, 1))
+        with pytest.raises(BadArguments, match="pass the async one itself"):
+            await app.source("shop").cached("key", lambda: fetch() if kind == "coroutine" else future)
+
+    app = App()
+    app.config = config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)})
+    asyncio.run(ask())
+    assert app.source("shop").cached("key", lambda: 7) == 7, "nothing was kept"
 
 
 def test_an_answer_that_cannot_be_had_is_not_kept(tmp_path: Path, fetch: Counted) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from outlive import inside, store, units
-from outlive.errors import OutliveError, SourceBusy, SourcePaused
+from outlive.errors import BadArguments, OutliveError, SourceBusy, SourcePaused
 from outlive.model import Grant, SourceLimits
 from outlive.policy import Duration, identifier
 from outlive.statement import Statement
@@ -62,8 +62,9 @@ class Source:
                 job.answered = False
             return fn()
 
-        get = cache.aget if iscoroutinefunction(fn) else cache.get
-        return get(self.name, parts, call, ttl_s=ttl_s)
+        if iscoroutinefunction(fn):
+            return cache.aget(self.name, parts, call, ttl_s=ttl_s)
+        return cache.get(self.name, parts, lambda: _answer(call()), ttl_s=ttl_s)
 
 
 class Request:
@@ -121,6 +122,19 @@ class Request:
             self.job.counted = error
         ok = (error is None) if counts else None
         return store.count_outcomes([(self.source, self.token, ok)], [] if self.slot is None else [self.slot])
+
+
+def _answer(given: T) -> T:
+    """What a plain function gave. One that is yet to be awaited is none: nobody would await it."""
+    from inspect import isawaitable, iscoroutine
+
+    if isawaitable(given):
+        if iscoroutine(given):
+            given.close()
+        raise BadArguments(
+            "cached() was given a function that is not async and gives an awaitable: pass the async one itself"
+        )
+    return given
 
 
 def _blames(error: BaseException) -> bool:
