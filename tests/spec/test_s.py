@@ -341,6 +341,32 @@ def test_S5_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> N
     assert len((tmp_path / "calls").read_text().split()) == 2
 
 
+@pytest.mark.parametrize(
+    ("known", "pages", "how", "failures"),
+    [
+        (["flaky/1"], ["flaky/1"], "well", 1),
+        (["flaky/1"], ["flaky/1"], "misread", 1),
+        (["shop/1"], ["shop/1"], "well", 0),
+        (["shop/1"], ["shop/1"], "misread", 2),
+        (["flaky/1"], ["flaky/2", "flaky/1"], "well", 0),
+        (["flaky/1"], ["flaky/2", "flaky/1"], "misread", 2),
+        (["flaky/1"], ["flaky/1", "shop/1"], "well", 1),
+        (["flaky/1"], ["flaky/1", "shop/1"], "misread", 1),
+    ],
+)
+def test_S5_what_the_cache_answers_says_nothing_about_the_jobs_own_source(
+    start: Start, connection: db.Connection, known: list[str], pages: list[str], how: str, failures: int
+) -> None:
+    """The source has failed once before. Whoever really calls it, or asks only others, speaks for it as ever."""
+    worker = start(slots=1)
+    succeeded([calling.read.enqueue(known)])
+    ended(calling.stumble.enqueue("raise"), State.FAILED)
+    eventually(lambda: streak(connection) == 1)
+    ended(calling.read.enqueue(pages, how), State.SUCCEEDED if how == "well" else State.FAILED)
+    worker.stop()
+    assert streak(connection) == failures
+
+
 # S6
 
 

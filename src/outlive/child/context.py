@@ -55,7 +55,9 @@ class Context:
     counted: BaseException | None = None
     """The exception that a source was blamed for already."""
     answered: bool = False
-    """The last that it wanted of its source was in the cache."""
+    """All that it wanted of its own source was in the cache."""
+    called: bool = False
+    """Something that it wanted of its own source was not in the cache."""
     source_ok: bool | None = None
     """What the end of this attempt says about its source; None if nothing."""
     _records: list[object] = field(default_factory=list)
@@ -135,9 +137,13 @@ class Context:
         self.source_ok = None if self._paid or self.answered else True
 
     def blame_source(self, error: BaseException) -> None:
-        """The attempt ends with this error: its source's fault, unless that was counted when it was raised."""
+        """The attempt ends with this error: its source's fault, unless that was counted when it was raised.
+
+        Nor is it if the source was not called at all: what is wrong with a page in the cache says nothing about today.
+        """
         counted = self.counted is not None and self.counted in (error, error.__cause__, error.__context__)
-        if not counted and self.blames_source(error):
+        only_cached = self.answered and not self._paid
+        if not counted and not only_cached and self.blames_source(error):
             self.source_ok = False
 
     def complete(self, connection: Connection[Any], result: object = None) -> None:

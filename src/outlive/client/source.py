@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from outlive import inside, store, units
 from outlive.errors import BadArguments, OutliveError, SourceBusy, SourcePaused
@@ -53,13 +53,13 @@ class Source:
 
         cache = self._cache()
         ttl_s = None if ttl is None else units.seconds(ttl)
-        job = inside.job
-        if job is not None:
+        job = _own_job(self.name)
+        if job is not None and not job.called:
             job.answered = True  # Unless it is called, the source has nothing to do with how this ends.
 
         def call() -> Any:
             if job is not None:
-                job.answered = False
+                job.called, job.answered = True, False
             return fn()
 
         if iscoroutinefunction(fn):
@@ -122,6 +122,20 @@ class Request:
             self.job.counted = error
         ok = (error is None) if counts else None
         return store.count_outcomes([(self.source, self.token, ok)], [] if self.slot is None else [self.slot])
+
+
+class _Own(inside.Inside, Protocol):
+    """A job as its own source sees it."""
+
+    source: str
+    called: bool
+    """It really called its source, and did not only look into the cache."""
+
+
+def _own_job(source: str) -> _Own | None:
+    """The job that runs here, if it is one of this source."""
+    job = cast("_Own | None", inside.job)
+    return job if job is not None and job.source == source else None
 
 
 def _answer(given: T) -> T:
