@@ -154,10 +154,10 @@ def read(pages: list[str], how: str = "well") -> list[str]:
 
 
 @app.task(source=endless, backoff=0, max_crashes=2)
-def find(key: str, price: int, strength: float, how: str = "well") -> int:
+def find(key: str, price: int, strength: float, how: str = "well", scope: str = "prices") -> int:
     """Find something and ask for a job more, and then end like this."""
     ctx = outlive.current()
-    ctx.record("prices", key, {"price": price}, strength=strength)
+    ctx.record(scope, key, {"price": price}, strength=strength)
     ctx.spawn(visit_often.using(dedupe_key=key).job(1))
     if how == "die once" and ctx.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -167,4 +167,7 @@ def find(key: str, price: int, strength: float, how: str = "well") -> int:
         ctx.spawn(free.using(dedupe_key="taken", on_conflict="raise").job())
     if how == "ask for too much":
         ctx.spawn(find.job("x" * 2000, 1, 1.0))
+    if how == "ask for too many":
+        for _ in range(17):
+            ctx.spawn(find.job("x" * 1_000_000, 1, 1.0))
     return ctx.attempt

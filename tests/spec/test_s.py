@@ -1,5 +1,6 @@
 """S — sources, with real workers and the jobs of tests/spec/calling.py."""
 
+import random
 import signal
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -399,6 +400,33 @@ def test_S6_a_job_that_does_not_succeed_leaves_neither_half(start: Start, connec
     assert waiting(connection, "source", "shop") == 0
     assert len(attempts(connection, job)) == 1
     assert worker.process.poll() is None
+
+
+def letters(count: int) -> str:
+    """Letters of four bytes, in an order that does not compress."""
+    return "".join(map(chr, random.Random(5).sample(range(0x20000, 0x2A000), count)))
+
+
+@pytest.mark.parametrize("name", ["scope", "key"])
+def test_S6_scope_and_key_have_at_most_as_many_bytes_as_the_database_takes(
+    start: Start, connection: db.Connection, name: str
+) -> None:
+    start(slots=1)
+    db.run(connection, store.pause_source("shop"))
+    longest = {"scope": letters(250), "key": letters(250)}
+    succeeded([calling.find.enqueue(price=1, strength=1.0, **longest)])
+    assert [(one.scope, one.dedupe_key) for one in calling.app.records()] == [tuple(longest.values())]
+    job = calling.find.using(max_attempts=1).enqueue(price=1, strength=1.0, **{**longest, name: letters(251)})
+    ended(job, State.FAILED)
+    assert "it must be text of 1 to 1000 bytes of UTF-8" in (attempts(connection, job)[0].error or "")
+
+
+def test_S6_the_jobs_that_one_job_asks_for_have_a_bound_together(start: Start, connection: db.Connection) -> None:
+    start(slots=1)
+    job = calling.find.using(max_attempts=1).enqueue("a", 10, 0.5, how="ask for too many")
+    ended(job, State.FAILED)
+    assert "the jobs that one job spawns have more than 16,777,216 bytes" in (attempts(connection, job)[0].error or "")
+    assert waiting(connection, "source", "endless") == 0
 
 
 def test_S6_what_was_found_by_a_worker_that_stops_is_kept(start: Start, connection: db.Connection) -> None:

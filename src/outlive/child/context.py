@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 MAX_WORDS_CHARS = 2000
 MAX_RECORD_BYTES = 16 * 1024 * 1024
+"""Of all records of a job together, and of all jobs that it spawns."""
+MAX_KEY_BYTES = 1000
+"""Scope, source and key are one row of an index, and such a row takes at most 2704 bytes."""
 
 
 class Enqueuing(Protocol):
@@ -61,8 +64,9 @@ class Context:
     source_ok: bool | None = None
     """What the end of this attempt says about its source; None if nothing."""
     _records: list[object] = field(default_factory=list)
-    _spawns: list[JobRequest] = field(default_factory=list)
+    _spawns: list[msgspec.Raw] = field(default_factory=list)
     _record_bytes: int = 0
+    _spawn_bytes: int = 0
     _paid: bool = False
 
     @property
@@ -91,8 +95,10 @@ class Context:
     def record(self, scope: str, key: str, data: object, *, strength: float = 1.0) -> None:
         """Keep a finding under its key, if there is none as strong; written together with the job's success."""
         for name, text in (("scope", scope), ("key", key)):
-            if not isinstance(text, str) or not 0 < len(text) <= 1000:
-                raise BadArguments(f"the {name} of a record is {text!r:.100}: it must be text of 1 to 1000 characters")
+            if not isinstance(text, str) or not 0 < _utf8_bytes(text) <= MAX_KEY_BYTES:
+                raise BadArguments(
+                    f"the {name} of a record is {text!r:.100}: it must be text of 1 to {MAX_KEY_BYTES} bytes of UTF-8"
+                )
         found = {"scope": scope, "key": key, "data": data, "strength": float(strength)}
         self._record_bytes += len(wire.encode(found, "the record"))
         if self._record_bytes > MAX_RECORD_BYTES:
@@ -103,18 +109,16 @@ class Context:
         """Enqueue these when this job succeeds, in the same transaction; not at all if it does not."""
         for job in jobs:
             job.app.check(job.request)
-        self._spawns += [job.request for job in jobs]
+        asked = [msgspec.Raw(_as_json(job.request)) for job in jobs]
+        self._spawn_bytes += sum(map(len, asked))
+        if self._spawn_bytes > MAX_RECORD_BYTES:
+            raise BadArguments(f"the jobs that one job spawns have more than {MAX_RECORD_BYTES:,} bytes")
+        self._spawns += asked
 
     def found(self) -> tuple[bytes | None, bytes | None]:
         """Its records and what it spawns, as JSON."""
         records = wire.encode(self._records) if self._records else None
-        spawns = [
-            {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
-            | {"args": msgspec.Raw(job.args)}
-            | ({"options": msgspec.Raw(job.options)} if job.options else {})
-            for job in self._spawns
-        ]
-        return records, msgspec.json.encode(spawns) if spawns else None
+        return records, msgspec.json.encode(self._spawns) if self._spawns else None
 
     def pays_for(self, source: str) -> bool:
         """The token that this job was claimed with pays for one request of its source."""
@@ -152,6 +156,19 @@ class Context:
         self._channel.send(Completing(self.token))
         texts = [None if data is None else data.decode() for data in (encoded, *self.found())]
         connection.execute("select outlive.complete(%s, %s, %s, %s, %s)", (self.token, self.worker, *texts))
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))  # What is no valid text is refused as such, later.
+
+
+def _as_json(job: JobRequest) -> bytes:
+    """A job as the database is asked for it."""
+    said = {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
+    said["args"] = msgspec.Raw(job.args)
+    if job.options:
+        said["options"] = msgspec.Raw(job.options)
+    return msgspec.json.encode(said)
 
 
 _current: Context | None = None
