@@ -494,10 +494,25 @@ def test_the_probe_may_ask_again_and_nobody_else(connection: db.Connection) -> N
     assert ask(connection, guest.token).granted
     assert ask(connection, guest.token).granted
     assert ask(connection, early.token) == Grant(granted=False, wait_s=0.5, open=True, slot=None)
-    tell(connection, guest.token, None)
+    tell(connection, early.token, None)
     assert not ask(connection, early.token).granted
     tell(connection, guest.token, True)
     assert ask(connection, early.token).granted
+
+
+def test_a_probe_whose_call_says_nothing_leaves_it_to_another_and_goes_on(connection: db.Connection) -> None:
+    early = half_open(connection)
+    (probe,) = claim(connection).claimed
+    before = health(connection)
+    tell(connection, probe.token, None)
+    assert health(connection) == before
+    (other,) = claim(connection).claimed
+    assert not ask(connection, probe.token).granted
+    for token in (probe.token, early.token, None):
+        tell(connection, token, None)
+        assert claim(connection).claimed == [], "it is not theirs to give up"
+    tell(connection, other.token, True)
+    assert health(connection)["breaker"] == "closed"
 
 
 def test_a_breaker_that_opens_or_closes_is_told_once(connect: Connect) -> None:
@@ -608,7 +623,10 @@ class Breaker(RuleBasedStateMachine):
 
     def told(self, token: int, ok: bool | None) -> None:
         tell(self.connection, token, ok)
-        if ok is None or (self.state == "half-open" and token != self.probe):
+        if ok is None:
+            self.probe = None if token == self.probe else self.probe
+            return
+        if self.state == "half-open" and token != self.probe:
             return
         self.streak = 0 if ok else self.streak + 1
         self.probe = None
@@ -627,8 +645,8 @@ class Breaker(RuleBasedStateMachine):
         self.told(self.tokens[which % len(self.tokens)], ok)
 
     @precondition(lambda self: self.probe is not None)
-    @rule(ok=st.booleans())
-    def the_probe_comes_back(self, ok: bool) -> None:
+    @rule(ok=st.sampled_from([True, False, None]))
+    def the_probe_comes_back(self, ok: bool | None) -> None:
         assert self.probe is not None
         self.told(self.probe, ok)
 
@@ -651,6 +669,7 @@ class Breaker(RuleBasedStateMachine):
         found = health(self.connection)
         names = ("enabled", "breaker", "failure_streak", "paused_until")
         assert [found[name] for name in names] == [self.enabled, self.state, self.streak, self.paused_until]
+        assert value(self.connection, "select probe from outlive.sources where name = 'shop'") == self.probe
 
 
 @pytest.mark.timeout(400)

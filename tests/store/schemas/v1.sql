@@ -1061,15 +1061,19 @@ end $$;
 create or replace function outlive.count_outcomes(names text[], tokens bigint[], oks boolean[], slots bigint[] default null)
 returns void language plpgsql as $$
 -- How calls of sources went. While the breaker is closed so many failures in a row open it; while it is half-open the
--- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot and
--- no more. In the order of the names, so that two workers never wait for each other.
+-- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot, and
+-- the part of the probe: somebody else may try. In the order of the names, so that two workers never wait for each other.
 declare
   o record;
   s outlive.sources;
   fails boolean;
 begin
   delete from outlive.requests q where q.id = any(slots);
-  for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) where u.ok is not null order by name, n loop
+  for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) order by name, n loop
+    if o.ok is null then
+      update outlive.sources t set probe = null where t.name = o.name and t.probe = o.token;
+      continue;
+    end if;
     select t.* into s from outlive.sources t where t.name = o.name for update;
     continue when not found;
     if o.ok then
