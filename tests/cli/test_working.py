@@ -3,6 +3,7 @@
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,17 @@ def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start:
     worker.send_signal(signal.SIGINT)
     ran = ended(worker)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_jobs_have_the_settings_of_the_file_that_their_worker_was_given(
+    database_url: str, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.toml").write_text("max_args_bytes = 10\n")
+    app = outlive.App(database_url)
+    job = app.task(faults.spawn.function).using(max_attempts=1).enqueue("key")
+    start(database_url, "worker", TARGET, "--slots", 1, "--config", tmp_path / "settings.toml")
+    with pytest.raises(outlive.JobFailed, match="over the limit of 10"):
+        job.result(timeout=20)
 
 
 def test_a_worker_serves_only_the_queues_it_is_told_to(database_url: str, start: Start) -> None:

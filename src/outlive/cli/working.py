@@ -1,6 +1,7 @@
 """worker and up: the commands that run jobs."""
 
 import logging
+import os
 from typing import Annotated, cast
 
 import typer
@@ -34,6 +35,8 @@ def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) ->
 def work(desk: Desk, target: str, *, slots: int | None, queues: str | None, name: str | None, quiet: bool) -> None:
     from outlive.worker import supervisor
 
+    if desk.config_file is not None:
+        os.environ["OUTLIVE_CONFIG"] = str(desk.config_file.absolute())  # Jobs read it too.
     level = logging.WARNING if quiet else logging.INFO
     config = desk.reconfigured(slots=slots, queues=queues, name=name)
     logs.configure(cast("logs.Format", config.log_format), level=level)

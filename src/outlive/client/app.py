@@ -115,7 +115,7 @@ class App:
             burst=policy.count("burst", burst),
             max_concurrency=None if max_concurrency is None else policy.count("max_concurrency", max_concurrency),
             breaker_failures=policy.count("breaker_failures", breaker_failures),
-            breaker_pause_s=units.seconds(breaker_pause),
+            breaker_pause_s=_pause_s(breaker_pause),
         )
         source = self.sources.setdefault(name, Source(limits, self._way, lambda: self.cache))
         if source.limits != limits:
@@ -195,6 +195,12 @@ def _rate(value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise ConfigError(f"rate_limit_per_minute is {value!r}: it must be a number above zero")
     return float(value)
+
+
+def _pause_s(pause: policy.Duration) -> float:
+    if (seconds := units.seconds(pause)) <= 0:
+        raise ConfigError(f"breaker_pause is {pause!r}: it must be more than nothing")
+    return seconds
 
 
 def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
