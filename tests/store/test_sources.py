@@ -11,7 +11,14 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from outlive import db, store
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
@@ -593,6 +600,18 @@ class Breaker(RuleBasedStateMachine):
         if token not in self.running:
             self.running.add(token)
             self.tokens.append(token)
+
+    @initialize(half_open=st.booleans())
+    def it_may_have_opened_and_waited(self, half_open: bool) -> None:
+        if half_open:
+            self.it_opens_and_waits()
+
+    @precondition(lambda self: self.enabled and self.state == "closed")
+    @rule()
+    def it_opens_and_waits(self) -> None:
+        """What chance alone would hardly bring about: that it comes to a probe at all."""
+        self.calls_fail(0, 2)
+        self.time_goes_by(10)
 
     @rule(seconds=st.sampled_from([4, 10, 60]))
     def time_goes_by(self, seconds: float) -> None:
