@@ -495,3 +495,35 @@ def take_all_down() -> None:
 @app.task(backoff=0, quarantine_by="fingerprint")
 def known_killer(what: str) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@app.task
+def ask_for(key: str) -> None:
+    add.using(dedupe_key=key).enqueue(1, 1)
+
+
+@app.task
+def spawn(key: str) -> None:
+    outlive.current().spawn(add.using(dedupe_key=key).job(1, 1))
+
+
+@app.task
+def spoil_a_record() -> None:
+    """Nobody can know it before the end."""
+    found: dict[str, object] = {"price": 1}
+    outlive.current().record("prices", "a", found)
+    found["price"] = object()
+
+
+@app.task(recycle_after=10)
+def leave_a_thread(path: str) -> int:
+    def ask() -> None:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        Path(path + ".asks").touch()
+        add.enqueue(1, 1)
+        Path(path + ".asked").touch()
+
+    if path:
+        threading.Thread(target=ask, daemon=True).start()
+    return os.getpid()

@@ -78,7 +78,7 @@ ALIASES = {
 # Variables that begin like settings and are none.
 _NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG"})
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
-_LARGEST_BYTES = 256 * 1024 * 1024
+_LARGEST_BYTES = 32 * 1024 * 1024
 _COUNTS = frozenset({"slots", "max_attempts", "max_crashes", "max_losses"})
 
 

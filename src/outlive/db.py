@@ -49,6 +49,7 @@ _WATCHED = (
     "set statement_timeout = 0; set lock_timeout = 0; set idle_session_timeout = 0; "
     "set idle_in_transaction_session_timeout = 0"
 )
+_HASTY = "set lock_timeout = '5s'"
 _MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
 
@@ -134,8 +135,10 @@ def connect(url: str, *, hot: bool = False) -> Connection:
     return connection
 
 
-async def aconnect(url: str, *, hot: bool = False, watched: bool = False) -> AsyncConnection:
-    """The async twin of `connect`. On a `watched` one both sides notice within seconds that the other is gone."""
+async def aconnect(url: str, *, hot: bool = False, watched: bool = False, hasty: bool = False) -> AsyncConnection:
+    """The async twin of `connect`. On a `watched` one both sides notice within seconds that the other is gone, and on
+    a `hasty` one no statement waits for others' locks for longer than some seconds.
+    """
     connection = await psycopg.AsyncConnection.connect(
         _noticing(url, _NOTICE_FAST if watched else _NOTICE), autocommit=True, connect_timeout=10
     )
@@ -143,8 +146,8 @@ async def aconnect(url: str, *, hot: bool = False, watched: bool = False) -> Asy
     cursor = await connection.execute("select pg_backend_pid()")
     if await cursor.fetchone() != (connection.info.backend_pid,):
         connection.prepare_threshold = _POOLED
-    elif hot or watched:
-        await connection.execute(PINNED if hot else _WATCHED)
+    elif hot or watched or hasty:
+        await connection.execute(PINNED if hot else _WATCHED if watched else _HASTY)
     return connection
 
 

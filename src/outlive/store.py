@@ -311,8 +311,8 @@ def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:
     return _statement("quarantine_killers", _first, batch=batch)
 
 
-def untold_killers(*, batch: int = 100) -> Statement[Table]:
-    return _statement("untold_killers", _table, batch=batch)
+def untold_killers(*, batch: int = 100, after_s: float = 0.0) -> Statement[Table]:
+    return _statement("untold_killers", _table, batch=batch, after_s=after_s)
 
 
 def clear_suspects(*, after_s: float = 600.0) -> Statement[list[int]]:
@@ -436,16 +436,17 @@ def cancels(worker: UUID) -> Statement[set[int]]:
 
 
 def write_progress(progress: Iterable[Progress]) -> Statement[None]:
-    """The latest word of each attempt."""
-    latest: dict[int, dict[str, object]] = {}
-    for one in progress:
-        said = latest.setdefault(one.token, {"token": one.token})
-        for name in ("current", "total", "message"):
-            if getattr(one, name) is not None:
-                said[name] = getattr(one, name)
-        if one.checkpoint is not None:
-            said["checkpoint"] = msgspec.Raw(one.checkpoint)
-    return _statement("write_progress", _none, progress=msgspec.json.encode(list(latest.values())).decode())
+    """One word of each attempt."""
+    said = [
+        {
+            name: getattr(one, name)
+            for name in ("token", "current", "total", "message")
+            if getattr(one, name) is not None
+        }
+        | ({} if one.checkpoint is None else {"checkpoint": msgspec.Raw(one.checkpoint)})
+        for one in progress
+    ]
+    return _statement("write_progress", _none, progress=msgspec.json.encode(said).decode())
 
 
 def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:

@@ -89,6 +89,11 @@ class Progress(Said, frozen=True, tag=6):
     message: str | None
     checkpoint: bytes | None
 
+    def after(self, before: Progress) -> Progress:
+        """The latest of each, when this came after that."""
+        said = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
+        return Progress(*[old if new is None else new for new, old in said])
+
 
 class Completing(Said, frozen=True, tag=7):
     """The job is about to end in a transaction of its own: don't end it in the hot statement."""

@@ -156,7 +156,7 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: d
         ({"queue": " x"}, "can't be the name of a queue"),
         ({"source": ""}, "can't be the name of a source"),
         ({"dedupe_key": ""}, "dedupe_key is ''"),
-        ({"dedupe_key": "x" * 1001}, "1 to 1000 characters"),
+        ({"dedupe_key": "ä" * 501}, "1 to 1000 bytes"),
         ({"dedupe_key": "a\0b"}, "dedupe_key contains a NUL"),
         ({"dedupe_key": "\ud800"}, "dedupe_key contains a lone surrogate"),
         ({"max_attempts": 0}, "max_attempts is 0"),

@@ -165,6 +165,16 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection:
     assert db.run(connection, store.untold_killers()) == []
 
 
+def test_who_has_nobody_to_tell_leaves_a_killer_to_others_for_a_while(connection: db.Connection) -> None:
+    define(connection, max_losses=1)
+    enqueue(connection)
+    die(connection, 1)
+    assert db.run(connection, store.untold_killers(after_s=2)) == []
+    assert db.run(connection, store.untold_killers(batch=0)) == []
+    connection.execute("update outlive.held set since = since - interval '3 seconds'")
+    assert len(db.run(connection, store.untold_killers(after_s=2))) == 1
+
+
 def test_without_a_limit_nobody_is_suspected(connection: db.Connection) -> None:
     define(connection, max_losses=None)
     job = enqueue(connection)

@@ -50,10 +50,11 @@ class Channel:
         self.worker = os.environ["_OUTLIVE_TREE"]  # Now: a job may clear its environment.
 
     def next_run(self) -> Run:
-        """The next job to run; waits for it."""
-        while not self._runs:
-            self._read()
-        return self._runs.popleft()
+        """The next job to run; waits for it. A thread that the last one has left can't ask for anything meanwhile."""
+        with self._lock:
+            while not self._runs:
+                self._read()
+            return self._runs.popleft()
 
     def told_to_stop(self) -> bool:
         with self._lock, stops.held():

@@ -26,10 +26,10 @@ from outlive import inside, kernel, units, wire
 from outlive.child import context, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
-from outlive.errors import Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
+from outlive.errors import BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.policy import Policy
 from outlive.states import Outcome
-from outlive.talk import MARK, Done, Run, frame
+from outlive.talk import MARK, MAX_FRAME_BYTES, Done, Run, frame
 
 
 class Runnable(Protocol):
@@ -44,6 +44,7 @@ class Runnable(Protocol):
 Tasks = Mapping[str, Runnable]
 MAX_ERROR_CHARS = 8_000
 MAX_STACK_CHARS = 64_000
+MAX_BROUGHT_BYTES = MAX_FRAME_BYTES - 1024 * 1024
 REHEARSALS = 20
 """Python specialises what it has run some eight times."""
 
@@ -163,8 +164,22 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
     if after.ru_maxrss > before.ru_maxrss and not run.last:
         kernel.forget_peak()
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    found = me.found() if end[0] is Outcome.SUCCEEDED else (None, None)
-    return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output(), me.source_ok, *found)
+    brought: tuple[bytes | None, bytes | None] = (None, None)
+    if end[0] is Outcome.SUCCEEDED:
+        try:
+            brought = _brought(me, end[1])
+        except BaseException as error:
+            end = (Outcome.FAILED, None, _words(error), None, True, None)
+    return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output(), me.source_ok, *brought)
+
+
+def _brought(me: context.Context, result: bytes | None) -> tuple[bytes | None, bytes | None]:
+    """What it has found and what it asks for, if that can be said together with its result."""
+    records, spawns = me.found()
+    size = sum(len(part) for part in (result, records, spawns) if part is not None)
+    if size > MAX_BROUGHT_BYTES:
+        raise BadArguments(f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_BROUGHT_BYTES:,}")
+    return records, spawns
 
 
 def _ended(

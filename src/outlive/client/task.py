@@ -176,8 +176,8 @@ def _check(using: Using) -> None:
 
 
 def _check_dedupe_key(key: object) -> None:
-    if not isinstance(key, str) or not 0 < len(key) <= 1000:
-        raise ConfigError(f"dedupe_key is {key!r:.100}: it must be text of 1 to 1000 characters")
+    if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= 1000:
+        raise ConfigError(f"dedupe_key is {key!r:.100}: it must be text of 1 to 1000 bytes")
     try:
         wire.encode(key, "dedupe_key")
     except wire.NotJson as error:

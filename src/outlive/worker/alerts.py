@@ -33,6 +33,11 @@ class Alerts:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def room(self) -> int:
+        """How many more can be told now."""
+        return max(0, MAX_WAITING - len(self._tasks))
+
     def tell(self, command: str | None, event: str, facts: dict[str, object]) -> None:
         """Have the command run, if there is one."""
         if command is None:

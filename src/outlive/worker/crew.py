@@ -21,17 +21,7 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
-from outlive.talk import (
-    MARK,
-    Call,
-    Completing,
-    Done,
-    Exited,
-    Progress,
-    Ready,
-    Stopping,
-    TaskFacts,
-)
+from outlive.talk import MARK, Call, Completing, Done, Exited, Progress, Ready, Stopping, TaskFacts
 from outlive.worker.children import Assignment, Child, died
 from outlive.worker.zygotes import Zygotes
 
@@ -73,6 +63,9 @@ class Crew:
         """The app is there, or is there anew."""
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
         self.sources = ready.sources
+        for one in [one for one in self.unplaced if one.job.task not in self.tasks]:
+            self.unplaced.remove(one)
+            self._give_back(one.job)
         self.report.renewed_app()
 
     def born(self) -> None:
@@ -142,19 +135,27 @@ class Crew:
             _log.info("Starting job %s", job.id)
             facts = self.tasks.get(job.task)
             if facts is None:
-                end = Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0)
-                self.report.ended(job, end)
+                self._give_back(job)
+                continue
+            try:
+                assignment = _assignment(job, facts)
+            except msgspec.MsgspecError as error:
+                words = f"its options can't be read: {error}"
+                self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
                 continue
             child, before = (None, 0) if job.losses else self._bound(job.task, facts, given)
             if child is None or (before and taken < self.slots):  # A free slot is better than a place in a line.
-                self.unplaced.append(_assignment(job, facts))
+                self.unplaced.append(assignment)
                 taken += 1
             else:
-                given.setdefault(child.slot, []).append(_assignment(job, facts))
+                given.setdefault(child.slot, []).append(assignment)
                 taken += not before
         for slot, assignments in given.items():
             self.zygotes.children[slot].give(assignments, self.config.max_result_bytes, self.checkpoints)
         self._place()
+
+    def _give_back(self, job: Claimed) -> None:
+        self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0))
 
     def _bound(self, task: str, facts: TaskFacts, given: dict[int, list[Assignment]]) -> tuple[Child | None, int]:
         """The warm child of this task that has the least to do, and how many jobs are before it."""
@@ -362,11 +363,11 @@ class Crew:
 
 
 class _Overrides(msgspec.Struct):
-    """The limits that a job has of its own; unset ones are its task's."""
+    """The limits that a job has of its own; unset ones are its task's, and null is none."""
 
     timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    stall_s: float | msgspec.UnsetType = msgspec.UNSET
-    memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    stall_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    memory_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def _assignment(job: Claimed, facts: TaskFacts) -> Assignment:

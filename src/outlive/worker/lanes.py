@@ -47,8 +47,9 @@ class Lanes:
 
     def opens_in_s(self, now: float) -> float | None:
         """When a source that has jobs here may admit one; None if none is waited for."""
-        due = [until - now for source, until in self._closed.items() if any(key[1] == source for key in self._marks)]
-        return max(0.0, min(due)) if due else None
+        waited_for = {key[1] for key in self._marks}
+        due = [until - now for source, until in self._closed.items() if until > now and source in waited_for]
+        return min(due, default=None)
 
     def claimed(self, offered: list[Lane], jobs: list[Claimed], limit: int) -> None:
         """Move the watermarks, send those that were served to the end of the line, and drop those that ran dry.

@@ -24,7 +24,7 @@ from outlive.states import Outcome
 from outlive.talk import Call, Progress, Reply
 from outlive.worker.children import Child
 from outlive.worker.line import Line
-from outlive.worker.turns import brings, refused
+from outlive.worker.turns import bring
 
 if TYPE_CHECKING:
     from outlive.worker.supervisor import Supervisor
@@ -50,14 +50,18 @@ def _if_not_completed(end: Ended) -> Ended:
 class Service:
     def __init__(self, supervisor: Supervisor, url: str) -> None:
         self.supervisor, self.url = supervisor, url
-        self.calls: asyncio.Queue[tuple[Child, Call] | None] = asyncio.Queue()
-        self.progress: list[Progress] = []
+        self.calls: asyncio.Queue[tuple[Child, Call]] = asyncio.Queue()
+        self.progress: dict[int, Progress] = {}
+        """What attempts have said since it was written last: the latest word of each."""
         self.last_words: list[Ended] = []
         """Ends of attempts whose progress is not written yet: a checkpoint comes before the next attempt."""
         self.unsettled: list[Ended] = []
         """Attempts that have ended, or said they would, in a transaction of their own."""
         self.line = Line(url)
         self.run = self.line.run
+        self.jobs_line = Line(url)
+        """What jobs ask for may wait for somebody's locks; heartbeats, renewals and looks must not wait for that."""
+        self._hurry = asyncio.Event()
         self._made_room = False
         self.changed = asyncio.Event()
         """What the next heartbeat says is news, and does not wait."""
@@ -103,8 +107,9 @@ class Service:
         turns = me.turns
         tokens = {a.job.token: (child, a) for child in me.crew.busy for a in child.given if not child.exited}
         waiting = [a.job.token for a in me.crew.unplaced]
+        unwritten = [end.token for end in (*turns.unreported, *self.last_words)]
         started = time.monotonic()
-        renewed = await self.run(store.renew(me.id, [*tokens, *waiting], lease_s=me.config.lease_s))
+        renewed = await self.run(store.renew(me.id, [*tokens, *waiting, *unwritten], lease_s=me.config.lease_s))
         for token in renewed:
             if token in turns.leases:
                 turns.leases[token] = started + me.config.lease_s - me.config.renew_s
@@ -136,14 +141,15 @@ class Service:
                 me.watch.end(child, Outcome.CANCELLED, "cancelled on request")
 
     async def serve_once(self) -> None:
-        """One request of a job, and the progress that has come in since."""
-        try:
+        """One request of a job."""
+        await self._answer(*await self.calls.get())
+
+    async def progress_once(self) -> None:
+        """What jobs have said since the last time, and what their app is like if it was imported anew."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PROGRESS_S):
-                asked = await self.calls.get()
-        except TimeoutError:
-            asked = None
-        if asked is not None:
-            await self._answer(*asked)
+                await self._hurry.wait()
+        self._hurry.clear()
         if self.app_changed:
             await self._register_tasks()
         await self._write_progress()
@@ -164,22 +170,28 @@ class Service:
 
     async def _write_progress(self) -> None:
         """Write what was said, and only then let those end who have said it. More may come in meanwhile."""
-        said, ends = list(self.progress), list(self.last_words)
+        said, ends = dict(self.progress), list(self.last_words)
         try:
             if said:
-                await self.run(store.write_progress(said))
+                await self.run(store.write_progress(said.values()))
         except psycopg.DataError as error:
             _log.error("progress that can't be written is left out: %s", error)
-        del self.progress[: len(said)], self.last_words[: len(ends)]
+        self.progress = {token: one for token, one in self.progress.items() if one is not said.get(token)}
+        del self.last_words[: len(ends)]
         for end in ends:
             self.supervisor.turns.end(end)
 
+    def hear_progress(self, said: Progress) -> None:
+        """Only the latest word is kept: a job that never stops talking must not fill our memory."""
+        before = self.progress.get(said.token)
+        self.progress[said.token] = said if before is None else said.after(before)
+
     def end_after_progress(self, end: Ended) -> bool:
         """Keep an attempt's end until what it said before is written; False if there is nothing to wait for."""
-        if all(progress.token != end.token for progress in self.progress):
+        if end.token not in self.progress:
             return False
         self.last_words.append(end)
-        self.calls.put_nowait(None)
+        self._hurry.set()
         return True
 
     async def _answer(self, child: Child, call: Call) -> None:
@@ -199,7 +211,7 @@ class Service:
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
         statements = [store.asked(name, parameters) for name, parameters in statement.read_asked(call.body)]
         with db.blamed():
-            return statement.answer(await self.line.run_all(statements))
+            return statement.answer(await self.jobs_line.run_all(statements))
 
     async def settle_once(self) -> None:
         """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
@@ -229,16 +241,14 @@ class Service:
         await self._write_progress()
         await self.run(store.count_outcomes(me.turns.outcomes))
         ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
+        for end in me.turns.to_bring:
+            with contextlib.suppress(psycopg.Error):  # It runs again, and nothing of it was written.
+                if (instead := await bring(self.run, me.id, end)) is not None:
+                    ends.append(instead)
         known = {end.token for end in ends}
         for job in await self.run(store.adopt(me.id)):
             if job.token not in known:
                 ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
-        for end in filter(brings, list(ends)):
-            ends.remove(end)
-            try:
-                await self.run(store.complete(me.id, end))
-            except psycopg.DatabaseError as error:
-                ends.append(refused(end, error))  # Unless it is stale, and then this changes nothing.
         if ends:
             await self.run(store.end_and_claim(me.id, ends))
         await self.run(store.wake(me.id))

@@ -27,6 +27,7 @@ from outlive.talk import Call, Progress
 from outlive.worker.alerts import Alerts
 from outlive.worker.children import Child
 from outlive.worker.crew import Crew
+from outlive.worker.line import Line
 from outlive.worker.liveness import Liveness
 from outlive.worker.loops import RETRY_S, forever
 from outlive.worker.reaper import Reaper
@@ -138,6 +139,7 @@ class Supervisor:
                 ("suspects", self.service.suspects_once),
                 ("cancel", self.service.cancel_once),
                 ("serve", self.service.serve_once),
+                ("progress", self.service.progress_once),
                 ("settle", self.service.settle_once),
             )
         ]
@@ -208,16 +210,20 @@ class Supervisor:
         if goodbye.cancelled() or not goodbye.done() or goodbye.exception():
             _log.error("the database does not answer: what is not reported comes back when its lease ends")
         await self.alerts.finish(GOODBYE_S)
-        for connected in (self.turns, self.service.line, self.liveness):
+        for connected in self._connected:
             with contextlib.suppress(Exception):
                 await connected.close()
         _log.info("Worker %s stopped", self.id)
+
+    @property
+    def _connected(self) -> tuple[Turns | Line | Liveness, ...]:
+        return self.turns, self.service.line, self.service.jobs_line, self.liveness
 
     async def _at_most(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for tasks; those that take longer wait for a server that is silent, and their connections are cut."""
         _, late = await asyncio.wait(tasks, timeout=seconds) if tasks else (set(), set())
         if late:
-            for connected in (self.turns, self.service.line, self.liveness):
+            for connected in self._connected:
                 connected.hang_up()
             for task in late:
                 task.cancel()
@@ -245,7 +251,7 @@ class Supervisor:
         self.service.calls.put_nowait((child, call))
 
     def progressed(self, progress: Progress) -> None:
-        self.service.progress.append(progress)
+        self.service.hear_progress(progress)
 
     def renewed_app(self) -> None:
         self.service.app_changed = True

@@ -12,6 +12,8 @@ import logging
 import math
 import struct
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -20,6 +22,7 @@ import psycopg
 from outlive import db, kernel, store
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Lane
+from outlive.statement import Statement
 from outlive.states import Outcome
 from outlive.worker.crew import Crew
 from outlive.worker.lanes import Lanes
@@ -29,6 +32,10 @@ LOOK_S = 1.0
 IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 MAX_CLAIM = 512
 GATHER_S = 0.005
+STUCK_S = 1.0
+"""How long to wait with an end that could not be written, before it is tried again."""
+_NEVER = ("OL", "54")
+"""Errors that would come again: our own, and those of things that are too large."""
 MAX_ERROR_CHARS = 1000
 
 _log = logging.getLogger("outlive.worker")
@@ -41,6 +48,10 @@ class Turns:
         self.worker, self.config, self.url = worker, config, url
         self.lanes = Lanes()
         self.ended: list[Ended] = []
+        self.bringing: list[Ended] = []
+        """Ends with which something else is written, each in a transaction of its own."""
+        self.stuck: list[Ended] = []
+        """Those of them that somebody else's lock, or the like, has kept from being written."""
         self.outcomes: list[tuple[str, int | None, bool | None]] = []
         """How calls of sources went, that no source was told of yet."""
         self.leases: dict[int, float] = {}
@@ -58,6 +69,7 @@ class Turns:
         self._asleep = False
         """The database knows that this worker wants to be notified."""
         self._unsure = False
+        self._unstick_at = 0.0
         self._reconciled_at = time.monotonic()
         self._connection: db.AsyncConnection | None = None
 
@@ -65,9 +77,20 @@ class Turns:
         if end.token in self.forgotten:
             self.forgotten.remove(end.token)
             self.leases.pop(end.token, None)
+        elif end.records is not None or end.spawns is not None:
+            self.bringing.append(end)
         else:
             self.ended.append(end)
         self.wake.set()
+
+    @property
+    def to_bring(self) -> list[Ended]:
+        return self.stuck + self.bringing
+
+    @property
+    def unreported(self) -> list[Ended]:
+        """All that have ended and the database does not know of, as far as we have heard."""
+        return self.ended + self.to_bring
 
     def hear(self, end: Ended, source: str) -> None:
         """What the end of an attempt says about its source, however it is ended."""
@@ -88,7 +111,8 @@ class Turns:
         await self._look(connection, crew)
         if crew.has_suspect():
             self.making_room = False
-        await self._complete(connection)
+        await self._tell_sources(connection)
+        await self._bring(connection)
         offered, limit = self._offer(crew)
         if not self.ended and not offered:
             await self._rest(connection, crew)
@@ -101,8 +125,7 @@ class Turns:
 
     async def _end_and_claim(self, connection: db.AsyncConnection, crew: Crew, offered: list[Lane], limit: int) -> None:
         started = time.monotonic()
-        ending = [end for end in self.ended if not brings(end)]
-        self.ended = [end for end in self.ended if brings(end)]
+        ending, self.ended = self.ended, []
         self._unsure = True  # Until all that follows is known; being cancelled counts too.
         try:
             limit = limit if offered else 0
@@ -131,27 +154,33 @@ class Turns:
         self.lanes.claimed(offered, admitted.claimed, limit)
         await self._begin(connection, admitted.claimed, crew, started)
 
-    async def _complete(self, connection: db.AsyncConnection) -> None:
-        """Tell sources how it went, while a probe is still known as such; end those that bring something, with that."""
+    async def _tell_sources(self, connection: db.AsyncConnection) -> None:
+        """How it went, while a probe is still known as such."""
         if self.outcomes:
             outcomes, self.outcomes = self.outcomes, []
             await db.arun(connection, store.count_outcomes(outcomes))
-        for end in [end for end in self.ended if brings(end)]:
+
+    async def _bring(self, connection: db.AsyncConnection) -> None:
+        """End those that bring something, with that. One that can't be written now holds up no other."""
+        if self.stuck and time.monotonic() > self._unstick_at:
+            self.bringing, self.stuck = self.stuck + self.bringing, []
+        while self.bringing:
+            end = self.bringing[0]
             self._unsure = True
             try:
-                await db.arun(connection, store.complete(self.worker, end))
+                instead = await bring(partial(db.arun, connection), self.worker, end)
             except psycopg.Error as error:
-                if error.sqlstate == "OL002":
-                    _log.warning("attempt %d was not ours any more: nothing of it was written", end.token)
-                elif (
-                    isinstance(error, psycopg.DataError | psycopg.IntegrityError) or (error.sqlstate or "")[:2] == "OL"
-                ):
-                    self.ended.append(refused(end, error))
-                else:
+                if db.transient(error):
                     raise
-            self.ended.remove(end)
-            if not any(one.token == end.token for one in self.ended):
-                self.leases.pop(end.token, None)
+                _log.warning("how attempt %d ended can't be written yet: %s", end.token, str(error).strip())
+                self.stuck.append(end)
+                self._unstick_at = time.monotonic() + STUCK_S
+            else:
+                if instead is None:
+                    self.leases.pop(end.token, None)
+                else:
+                    self.ended.append(instead)
+            self.bringing.remove(end)
             self._unsure = False
 
     async def _begin(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew, since: float) -> None:
@@ -282,8 +311,9 @@ class Turns:
         started = time.monotonic()
         known = set(self.leases)
         have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
-        reported = {end.token for end in self.ended}
-        self.ended = [end for end in self.ended if end.token in have]
+        reported = {end.token for end in self.unreported}
+        for ends in (self.ended, self.bringing, self.stuck):
+            ends[:] = [end for end in ends if end.token in have]
         self._forget((known & self.leases.keys()) - have.keys() - reported, crew)
         for token in reported - have.keys():
             self.leases.pop(token, None)
@@ -322,9 +352,21 @@ class Turns:
             await self._connection.close()
 
 
-def brings(end: Ended) -> bool:
-    """Whether something else is to be written with it."""
-    return end.records is not None or end.spawns is not None
+Run = Callable[[Statement[None]], Awaitable[None]]
+
+
+async def bring(run: Run, worker: UUID, end: Ended) -> Ended | None:
+    """End an attempt with what it brings. How it ends instead, if that can't ever be written; raises what may pass."""
+    try:
+        await run(store.complete(worker, end))
+    except psycopg.Error as error:
+        if error.sqlstate == "OL002":
+            _log.warning("attempt %d was not ours any more: nothing of it was written", end.token)
+            return None
+        if isinstance(error, psycopg.DataError | psycopg.IntegrityError) or (error.sqlstate or "")[:2] in _NEVER:
+            return refused(end, error)
+        raise
+    return None
 
 
 def refused(end: Ended, error: Exception) -> Ended:

@@ -216,7 +216,11 @@ class Zygotes:
             try:
                 new.start()
                 self.nursery = new
-                await self.prepare()
+                ready = await new.ready()
+                if self.nursery is new:
+                    self._settle_in(ready)
+                else:  # The app was imported anew meanwhile.
+                    new.end()
                 return
             except (AppNotFound, OSError) as error:
                 _log.error("there is no new zygote yet: %s", error)

@@ -195,7 +195,8 @@ select g.id from gone g where outlive.caught(g.had);
 -- name: untold_killers
 -- What was quarantined since somebody was told, by whoever and however, with the evidence. Only one who asks gets to know.
 with untold as (
-  select h.id from outlive.held h where h.why = 'quarantined' and not h.told
+  select h.id from outlive.held h
+  where h.why = 'quarantined' and not h.told and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
   order by h.id limit :batch::int for update skip locked),
 told as (
   update outlive.held h set told = true from untold u where h.id = u.id returning h.id)

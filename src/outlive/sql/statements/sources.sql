@@ -48,8 +48,9 @@ select granted, wait_s, open, slot from outlive.ask_source(:source::text, :token
 select outlive.count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[]);
 
 -- name: complete
--- running -> succeeded, with what the job has found and what it asks for next. The attempt may be stale: an error.
-select outlive.complete(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
+-- running -> succeeded, with what the job has found and what it asks for next. The attempt may be stale: an error. So is
+-- a key that somebody has written and not committed yet: others wait for this connection.
+select set_config('lock_timeout', '100ms', true), outlive.complete(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
   :peak_memory_bytes::bigint, :cpu_s::double precision, :output::text);
 
 -- name: breakers

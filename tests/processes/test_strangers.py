@@ -1,0 +1,135 @@
+"""What others leave in the database, and jobs in their process, must not stop a worker."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outlive import db
+from outlive.states import Outcome, State
+from tests import faults
+from tests.processes.conftest import Worker
+from tests.processes.test_faults import changing
+from tests.processes.test_running import attempts, finished
+from tests.waiting import eventually
+
+__all__ = ["changing"]
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody who has asked for a job in a transaction, and does not come to its end."""
+    with psycopg.connect(database_url) as connection:
+        faults.add.using(dedupe_key="theirs", connection=connection).enqueue(1, 1)
+        yield connection
+        connection.rollback()
+
+
+def moment(connection: db.Connection, query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    return row[0] if row else None
+
+
+def test_a_job_that_asks_for_what_is_locked_holds_up_no_heartbeat_and_no_other_job(
+    start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
+) -> None:
+    start(heartbeat_s="0.1", slots=2)
+    asking = faults.ask_for.using(max_attempts=1).enqueue("theirs")
+    eventually(lambda: moment(connection, "select true from pg_stat_activity where wait_event_type = 'Lock'"))
+    seen = moment(connection, "select last_seen from outlive.workers")
+    eventually(lambda: moment(connection, "select last_seen from outlive.workers") > seen, within_s=3)
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    assert finished(asking) is State.FAILED
+    (only,) = attempts(connection, asking)
+    assert "lock timeout" in (only.error or "")
+
+
+def test_an_end_that_waits_for_somebody_is_kept_and_holds_up_no_other(
+    start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
+) -> None:
+    worker = start(slots=2, lease_s="3", renew_s="0.3")
+    bringing = faults.spawn.enqueue("theirs")
+    eventually(lambda: "can't be written yet" in worker.log(), within_s=20)
+    lease = moment(connection, "select lease_until from outlive.running")
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    eventually(lambda: moment(connection, "select lease_until from outlive.running") > lease, what="it is renewed")
+    stranger.rollback()
+    assert finished(bringing) is State.SUCCEEDED
+    assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.SUCCEEDED]
+    eventually(lambda: moment(connection, "select count(*) from outlive.attempts") == 3, what="what it asked for runs")
+
+
+def test_a_worker_that_stops_gives_back_what_it_could_not_write(
+    start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
+) -> None:
+    worker = start()
+    bringing = faults.spawn.enqueue("theirs")
+    eventually(lambda: "can't be written yet" in worker.log(), within_s=20)
+    assert worker.stop() == 0
+    assert bringing.status() is State.PENDING
+    assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.RELEASED]
+
+
+def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, connection: db.Connection) -> None:
+    connection.execute("insert into outlive.queues (name, paused_at) values ('default', now())")
+    bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
+    connection.execute('update outlive.jobs set options = \'{"timeout_s": "10m"}\' where id = %s', [bad.id])
+    connection.execute("delete from outlive.queues")
+    start()
+    assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
+    assert finished(bad) is State.FAILED
+    (only,) = attempts(connection, bad)
+    assert "its options can't be read" in (only.error or "")
+
+
+def test_what_cannot_be_said_at_the_end_is_a_failure_and_no_crash(start: Start, connection: db.Connection) -> None:
+    start()
+    job = faults.spoil_a_record.enqueue()
+    assert finished(job) is State.FAILED
+    (only,) = attempts(connection, job)
+    assert (only.outcome, only.signal) == (Outcome.FAILED, None)
+    assert "object" in (only.error or "")
+
+
+def test_a_thread_that_a_job_has_left_takes_nothing_from_the_next(start: Start, tmp_path: Path) -> None:
+    start(slots=1)
+    first = faults.leave_a_thread.enqueue(str(tmp_path / "go"))
+    pid = first.result(timeout=20)
+    (tmp_path / "go").touch()
+    eventually((tmp_path / "go.asks").exists)
+    assert faults.leave_a_thread.enqueue("").result(timeout=20) == pid
+    eventually(lambda: (tmp_path / "go.asked").exists(), what="it has got its answer")
+
+
+def test_a_task_that_is_gone_after_a_reload_holds_up_nobody(
+    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
+) -> None:
+    name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"
+    text = source.read_text().replace("(recycle_after=100)", "")
+    source.write_text(text)
+    worker = start(target=f"{name}:app", folder=tmp_path, slots=1)
+    zygote = worker.zygote()
+    (tmp_path / "go").touch()
+    assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
+
+    def stopped(question: Callable[[], object]) -> Callable[[], object]:
+        def asked() -> object:
+            os.kill(zygote, signal.SIGSTOP)  # There are no new children; the worker wakes it now and then.
+            return question()
+
+        return asked
+
+    first, second = [changing.version.enqueue() for _ in range(2)]
+    eventually(stopped(lambda: (first.status(), second.status()) == (State.SUCCEEDED, State.RUNNING)), within_s=20)
+    source.write_text(text.replace("version", "another"))
+    worker.process.send_signal(signal.SIGHUP)
+    eventually(stopped(lambda: "imported anew" in worker.log()), within_s=20)
+    os.kill(zygote, signal.SIGCONT)
+    assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
