@@ -1,5 +1,6 @@
 """Jobs that call outside services, as an app that workers import."""
 
+import asyncio
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import psycopg
 
 import outlive
+from outlive.client.source import Request
 
 app = outlive.App()
 shop = app.source("shop", rate_limit_per_minute=600)
@@ -78,6 +80,57 @@ def squeeze(path: str) -> None:
     mark.unlink()
     if not alone:
         raise AssertionError("somebody else was there")
+
+
+async def seen(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110  # What the test does is no event of ours.
+        await asyncio.sleep(0.005)
+
+
+@app.task(max_attempts=1)
+async def change_its_mind(folder: str, how: str) -> str:
+    """Want to call somebody who talks to one at a time, and then not; and then want it again."""
+
+    async def call(request: Request) -> None:
+        async with request:
+            await asyncio.Event().wait()
+
+    for n in range(50 if how == "at any moment" else 1):
+        request = narrow.request()
+        calling = asyncio.ensure_future(call(request))
+        match how:
+            case "while it asks":
+                await seen(Path(folder) / "asking")
+            case "when it may":
+                while request.slot is None:
+                    await asyncio.sleep(0)
+            case "at any moment":
+                await asyncio.sleep(n / 10_000)
+        calling.cancel()
+        (Path(folder) / "cancelled").touch()
+        await asyncio.wait([calling])
+        if not calling.cancelled():
+            raise AssertionError("it went on")
+    async with narrow.request(timeout=3):
+        return "it was let in"
+
+
+@app.task(max_attempts=1)
+def hold_on(folder: str) -> str:
+    with narrow.request():
+        (Path(folder) / "inside").touch()
+        asyncio.run(seen(Path(folder) / "cut"))
+    with narrow.request(timeout=3):
+        return "it was let in"
+
+
+@app.task(max_attempts=1)
+async def hold_on_as_well(folder: str) -> str:
+    async with narrow.request():
+        (Path(folder) / "inside").touch()
+        await seen(Path(folder) / "cut")
+    async with narrow.request(timeout=3):
+        return "it was let in"
 
 
 @app.task(source=flaky, max_attempts=1, fail_on=KeyError)

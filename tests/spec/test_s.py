@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outlive import Job, State, config, db, dedupe_key, store
+from outlive.client.task import Task
 from outlive.states import Outcome
 from tests.processes.conftest import Worker
 from tests.spans import within_bounds
@@ -242,6 +243,53 @@ def test_S3_a_failure_counts_once_if_the_task_holds_the_source_for_it(
     eventually(lambda: job.status() not in (State.PENDING, State.RUNNING))
     worker.stop()
     assert streak(connection) == failures
+
+
+SLOTS = "select count(*) from outlive.requests"
+ASKING = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+ASKING += " and query like '%outlive.ask_source%'"
+
+
+def number(connection: db.Connection, query: str) -> int:
+    ((found,),) = connection.execute(query.encode()).fetchall()
+    return int(found)
+
+
+@pytest.mark.parametrize("how", ["when it may", "at any moment"])
+def test_S3_whoever_is_cancelled_keeps_no_slot(
+    start: Start, connection: db.Connection, tmp_path: Path, how: str
+) -> None:
+    start(slots=1)
+    assert calling.change_its_mind.enqueue(str(tmp_path), how).result(timeout=30) == "it was let in"
+    assert number(connection, SLOTS) == 0
+
+
+def test_S3_whoever_is_cancelled_while_he_asks_gives_back_what_he_is_granted(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    start(slots=1)
+    with connection.transaction():
+        connection.execute("select from outlive.sources where name = 'narrow' for update")
+        job = calling.change_its_mind.enqueue(str(tmp_path), "while it asks")
+        eventually(lambda: number(connection, f"select count(*) from ({ASKING} and wait_event_type = 'Lock') waits"))
+        (tmp_path / "asking").touch()
+        eventually((tmp_path / "cancelled").exists)
+    assert job.result(timeout=30) == "it was let in"
+    assert number(connection, SLOTS) == 0
+
+
+@pytest.mark.parametrize("task", [calling.hold_on, calling.hold_on_as_well], ids=["sync", "async"])
+def test_S3_a_slot_is_given_back_also_over_a_connection_that_broke(
+    start: Start, connection: db.Connection, tmp_path: Path, task: Task[[str], str, Any]
+) -> None:
+    start(slots=1)
+    job = task.enqueue(str(tmp_path))
+    eventually((tmp_path / "inside").exists)
+    assert number(connection, f"select count(pg_terminate_backend(pid)) from ({ASKING}) asking") == 1
+    eventually(lambda: number(connection, f"select count(*) from ({ASKING}) asking") == 0)
+    (tmp_path / "cut").touch()
+    assert job.result(timeout=30) == "it was let in"
+    assert number(connection, SLOTS) == 0
 
 
 # S4

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from outlive import inside, store, units
-from outlive.errors import BadArguments, OutliveError, SourceBusy, SourcePaused
+from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
 from outlive.model import Grant, SourceLimits
 from outlive.policy import Duration, identifier
 from outlive.statement import Statement
@@ -82,18 +83,51 @@ class Request:
             time.sleep(pause_s)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.way.run(self.outcome(error))
+        said = self.outcome(error)
+        try:
+            self.way.run(said)
+        except DatabaseUnreachable:  # Whoever keeps a slot keeps others waiting until his job ends.
+            self.way.run(said)
 
     async def __aenter__(self) -> None:
+        """After the grant nothing is awaited: whoever is cancelled then has it, and gives it back at the end."""
         import asyncio
 
-        pause_s = 1.0
-        while self.must_ask and pause_s:
-            pause_s = self.pause_s(await self.way.arun(self.question))
+        while self.must_ask:
+            pause_s = self.pause_s(await self.asked())
+            if not pause_s:
+                return
             await asyncio.sleep(pause_s)
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        await self.way.arun(self.outcome(error))
+        import asyncio
+
+        await asyncio.shield(self.tell(self.outcome(error)))
+
+    async def asked(self) -> Grant:
+        """The source's answer. A question can't be taken back: whoever is cancelled meanwhile gives back the grant."""
+        import asyncio
+
+        asking = asyncio.ensure_future(self.way.arun(self.question))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.give_back(asking))
+            raise
+
+    async def give_back(self, asking: Awaitable[Grant]) -> None:
+        """Wait for what is granted to nobody any more. If there is no answer nothing was granted that we know of."""
+        with contextlib.suppress(OutliveError):
+            grant = await asking
+            if grant.granted:
+                await self.tell(self.said(None, grant.slot))
+
+    async def tell(self, said: Statement[None]) -> None:
+        """The async twin of what `__exit__` does."""
+        try:
+            await self.way.arun(said)
+        except DatabaseUnreachable:
+            await self.way.arun(said)
 
     @property
     def must_ask(self) -> bool:
@@ -120,8 +154,10 @@ class Request:
         counts = error is None or (self.job.blames_source(error) if self.job is not None else _blames(error))
         if error is not None and self.job is not None:
             self.job.counted = error
-        ok = (error is None) if counts else None
-        return store.count_outcomes([(self.source, self.token, ok)], [] if self.slot is None else [self.slot])
+        return self.said((error is None) if counts else None, self.slot)
+
+    def said(self, ok: bool | None, slot: int | None) -> Statement[None]:
+        return store.count_outcomes([(self.source, self.token, ok)], [] if slot is None else [slot])
 
 
 class _Own(inside.Inside, Protocol):
