@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import outlive
@@ -68,9 +68,9 @@ def expected_jobs(intakes: Sequence[catalog.Intake]) -> Counter[State]:
     return Counter({State.SUCCEEDED: succeeded, State.QUARANTINED: poisoned})
 
 
-def expected_points(played: Played) -> tuple[dict[Key, float], int]:
-    """Every price that can be read, with its best match; and how often they are shown, all in all."""
-    points: dict[Key, float] = {}
+def expected_points(played: Played) -> tuple[dict[Key, tuple[float, int]], int]:
+    """Every price that can be read, its best match and its cents; and how often they are shown, all in all."""
+    points: dict[Key, tuple[float, int]] = {}
     shown = 0
     for intake in played.intakes:
         for name, kind in catalog.KINDS.items():
@@ -84,7 +84,8 @@ def expected_points(played: Played) -> tuple[dict[Key, float], int]:
                     name,
                     outlive.dedupe_key(offer.external_id, url=url, kind=kind, **facts),
                 )
-                points[key] = max(points.get(key, 0.0), tasks.match_strength(intake, offer.title))
+                match = tasks.match_strength(intake, offer.title)
+                points[key] = max(points.get(key, (0.0, 0)), (match, offer.cents))
                 shown += 1
     return points, shown
 
@@ -154,11 +155,11 @@ def _wrong_jobs(connection: db.Connection, played: Played, seen: Seen, told: dic
 def _wrong_records(
     played: Played, points: Sequence[outlive.Record], valuations: Sequence[outlive.Record], told: dict[str, Any]
 ) -> Iterator[str]:
-    found = {(one.scope, one.source, one.dedupe_key): one.strength for one in points}
+    found = {(one.scope, one.source, one.dedupe_key): (one.strength, _cents(one)) for one in points}
     expected, shown = expected_points(played)
     if found != expected:
         missing, more = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
-        yield f"of {len(expected)} price points {missing} are missing, {more} more are there, or some are weaker"
+        yield f"of {len(expected)} price points {missing} are missing, {more} more are there, or some are others"
     if told["duplicates_refused"] != shown - len(expected):
         yield f"{told['duplicates_refused']} duplicates were refused, and not {shown - len(expected)}"
     by_coin: dict[str, list[outlive.Record]] = {tasks.prices_of(one["id"]): [] for one in played.intakes}
@@ -167,6 +168,10 @@ def _wrong_records(
     right = {one["id"]: tasks.valued(by_coin[tasks.prices_of(one["id"])]) for one in played.intakes}
     if {one.dedupe_key: one.data for one in valuations} != right:
         yield "the valuations are not those of the price points, one for each coin"
+
+
+def _cents(point: outlive.Record) -> int:
+    return int(cast("dict[str, Any]", point.data)["cents"])
 
 
 def _wrong_troubles(played: Played, told: dict[str, Any], seen: Seen) -> Iterator[str]:
