@@ -137,7 +137,8 @@ def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path: Path, kin
         raise AssertionError("nobody awaits it")
 
     async def ask() -> None:
-        future = asyncio.ensure_future(asyncio.sleep(0, 1))
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_result(1)
         with pytest.raises(BadArguments, match="pass the async one itself"):
             await app.source("shop").cached("key", lambda: fetch() if kind == "coroutine" else future)
 
