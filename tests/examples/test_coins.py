@@ -58,8 +58,10 @@ class Run:
             "+ (select count(*) from outlive.held where why <> 'quarantined')"
         )
 
-    def busy(self) -> set[str]:
-        return {str(id) for (id,) in self.connection.execute("select distinct worker from outlive.running")}
+    def busy(self, workers: Sequence[Worker]) -> list[Worker]:
+        """Those of them who have jobs. One that was killed just now still has some too, and is none of them."""
+        have = {str(id) for (id,) in self.connection.execute("select distinct worker from outlive.running")}
+        return [worker for worker in workers if worker.id in have]
 
     def settle(self) -> None:
         eventually(lambda: not self.unfinished(), within_s=90, what="all jobs are done")
@@ -165,8 +167,7 @@ def kill_at_random(run: Run, workers: list[Worker]) -> None:
     portion = -(-len(INTAKES) // KILLS)
     for n in range(KILLS):
         run.collect(INTAKES[n * portion : (n + 1) * portion])
-        busy = eventually(run.busy, within_s=30, what="somebody works")
-        victim = chance.choice([worker for worker in workers if worker.id in busy])
+        victim = chance.choice(eventually(lambda: run.busy(workers), within_s=30, what="somebody works"))
         victim.process.kill()
         victim.process.wait()
         workers.remove(victim)
