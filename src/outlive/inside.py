@@ -18,10 +18,13 @@ class Inside(Protocol):
     """What the client must know of the job that it runs in."""
 
     token: int
+    source: str
     counted: BaseException | None
     """The exception that was counted for a source already."""
     answered: bool
-    """The last that it wanted of a source was in the cache."""
+    """Something that it wanted of its source was in the cache."""
+    called: bool
+    """It really called its source, and did not only look into the cache."""
 
     def pays_for(self, source: str) -> bool:
         """Whether the token that the job was claimed with pays for this request; it does so once."""

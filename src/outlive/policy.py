@@ -130,8 +130,8 @@ def count(name: str, value: int, *, least: int = 1, most: int = units.MOST) -> i
 
 def identifier(what: str, name: str) -> str:
     """Names of tasks, queues and sources: printable, not too long, without surprises."""
-    if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable() or name != name.strip():
-        raise ConfigError(f"{name!r} can't be the name of a {what}: use 1 to 200 printable characters")
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= 200 or name != name.strip():
+        raise ConfigError(f"{name!r} can't be the name of a {what}: use 1 to 200 bytes of printable characters")
     return name
 
 

@@ -343,7 +343,7 @@ def ask_source(source: str, token: int | None) -> Statement[Grant]:
 def count_outcomes(
     outcomes: Sequence[tuple[str, int | None, bool | None]], slots: Iterable[int] = ()
 ) -> Statement[None]:
-    """How calls of sources went: the source, whose attempt, and whether well; None gives back a slot and no more."""
+    """How calls of sources went: the source, whose attempt, and whether well. None only gives back slot and trial."""
     return _statement(
         "count_outcomes",
         _none,

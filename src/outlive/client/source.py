@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from outlive import inside, store, units
 from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
@@ -160,18 +160,9 @@ class Request:
         return store.count_outcomes([(self.source, self.token, ok)], [] if slot is None else [slot])
 
 
-class _Own(inside.Inside, Protocol):
-    """A job as its own source sees it."""
-
-    source: str
-    called: bool
-    """It really called its source, and did not only look into the cache."""
-
-
-def _own_job(source: str) -> _Own | None:
+def _own_job(source: str) -> inside.Inside | None:
     """The job that runs here, if it is one of this source."""
-    job = cast("_Own | None", inside.job)
-    return job if job is not None and job.source == source else None
+    return inside.job if inside.job is not None and inside.job.source == source else None
 
 
 def _answer(given: T) -> T:
