@@ -517,6 +517,8 @@ def spoil_a_record() -> None:
 
 @app.task(recycle_after=10)
 def leave_a_thread(path: str) -> int:
+    """It asks for something when nothing runs; the next job waits until it has got that."""
+
     def ask() -> None:
         while not Path(path).exists():
             time.sleep(0.01)
@@ -524,6 +526,9 @@ def leave_a_thread(path: str) -> int:
         add.enqueue(1, 1)
         Path(path + ".asked").touch()
 
-    if path:
+    if Path(path).exists():
+        while not Path(path + ".asked").exists():
+            time.sleep(0.01)
+    else:
         threading.Thread(target=ask, daemon=True).start()
     return os.getpid()
