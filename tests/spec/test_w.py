@@ -640,16 +640,38 @@ def test_W8_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path
     print(f"all gone after {time.monotonic() - killed:.2f} s")
 
 
-def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
-    start: Start, tmp_path: Path
-) -> None:
+def busy_with_orphans(start: Start, folder: Path) -> Worker:
+    """A worker with a job that has double-forked."""
     worker = start()
-    faults.orphan_and_wait.enqueue(str(tmp_path / "grandchild"))
-    eventually((tmp_path / "grandchild.plain").exists, within_s=20)
+    faults.orphan_and_wait.enqueue(str(folder / "grandchild"))
+    eventually((folder / "grandchild.plain").exists, within_s=20)
+    return worker
+
+
+def vanish_with_its_zygote(worker: Worker) -> list[int]:
+    """All that was below it."""
     tree = worker.tree()
     os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
     os.kill(worker.zygote(), signal.SIGKILL)
     vanish(worker)
+    return tree
+
+
+@pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
+def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker_is(
+    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
+) -> None:
+    worker = busy_with_orphans(start, tmp_path)
+    other = start()
+    eventually(lambda: shows_life(connection, other.id))
+    tree = vanish_with_its_zygote(worker)
+    eventually(lambda: not any(alive(pid) for pid in tree), within_s=within_s, what="the tree is gone")
+
+
+def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
+    start: Start, tmp_path: Path
+) -> None:
+    tree = vanish_with_its_zygote(busy_with_orphans(start, tmp_path))
     child_of_zygote = [pid for pid in tree if pid not in orphans_of(tmp_path)]
     eventually(lambda: not any(alive(pid) for pid in child_of_zygote), within_s=2, what="the children are gone")
     start()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from outlive import store
+from outlive import kernel, store
 from outlive.config import KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.policy import SUSPECT_CLEARED_S
@@ -21,6 +22,7 @@ from outlive.statement import Statement
 from outlive.states import State
 from outlive.worker.alerts import Alerts
 from outlive.worker.line import Line
+from outlive.worker.nursery import SIGN
 
 LOOK_S = 1.0
 SECOND_LOOK_S = 0.5
@@ -112,7 +114,9 @@ class Reaper:
             self._session = self.line.session
             self._seen = {}
 
-    def _mourn(self, dead: Iterable[Dead], why: str) -> None:
+    def _mourn(self, dead: Sequence[Dead], why: str) -> None:
+        if any(one.hostname == socket.gethostname() for one in dead):
+            kernel.kill_orphans(SIGN)  # Its zygote may have died with it.
         for one in dead:
             _log.error(
                 "Dead worker detected: %s (%s on %s, pid %d): %s; it had %d jobs",
