@@ -20,7 +20,7 @@ import outlive
 from outlive import config, db, kernel
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker, alive
+from tests.processes.conftest import Worker, alive, cmdline
 from tests.processes.test_running import attempts, finished
 from tests.proxy import Boundary, Proxy, Side
 from tests.waiting import eventually
@@ -545,6 +545,38 @@ def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing:
     (tmp_path / "go").touch()
     assert waiting.result(timeout=20) == 1
     eventually(lambda: not alive(old), what="the old zygote and its children go")
+    assert worker.stop() == 0
+
+
+SLOW = """
+import os, pathlib, time
+here = pathlib.Path(__file__).parent
+try:
+    os.close(os.open(here / "first", os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    pass
+else:
+    while not (here / "go on").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start: Start, changing: Any, tmp_path: Path) -> None:
+    name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"
+    worker = start(target=f"{name}:app", folder=tmp_path, slots=1)
+    source.write_text(SLOW + CHANGING.format(n=2) + WAITING)
+    os.kill(worker.zygote(), signal.SIGKILL)
+    eventually((tmp_path / "first").exists, within_s=20, what="the new zygote imports")
+    worker.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "imported anew" in worker.log(), within_s=20)
+    (tmp_path / "go on").touch()
+    assert changing.version.enqueue().result(timeout=20) == 2
+
+    def zygotes() -> list[int]:
+        return [pid for pid in kernel.children_of(worker.pid) if b"outlive.child.zygote" in cmdline(pid)]
+
+    eventually(lambda: len(zygotes()) == 1, what="only one is left")
+    assert changing.version.enqueue().result(timeout=20) == 2
     assert worker.stop() == 0
 
 

@@ -207,26 +207,27 @@ class Zygotes:
         self.household.orphaned(mine)
         if nursery is self.nursery and not self.closing:
             self._forking = 0
-            self._revival = asyncio.get_running_loop().create_task(self._revive())
+            self._revival = asyncio.get_running_loop().create_task(self._revive(nursery))
 
-    async def _revive(self) -> None:
-        """A new zygote, as often as it takes: the app could be imported before."""
-        while not self.closing:
+    async def _revive(self, dead: Nursery) -> None:
+        """A new zygote, as often as it takes: the app could be imported before. Unless a reload brings one first."""
+        while not self.closing and self.nursery is dead:
             new = Nursery(self.target, self.worker)
             try:
                 new.start()
-                self.nursery = new
+                self.nursery = dead = new
                 ready = await new.ready()
-                if self.nursery is new:
-                    self._settle_in(ready)
-                else:  # The app was imported anew meanwhile.
-                    new.end()
-                return
             except (AppNotFound, OSError) as error:
                 _log.error("there is no new zygote yet: %s", error)
-                if new is self.nursery:
+                if dead is new:
                     new.end()
                 await asyncio.sleep(REVIVE_S)
+                continue
+            if self.nursery is new:
+                self._settle_in(ready)
+            else:
+                new.end()
+            return
 
     def discard(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
