@@ -1,6 +1,5 @@
 """How an attempt's end counts: every row of the table of outcomes, every limit, and what a suspect goes through."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -22,7 +21,6 @@ from tests.store.acting import (
     Scene,
     bring,
     claim,
-    clear,
     complete,
     contents,
     counters,
@@ -31,26 +29,16 @@ from tests.store.acting import (
     enqueue,
     fire,
     held_as,
-    one_database,
     row_of,
     set_clock,
     state_of,
 )
+from tests.store.noon import database_url, fresh_at_noon
+
+__all__ = ["database_url", "fresh_at_noon"]
 
 FAILURES = ("fail", "time_out", "exhaust")
 CRASHES = ("overrun", "crash")
-
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_clock(connection, NOW)
 
 
 def ready_in_s(connection: db.Connection, job: UUID) -> float:

@@ -1,6 +1,5 @@
 """Killers that come under another id: the same task with the same arguments is the same killer."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
@@ -22,7 +21,6 @@ from tests.store.acting import (
     assert_sound,
     bring,
     claim,
-    clear,
     contents,
     counters,
     define,
@@ -30,13 +28,15 @@ from tests.store.acting import (
     enqueue,
     fire,
     held_as,
-    one_database,
     row_of,
     set_clock,
     state_of,
 )
 from tests.store.making import Connect, count, value
+from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
+
+__all__ = ["database_url", "fresh_at_noon"]
 
 DEADLY = b'{"url": "https://example.org/", "depth": 1.0}'
 SPELLINGS = [
@@ -45,18 +45,6 @@ SPELLINGS = [
     b'{ "url" : "https:\\/\\/example.org\\u002f" , "depth" : 1.0 }',
 ]
 """The same arguments."""
-
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_clock(connection, NOW)
 
 
 def crash(connection: db.Connection, **wanted: Any) -> UUID:

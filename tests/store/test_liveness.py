@@ -1,6 +1,6 @@
 """Who lives: sessions that hold a lock, heartbeats behind them, and what it takes to be declared dead."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
@@ -15,31 +15,20 @@ from tests.store.acting import (
     BERT,
     NOW,
     claim,
-    clear,
     enqueue,
     give_up,
-    one_database,
     register,
     set_clock,
 )
 from tests.store.making import Connect, count, value
+from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
+
+__all__ = ["database_url", "fresh_at_noon"]
 
 KEY = 7 << 32 | 9
 KEYS = (1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)
 A_TICK = timedelta(microseconds=1)
-
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_clock(connection, NOW)
 
 
 def live(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> None:

@@ -1,7 +1,6 @@
 """What becomes of the jobs of a dead worker: each is lost once, and keeps its place."""
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
@@ -23,7 +22,6 @@ from tests.store.acting import (
     assert_sound,
     bring,
     claim,
-    clear,
     complete,
     contents,
     counters,
@@ -32,25 +30,15 @@ from tests.store.acting import (
     fire,
     give_up,
     held_as,
-    one_database,
     register,
     row_of,
     set_clock,
     state_of,
 )
 from tests.store.making import Connect, count
+from tests.store.noon import database_url, fresh_at_noon
 
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_clock(connection, NOW)
+__all__ = ["database_url", "fresh_at_noon"]
 
 
 def reap(connection: db.Connection) -> list[Lost]:

@@ -1,6 +1,5 @@
 """Suspects that wait: when somebody must make room for one, and when there is nothing to make room for."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -15,36 +14,25 @@ from tests.store.acting import (
     Place,
     bring,
     claim,
-    clear,
     counters,
     define,
     end,
     enqueue,
     give_up,
     held_as,
-    one_database,
     register,
     set_clock,
     state_of,
 )
+from tests.store.noon import database_url, fresh_at_noon
+
+__all__ = ["database_url", "fresh_at_noon"]
 
 MINUTE = timedelta(seconds=60)
 CLOSED = [
     "update outlive.sources set enabled = false",
     "update outlive.sources set paused_until = outlive.now() + interval '1 hour'",
 ]
-
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_clock(connection, NOW)
 
 
 def wait(connection: db.Connection, tasks: tuple[str, ...] = (TASK,), queues: list[str] | None = None) -> bool:

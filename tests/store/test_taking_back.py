@@ -1,6 +1,5 @@
 """A worker that was given up and lives: what its verdict cost its jobs is taken back, once, and nothing else."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
@@ -19,7 +18,6 @@ from tests.store.acting import (
     Scene,
     assert_sound,
     claim,
-    clear,
     contents,
     counters,
     define,
@@ -29,29 +27,19 @@ from tests.store.acting import (
     give_up,
     held_as,
     kill_elsewhere,
-    one_database,
     register,
     row_of,
     set_clock,
     state_of,
 )
 from tests.store.making import Connect, value
+from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
+
+__all__ = ["database_url", "fresh_at_noon"]
 
 NEW = UUID(int=50)
 URGENT = Lane("default", "", TASK, 4)
-
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _fresh_at_noon(connection: db.Connection) -> None:
-    clear(connection)
-    set_clock(connection, NOW)
 
 
 def lose(connection: db.Connection, worker: UUID = ANNA, *, alone: bool = False) -> Scene:

@@ -1,0 +1,20 @@
+"""Fixtures for modules of many small tests: one database for all of them, empty and at noon for each."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from outlive import db
+from tests.store.acting import NOW, clear, one_database, set_clock
+
+
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    with one_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def fresh_at_noon(connection: db.Connection) -> None:
+    clear(connection)
+    set_clock(connection, NOW)
