@@ -26,21 +26,26 @@ def worker(
 
     `more` goes into its environment.
     """
-    words = [str(os.getpid()), "worker", target, "--slots", str(slots), "--quiet"]
-    with (directory / LOG).open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "outlive.demo.tied", *words],
-            env=environment(url) | dict(more or {}),
-            cwd=directory,  # Not where the user's outlive.toml may lie.
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C is for us, and we stop it.
-        )
+    process = start_worker(target, url=url, slots=slots, log=directory / LOG, more=more or {})
     try:
         yield process
     finally:
         _stop(process)
+
+
+def start_worker(target: str, *, url: str, slots: int, log: Path, more: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Whoever starts it must stop it; if he is killed, it is too."""
+    words = [str(os.getpid()), "worker", target, "--slots", str(slots), "--quiet"]
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "outlive.demo.tied", *words],
+            env=_environment(url) | dict(more),
+            cwd=log.parent,  # Not where the user's outlive.toml may lie.
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,  # Ctrl-C is for us, and we stop it.
+        )
 
 
 def expect_alive(process: "subprocess.Popen[bytes]", directory: Path) -> None:
@@ -50,7 +55,7 @@ def expect_alive(process: "subprocess.Popen[bytes]", directory: Path) -> None:
         raise OutliveError(f"the worker ended with exit code {code}: {last}")
 
 
-def environment(url: str) -> dict[str, str]:
+def _environment(url: str) -> dict[str, str]:
     """Ours without any setting of the user's, and with the address."""
     kept = {
         name: value

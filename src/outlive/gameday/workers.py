@@ -6,14 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive import kernel
-from outlive.demo.process import environment
+from outlive.demo.process import start_worker
 from outlive.gameday import jobs
 
 TARGET = f"{jobs.__name__}:app"
@@ -100,18 +99,8 @@ class Workers:
         settings = {"OUTLIVE_NAME": name}
         if self.is_short(seat):
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
-        words = [str(os.getpid()), "worker", TARGET, "--slots", str(self.slots), "--quiet"]
         log = self.directory / f"{name}.log"
-        with log.open("ab") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "outlive.demo.tied", *words],
-                env=environment(self.url) | settings,
-                cwd=self.directory,  # Not where the user's outlive.toml may lie.
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,  # Ctrl-C is for us, and we stop it.
-            )
+        process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings)
         return Member(seat, name, process, log)
 
     def is_short(self, seat: int) -> bool:
