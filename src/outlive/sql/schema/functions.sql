@@ -97,7 +97,9 @@ begin
   select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes, cpu_s,
-    output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses);
+    output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
+    (select k.name from outlive.workers k where k.id = had.worker),
+    (select k.hostname from outlive.workers k where k.id = had.worker));
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome), outlive.now()

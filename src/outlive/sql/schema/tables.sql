@@ -1,4 +1,4 @@
--- The tables of outlive, version 1.
+-- The tables of outlive, version 2.
 --
 -- Where a job is, is what it is. Every job has one row in `jobs`, written once and never updated, and while
 -- it is not finished exactly one row in one of three places:
@@ -78,6 +78,7 @@ create table outlive.running (
   failures smallint not null,
   crashes smallint not null,
   losses smallint not null,
+  begun boolean not null default true,  -- False: its code has not started, so a death of its worker is not counted.
   constraint running_id_key unique (id)
 ) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
@@ -124,6 +125,8 @@ create table outlive.attempts (
   failures smallint not null,
   crashes smallint not null,
   losses smallint not null,
+  worker_name text,  -- Kept here, because the row in `workers` is pruned earlier.
+  hostname text,
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
@@ -164,15 +167,21 @@ create table outlive.workers (
   started_at timestamptz not null,
   last_seen timestamptz not null,
   died_at timestamptz,
-  watched boolean not null default false  -- It has shown life: it should do so under every start of the server.
+  watched boolean not null default false,  -- It has shown life: it should do so under every start of the server.
+  stop_requested_at timestamptz,  -- It was told to stop: whatever kills it afterwards, its jobs are not charged.
+  trouble text,  -- Why it can't run any job at present; null if it can.
+  secret uuid not null default gen_random_uuid()  -- What attempts' secrets are derived from; known to the worker alone.
 );
+create index workers_by_last_seen on outlive.workers (last_seen);
 
 -- Who lives: the key of the advisory lock that each worker's session holds. Dead is who has a row, written under this
 -- start of the server, and not the lock. UNLOGGED: a crash of the server, which ends all sessions, convicts nobody.
 create unlogged table outlive.liveness (
   worker uuid primary key,
   key bigint not null,
-  postmaster_started timestamptz not null
+  postmaster_started timestamptz not null,
+  backend_pid int not null,  -- The session that holds the lock: the same lock in another session proves nothing.
+  backend_started timestamptz not null
 );
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.

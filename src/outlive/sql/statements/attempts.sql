@@ -10,18 +10,18 @@
 -- just what it takes. It is deleted by ctid because waiting's rows are never updated. A job over its crash limit
 -- (the limit may have been lowered) is put into quarantine instead of being started. A worker that was given up
 -- claims nothing: others would end what it has.
-with me as (
-  select exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead') as given_up),
+with me as materialized (
+  select k.state = 'dead' as given_up, k.name, k.hostname from outlive.workers k where k.id = :worker::uuid),
 ended as (
   delete from outlive.running r
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
   returning r.*, width_bucket(r.token, :tokens::bigint[]) as n),
 done as (
   insert into outlive.attempts (job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result,
-    started_at, ended_at, failures, crashes, losses)
+    started_at, ended_at, failures, crashes, losses, worker_name, hostname)
   select e.id, e.attempt, e.token, e.worker, 'succeeded', 'succeeded', (:peaks_bytes::bigint[])[e.n],
     (:cpus_s::double precision[])[e.n], (:outputs::text[])[e.n], (:results::json[])[e.n],
-    e.started_at, (select outlive.now()), e.failures, e.crashes, e.losses
+    e.started_at, (select outlive.now()), e.failures, e.crashes, e.losses, (select name from me), (select hostname from me)
   from ended e where coalesce((:outcomes::text[])[e.n], 'succeeded') = 'succeeded'
   returning job_id),
 keys as (
@@ -29,7 +29,7 @@ keys as (
 undone as materialized (
   select outlive.settle(
     row(e.token, e.id, e.attempt, e.worker, e.lease_until, e.heartbeat_at, e.started_at, e.cancel_requested, e.alone,
-      e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses)::outlive.running,
+      e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses, e.begun)::outlive.running,
     (:outcomes::text[])[e.n], (:errors::text[])[e.n], (:exit_codes::int[])[e.n], (:signals::text[])[e.n],
     (:peaks_bytes::bigint[])[e.n], (:cpus_s::double precision[])[e.n], (:outputs::text[])[e.n], (:stacks::text[])[e.n],
     (:results::json[])[e.n], coalesce((:finals::boolean[])[e.n], false), (:afters_s::double precision[])[e.n]) as state
@@ -43,7 +43,7 @@ pick as materialized (
       where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
         and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
       order by w.ready_at, w.id limit lane.quota for update skip locked) s
-  where not (select given_up from me)
+  where not coalesce((select given_up from me), false)
   limit :limit::int),
 taken as (
   delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),

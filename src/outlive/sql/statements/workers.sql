@@ -30,9 +30,11 @@ update outlive.workers set state = 'stopped', last_seen = outlive.now() where id
 -- server may not have missed yet, is in nobody's way. Zero rows: somebody has that lock, try another.
 with watched as (
   update outlive.workers set watched = true where id = :worker::uuid and not watched)
-insert into outlive.liveness (worker, key, postmaster_started)
-select :worker::uuid, :key::bigint, pg_postmaster_start_time() from (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
-on conflict (worker) do update set key = excluded.key, postmaster_started = excluded.postmaster_started
+insert into outlive.liveness (worker, key, postmaster_started, backend_pid, backend_started)
+select :worker::uuid, :key::bigint, pg_postmaster_start_time(), pg_backend_pid(), a.backend_start
+from pg_stat_get_activity(pg_backend_pid()) a, (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
+on conflict (worker) do update set key = excluded.key, postmaster_started = excluded.postmaster_started,
+  backend_pid = excluded.backend_pid, backend_started = excluded.backend_started
 returning worker;
 
 -- name: absent

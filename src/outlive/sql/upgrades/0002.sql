@@ -1,0 +1,11 @@
+-- From version 1 to 2. Stop all workers first: workers of version 1 refuse a database of version 2.
+
+alter table outlive.running add column begun boolean not null default true;
+alter table outlive.attempts add column worker_name text, add column hostname text;
+alter table outlive.workers add column stop_requested_at timestamptz, add column trouble text,
+  add column secret uuid not null default gen_random_uuid();
+create index workers_by_last_seen on outlive.workers (last_seen);
+
+-- Sessions are known by their backend from now on. Workers write their rows again when they connect.
+delete from outlive.liveness;
+alter table outlive.liveness add column backend_pid int not null, add column backend_started timestamptz not null;

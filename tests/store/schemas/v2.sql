@@ -1,0 +1,1210 @@
+-- The tables of outlive, version 2.
+--
+-- Where a job is, is what it is. Every job has one row in `jobs`, written once and never updated, and while
+-- it is not finished exactly one row in one of three places:
+--
+--     waiting   it may be claimed        pending (or retryable, once it has failed or crashed)
+--     running   an attempt is under way  running
+--     held      it waits for something   blocked, quarantined; a suspect shows as pending
+--
+-- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to finish:
+-- ending an attempt is deleting that row by token and worker, and whoever deletes nothing has lost it.
+-- Every ended attempt appends one row to `attempts`; the last one of a finished job says how it finished.
+--
+-- Lock order, for everything that locks more than one row: `jobs` by id (operators' verbs and prune only),
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip what is locked.
+-- There are no foreign keys: their checks would lock `jobs` rows in the hot path.
+--
+-- Text that is compared is collated "C": the order is of no interest to people, and bytes compare faster.
+
+create schema if not exists outlive;
+
+create table outlive.schema_version (
+  version int primary key,
+  applied_at timestamptz not null default now()
+);
+
+-- The only clock. Tests set outlive.now; Python never sends "now".
+create function outlive.now() returns timestamptz language sql stable parallel safe
+return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
+
+create table outlive.jobs (
+  id uuid primary key,
+  task text collate "C" not null check (task <> ''),
+  queue text collate "C" not null check (queue <> ''),
+  source text collate "C" not null default '',
+  args json not null check (json_typeof(args) in ('object', 'array')),
+  options jsonb check (jsonb_typeof(options) = 'object'),
+  priority smallint not null check (priority between 0 and 9),
+  ready_at timestamptz not null,
+  dedupe_key text collate "C",
+  fingerprint text collate "C" not null,
+  created_at timestamptz not null
+);
+
+create table outlive.waiting (
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  id uuid not null,
+  attempt int not null default 0,
+  failures smallint not null default 0,
+  crashes smallint not null default 0,
+  losses smallint not null default 0,
+  primary key (queue, source, task, priority, ready_at, id),
+  constraint waiting_id_key unique (id)
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index waiting_crashed on outlive.waiting (task) where crashes > 0;
+
+create table outlive.running (
+  token bigint primary key generated always as identity (cache 1),
+  id uuid not null,
+  attempt int not null,
+  worker uuid not null,
+  lease_until timestamptz not null,
+  heartbeat_at timestamptz not null,
+  started_at timestamptz not null,
+  cancel_requested boolean not null default false,
+  alone boolean not null default false,
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  begun boolean not null default true,  -- False: its code has not started, so a death of its worker is not counted.
+  constraint running_id_key unique (id)
+) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+
+create table outlive.held (
+  id uuid primary key,
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect')),
+  since timestamptz not null,
+  details text,
+  queue text collate "C" not null,
+  source text collate "C" not null,
+  task text collate "C" not null,
+  priority smallint not null,
+  ready_at timestamptz not null,
+  attempt int not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  told boolean not null default false
+);
+create index held_why on outlive.held (why, since);
+create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
+
+create table outlive.attempts (
+  job_id uuid not null,
+  attempt int not null,
+  token bigint not null,
+  worker uuid,
+  outcome text collate "C" not null check (outcome in ('succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed',
+                                                        'lost', 'released', 'cancelled')),
+  state text collate "C" not null check (state in ('succeeded', 'pending', 'retryable', 'failed', 'quarantined',
+                                                    'cancelled')),
+  error text,
+  exit_code int,
+  signal text,
+  peak_memory_bytes bigint,
+  cpu_s double precision,
+  output text,
+  stack text,
+  result json,
+  started_at timestamptz,
+  ended_at timestamptz not null,
+  failures smallint not null,
+  crashes smallint not null,
+  losses smallint not null,
+  worker_name text,  -- Kept here, because the row in `workers` is pruned earlier.
+  hostname text,
+  primary key (job_id, attempt),
+  constraint attempts_token_key unique (token)
+);
+create index attempts_by_state on outlive.attempts (state, ended_at);
+create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
+
+-- Every kill, by what was run: the same task with the same arguments is the same killer, under whatever id it comes.
+-- Rows are appended and deleted, never updated, so that two workers that report kills never wait for each other.
+create table outlive.crashes (
+  task text collate "C" not null,
+  fingerprint text collate "C" not null,
+  token bigint not null,
+  job_id uuid not null,
+  cause text not null,
+  at timestamptz not null,
+  primary key (task, fingerprint, token)
+);
+create index crashes_by_time on outlive.crashes (at);
+
+-- The keys of unfinished jobs, unique per task. A row goes when its job finishes.
+create table outlive.dedupe_keys (
+  task text collate "C" not null,
+  key text collate "C" not null,
+  id uuid not null,
+  primary key (task, key),
+  constraint dedupe_keys_id_key unique (id)
+);
+
+create table outlive.workers (
+  id uuid primary key,
+  name text not null,
+  hostname text not null,
+  pid int not null,
+  version text not null,
+  queues text[],
+  slots int not null,
+  state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
+  started_at timestamptz not null,
+  last_seen timestamptz not null,
+  died_at timestamptz,
+  watched boolean not null default false,  -- It has shown life: it should do so under every start of the server.
+  stop_requested_at timestamptz,  -- It was told to stop: whatever kills it afterwards, its jobs are not charged.
+  trouble text,  -- Why it can't run any job at present; null if it can.
+  secret uuid not null default gen_random_uuid()  -- What attempts' secrets are derived from; known to the worker alone.
+);
+create index workers_by_last_seen on outlive.workers (last_seen);
+
+-- Who lives: the key of the advisory lock that each worker's session holds. Dead is who has a row, written under this
+-- start of the server, and not the lock. UNLOGGED: a crash of the server, which ends all sessions, convicts nobody.
+create unlogged table outlive.liveness (
+  worker uuid primary key,
+  key bigint not null,
+  postmaster_started timestamptz not null,
+  backend_pid int not null,  -- The session that holds the lock: the same lock in another session proves nothing.
+  backend_started timestamptz not null
+);
+
+-- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.
+create unlogged table outlive.sleepers (
+  worker uuid primary key
+);
+
+-- What each task's worker last said of it, so that any reaper can decide by SQL.
+create table outlive.tasks (
+  name text collate "C" primary key,
+  queue text collate "C" not null,
+  source text collate "C" not null default '',
+  max_attempts int not null,
+  max_crashes int not null,
+  max_losses int,
+  on_worker_death text collate "C" not null check (on_worker_death in ('retry', 'fail')),
+  quarantine_by text collate "C" not null check (quarantine_by in ('job', 'fingerprint')),
+  backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
+  updated_at timestamptz not null,
+  alerted_at timestamptz
+);
+
+create table outlive.queues (
+  name text collate "C" primary key,
+  paused_at timestamptz
+);
+
+-- A source is what its app declares of it (the last word counts), what operators have set over that (set_…, which win),
+-- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it. One that no app
+-- declares has the limits of the source of the task whose job was the first to name it.
+create table outlive.sources (
+  name text collate "C" primary key,
+  like_task text collate "C",
+  enabled boolean not null default true,
+  rate_limit_per_minute double precision check (rate_limit_per_minute > 0),
+  burst int not null default 1 check (burst > 0),
+  max_concurrency int check (max_concurrency > 0),
+  breaker_failures int not null default 5 check (breaker_failures > 0),
+  breaker_pause_s double precision not null default 300 check (breaker_pause_s > 0),
+  set_rate_limit_per_minute double precision check (set_rate_limit_per_minute > 0),
+  set_burst int check (set_burst > 0),
+  set_max_concurrency int check (set_max_concurrency > 0),
+  set_breaker_failures int check (set_breaker_failures > 0),
+  set_breaker_pause_s double precision check (set_breaker_pause_s > 0),
+  full_at timestamptz not null default '2000-01-01Z',  -- When the bucket is full again, if nothing more is taken.
+  wanted_until timestamptz not null default '2000-01-01Z',  -- Until then a job that runs waits for it, and goes first.
+  failure_streak int not null default 0,
+  last_success_at timestamptz,
+  last_failure_at timestamptz,
+  paused_until timestamptz,
+  probe bigint,  -- The attempt that tries whether the source is back; nobody's, if it is not running any more.
+  told_paused_until timestamptz
+) with (fillfactor = 50);
+create index sources_to_tell on outlive.sources (name) where paused_until is not null or told_paused_until is not null;
+
+-- Requests under way of jobs that are not of that source, for sources with a limit on how many at once. A row whose
+-- attempt is not running any more counts for nothing.
+create table outlive.requests (
+  id bigint generated always as identity primary key,
+  source text collate "C" not null,
+  token bigint not null
+);
+
+-- What jobs have found, each written together with the success of the job that found it.
+create table outlive.records (
+  scope text collate "C" not null,
+  source text collate "C" not null,
+  dedupe_key text collate "C" not null,
+  data json not null,
+  strength double precision not null,
+  job_id uuid not null,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  primary key (scope, source, dedupe_key)
+);
+
+create table outlive.progress (
+  job_id uuid primary key,
+  attempt int not null,
+  current double precision,
+  total double precision,
+  message text,
+  checkpoint json,
+  updated_at timestamptz not null
+) with (fillfactor = 70);
+
+-- Views are made anew: what they show may have changed its columns.
+do $$
+declare
+  name text;
+begin
+  for name in select viewname from pg_views where schemaname = 'outlive' loop
+    execute format('drop view if exists outlive.%I cascade', name);
+  end loop;
+end $$;
+
+-- The functions of outlive: what an attempt's end means, and the verbs that need more than one look.
+--
+-- verdict() is the one place that decides what becomes of a job whose attempt has ended. The operators' verbs
+-- (cancel, retry, release, block, prune) first lock the job's row and then act in statements of their own,
+-- each with a fresh view of the tables: what another transaction did while they waited is seen, not overwritten.
+-- SQLSTATEs: OL001 the dedupe key is taken, OL002 the attempt is no longer this worker's, OL003 bad input.
+
+create or replace function outlive.policy_of(job uuid, task_name text)
+returns table (max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[],
+  kills bigint)
+language sql stable
+begin atomic
+  -- A job's own options come first, then what its task's worker said, then the defaults of a task nobody has said
+  -- anything of. An explicit null of max_losses means without limit.
+  select coalesce((j.options ->> 'max_attempts')::int, t.max_attempts, 5),
+         coalesce((j.options ->> 'max_crashes')::int, t.max_crashes, 3),
+         case when j.options ? 'max_losses' then (j.options ->> 'max_losses')::int
+              when t.name is not null then t.max_losses else 3 end,
+         coalesce(j.options ->> 'on_worker_death', t.on_worker_death, 'retry'),
+         coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}'),
+         -- How often the same task with the same arguments has killed as another job, where that counts.
+         case when t.quarantine_by = 'fingerprint' then (
+           select count(*) from outlive.crashes c
+           where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) else 0 end
+  from outlive.jobs j left join outlive.tasks t on t.name = task_name
+  where j.id = job;
+end;
+
+create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text language sql immutable
+return format('crashed %s times%s (max_crashes = %s)', crashes,
+  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end, max_crashes);
+
+create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
+return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
+
+create or replace function outlive.verdict(
+  had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
+returns table (state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
+language sql stable
+begin atomic
+  -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set when it goes to `held`.
+  -- `killed` tells a memory kill (a crash) from a MemoryError (a failure); `final` means no retry, whatever is left;
+  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1.
+  with counted as (
+    select p.*, k.kind,
+      (had).failures + (k.kind = 'failure')::int as f,
+      (had).crashes + (k.kind = 'crash')::int as c,
+      case when k.kind = 'loss' then (had).losses + 1
+           when (had).alone and k.kind <> 'none' then 0 else (had).losses end as l
+    from outlive.policy_of((had).id, (had).task) p,
+      lateral (select case
+        when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
+        when outcome in ('crashed', 'out_of_memory') then 'crash'
+        when outcome = 'lost' then 'loss'
+        else 'none' end as kind) k),
+  judged as (
+    select n.*, case
+      when outcome in ('succeeded', 'cancelled') then outcome
+      when (had).cancel_requested then 'cancelled'
+      when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
+      when n.kind = 'crash' and n.c + n.kills >= n.max_crashes then 'quarantined'
+      when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
+      when n.kind = 'loss' and n.l >= n.max_losses then 'quarantined'
+      when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
+      else 'again' end as fate
+    from counted n)
+  select
+    case when g.fate = 'suspect' then 'pending'
+         when g.fate <> 'again' then g.fate
+         when g.f + g.c > 0 then 'retryable' else 'pending' end,
+    case when g.fate in ('quarantined', 'suspect') then g.fate end,
+    case when g.fate = 'quarantined' and g.kind = 'crash' then
+           outlive.charge(g.c, g.kills, g.max_crashes)
+         when g.fate = 'quarantined' then
+           format('%s workers vanished while running it%s (max_losses = %s)', g.l,
+             case when (had).alone then ', the last with nothing beside it: proven' else '' end, g.max_losses)
+         when g.fate = 'suspect' then
+           outlive.suspicion(g.l, g.max_losses) end,
+    case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
+         else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
+           g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
+    -- A counter without a limit stays at the end of its range: a job that can't be counted must not stop the reaper.
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
+  from judged g;
+end;
+
+create or replace function outlive.settle(
+  had outlive.running, outcome text, error text default null, exit_code int default null, signal text default null,
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
+  stack text default null, result json default null, final boolean default false, after_s double precision default null)
+returns text language plpgsql as $$
+-- Write what an ended attempt leaves behind. The caller has just deleted its row from `running`, in the same statement:
+-- that was its right to do this. Returns what the job became. (The hot statement settles successes itself, in bulk.)
+declare
+  v record;
+begin
+  select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
+  insert into outlive.attempts values (
+    had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes, cpu_s,
+    output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
+    (select k.name from outlive.workers k where k.id = had.worker),
+    (select k.hostname from outlive.workers k where k.id = had.worker));
+  if v.crashes > had.crashes then
+    insert into outlive.crashes
+    select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome), outlive.now()
+    from outlive.jobs j where j.id = had.id;
+  end if;
+  if v.why is not null then
+    insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task, had.priority,
+      v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
+  elsif v.state in ('pending', 'retryable') then
+    insert into outlive.waiting values (had.queue, had.source, had.task, had.priority, v.ready_at, had.id, had.attempt,
+      v.failures, v.crashes, v.losses);
+    if v.ready_at <= outlive.now() then
+      perform outlive.wake();
+    end if;
+  else
+    delete from outlive.dedupe_keys k where k.id = had.id;
+  end if;
+  return v.state;
+end $$;
+
+create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
+-- waiting -> quarantined, if the job has crashed as often as it may (its limit may have been lowered since).
+-- The caller has just deleted its row from `waiting`.
+begin
+  insert into outlive.held
+  select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes),
+    w.queue, w.source, w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
+  from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
+  return found;
+end $$;
+
+create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
+-- The same task with the same arguments, however their JSON was written.
+return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
+
+create or replace function outlive.uuid7() returns uuid language sql volatile
+-- A version 7 uuid: the milliseconds of the clock first, so that ids made later sort later.
+return encode(overlay(overlay(uuid_send(gen_random_uuid())
+    placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
+    placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1), 'hex')::uuid;
+
+create or replace function outlive.wake() returns void language plpgsql as $$
+-- Notify the sleeping workers, if there are any: a NOTIFY serialises commits, so nobody pays for it in vain.
+begin
+  if exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', '');
+  end if;
+end $$;
+
+create or replace function outlive.finish_unclaimed(
+  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
+returns void language plpgsql as $$
+-- Cancel a job that no worker has: an attempts row with a token of its own and no worker.
+begin
+  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
+          outlive.now(), job_failures, job_crashes, job_losses);
+  delete from outlive.dedupe_keys where id = job;
+end $$;
+
+create or replace function outlive.state_of(job uuid) returns text language sql stable
+begin atomic
+  select coalesce(
+    (select 'running' from outlive.running where id = job),
+    (select case when failures + crashes > 0 then 'retryable' else 'pending' end from outlive.waiting where id = job),
+    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
+    (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
+end;
+
+create or replace function outlive.cancel(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
+-- All waiting is done before the first row of `running` is locked, because a worker that waits for that row may have
+-- just claimed another of these jobs. After that what is locked is skipped, looked at again for a second (it is just
+-- being moved, or ends in its own transaction), and then reported as it is.
+declare
+  asked uuid[];
+  w record;
+begin
+  asked := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  perform from outlive.waiting t where t.id = any(asked) order by t.id for update;
+  perform from outlive.held t where t.id = any(asked) order by t.id for update;
+  foreach id in array asked loop
+    changed := false; note := null;
+    for look in 1..200 loop
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = cancel.id for update skip locked) returning t.* into w;
+      if not found then
+        delete from outlive.held t where t.id =
+          (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
+      end if;
+      if found then
+        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+        changed := true;
+        exit;
+      end if;
+      update outlive.running r set cancel_requested = true where r.token =
+        (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
+      changed := found;
+      exit when changed or outlive.state_of(id) in ('succeeded', 'failed', 'cancelled');
+      perform pg_sleep(0.005);
+    end loop;
+    state := outlive.state_of(id);
+    if not changed then
+      note := case when state in ('succeeded', 'failed', 'cancelled') then 'it has ended already'
+                   else 'somebody is moving it just now: look again' end;
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.retry(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- In the order of the keys, as enqueue takes them, so that two batches never wait for each other.
+declare
+  j record;
+  taken uuid;
+begin
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
+    id := j.id; changed := false; note := null;
+    state := outlive.state_of(id);
+    if state = 'retryable' then
+      -- Waits for a claim that has it; that claim has then moved it, and nothing is left to do.
+      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
+      changed := found;
+      state := outlive.state_of(id);
+    elsif state in ('failed', 'cancelled') then
+      if j.dedupe_key is not null then
+        insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
+        if not found then
+          select k.id into taken from outlive.dedupe_keys k where k.task = j.task and k.key = j.dedupe_key;
+          note := format('its dedupe key %L is taken by %s', j.dedupe_key, coalesce('job ' || taken, 'another job'));
+        end if;
+      end if;
+      if note is null then
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+        select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
+        from outlive.attempts a where a.job_id = j.id;
+        changed := true;
+        state := 'pending';
+      end if;
+    end if;
+    if changed then
+      perform outlive.wake();
+    elsif note is null then
+      note := case state
+        when 'quarantined' then 'it is in quarantine: release it instead'
+        when 'blocked' then 'it is blocked: release it instead'
+        when 'succeeded' then 'it has succeeded: enqueue it anew'
+        else 'it is under way already' end;
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.release(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
+    select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
+    changed := found;
+    state := outlive.state_of(id);
+    if changed then
+      -- What somebody has locked he is forgetting too: two batches with the same killers never wait for each other.
+      delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
+        select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
+        where j.id = release.id for update of l skip locked);
+      perform outlive.wake();
+    else
+      note := 'it is not held';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.block(ids uuid[], reason text)
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable -> blocked, until somebody releases it. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
+    insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt,
+                              failures, crashes, losses)
+    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
+           s.failures, s.crashes, s.losses
+    from stopped s;
+    changed := found;
+    state := outlive.state_of(id);
+    if not changed then
+      note := 'it is not waiting';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
+-- A worker that was given up lives: what its verdict cost unfinished jobs, one loss each, is taken back. Those that were
+-- held for that loss wait again, or are suspects again, as if it had not been counted. Returns how many gained by it.
+-- What was lost before its last heartbeat it has reported itself (its zygote died), and that stays.
+-- As in cancel, all waiting is done before the first row of `running` is locked; after that what is locked is skipped,
+-- and looked at again for a quarter of a second: it is just being renewed or moved, or ends in its own transaction.
+declare
+  rest uuid[];
+  job uuid;
+  w record;
+  had int;
+  gained bigint := 0;
+begin
+  rest := array(
+    select j.id from outlive.jobs j
+    where j.id in (
+      select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
+      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
+    order by j.id for update);
+  perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
+  perform from outlive.held t where t.id = any(rest) order by t.id for update;
+  for look in 1..50 loop
+    foreach job in array rest loop
+      had := null;
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = job for update skip locked) returning t.* into w;
+      if found then
+        had := w.losses;
+        insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
+          w.crashes, greatest(had - 1, 0));
+      end if;
+      -- Held for its losses is a suspect, and whose last attempt says so; not who was convicted or has crashed since.
+      select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
+      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and exists (
+        select from outlive.attempts a
+        where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined'))
+      for update of h skip locked;
+      if found then
+        had := w.losses;
+        if had > 1 and had >= w.most then
+          update outlive.held h set why = 'suspect', since = outlive.now(), losses = had - 1,
+            details = outlive.suspicion(had - 1, w.most)
+          where h.id = job;
+        else
+          delete from outlive.held h where h.id = job;
+          insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
+            w.crashes, had - 1);
+          perform outlive.wake();
+        end if;
+      end if;
+      if had is null then
+        select r.token, r.losses into w from outlive.running r where r.id = job for update skip locked;
+        had := w.losses;
+        update outlive.running r set losses = had - 1 where r.token = w.token and had > 0;
+      end if;
+      -- Nowhere, and not finished: somebody is moving it just now.
+      continue when had is null and outlive.state_of(job) in ('pending', 'retryable', 'running');
+      gained := gained + coalesce(had > 0, false)::int;
+      rest := array_remove(rest, job);
+    end loop;
+    exit when cardinality(rest) = 0;
+    perform pg_sleep(0.005);
+  end loop;
+  return gained;
+end $$;
+
+create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
+-- Forget finished and quarantined jobs, with all their attempts; others are left alone. Returns how many went.
+-- Jobs that somebody has locked are skipped; having the locks, a second look finds what was revived meanwhile.
+declare
+  mine uuid[];
+  gone bigint;
+begin
+  mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
+  mine := array(select m.id from unnest(mine) m(id)
+                where not exists (select from outlive.waiting w where w.id = m.id)
+                  and not exists (select from outlive.running r where r.id = m.id)
+                  and not exists (select from outlive.held h where h.id = m.id and h.why <> 'quarantined'));
+  delete from outlive.held h where h.id = any(mine);
+  delete from outlive.dedupe_keys k where k.id = any(mine);
+  delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.attempts a where a.job_id = any(mine);
+  delete from outlive.jobs j where j.id = any(mine);
+  get diagnostics gone = row_count;
+  return gone;
+end $$;
+
+create or replace function outlive.enqueue(
+  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
+  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
+  max_args_bytes int, notify boolean)
+returns table (asked uuid, existing uuid)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (none) -> pending. Repeating it with the same ids changes nothing. Only those come back that were not made
+-- because an unfinished job of the same task has their dedupe key, with that job's id. Arrays that are null
+-- stand for nothing but nulls; of a job without a queue or source its task's are taken.
+declare
+  biggest int;
+  job record;
+  holder uuid;
+begin
+  select max(octet_length(a::text)) into biggest from unnest(args) a;
+  if biggest > max_args_bytes then
+    raise exception using errcode = 'OL003', message =
+      format('arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference', biggest, max_args_bytes);
+  end if;
+  -- Workers compare these moments in Python, whose calendar ends; and they look no further back than 2000.
+  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
+     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
+    raise exception using errcode = 'OL003', message =
+      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
+  end if;
+  -- A limit that can't be read would stop the reaper for every job of its batch.
+  if exists (
+    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
+    where e.value <> 'null' and case
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses') then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key in ('timeout_s', 'stall_s') then jsonb_typeof(e.value) <> 'number' or e.value <= '0'
+      when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{0,17}$'
+      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
+  then
+    raise exception using errcode = 'OL003', message =
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, timeout_s, stall_s and memory_bytes are '
+      'numbers above zero, and on_worker_death is retry or fail';
+  end if;
+  if keys is not null then
+    if 'replace' = any(on_conflicts) then
+      -- Jobs are locked before keys, by everybody: first those that this will replace.
+      perform from outlive.jobs j where j.id = any(array(
+        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+        where a.on_conflict = 'replace')) order by j.id for update;
+    end if;
+    -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
+    for job in
+      select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
+      where a.key is not null order by a.task, a.key, a.at
+    loop
+      loop
+        exit when exists (select from outlive.jobs j where j.id = job.id);
+        insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
+        exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
+        select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
+        continue when not found;
+        if job.on_conflict = 'raise' then
+          raise exception using errcode = 'OL001', message =
+            format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
+        elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
+          perform outlive.replace(holder);
+          continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
+        end if;
+        asked := job.id; existing := holder;
+        return next;
+        ids := array_replace(ids, job.id, null);
+        exit;
+      end loop;
+    end loop;
+  end if;
+  if sources is not null then
+    perform outlive.know_sources(sources, tasks);
+  end if;
+  with fresh as (
+    insert into outlive.jobs (id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+    select a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
+           coalesce(a.priority, 5),
+           -- A microsecond apart, so that a batch keeps its order and a watermark leaves behind what was claimed of it.
+           coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
+                              - (cardinality(ids) - a.at) * interval '1 microsecond'),
+           a.key, outlive.fingerprint(a.task, a.args), outlive.now()
+    from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
+           a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
+         left join outlive.tasks t on t.name = a.task
+    where a.id is not null
+    order by a.id
+    on conflict (id) do nothing
+    returning jobs.*)
+  insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+  select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f;
+  if notify then
+    perform pg_notify('outlive', '');
+  else
+    perform outlive.wake();
+  end if;
+end $$;
+
+create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
+-- A source that a job names and nobody has declared gets a row, with the limits of its task's source.
+begin
+  insert into outlive.sources (name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+  select distinct on (a.source) a.source, a.task, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
+    coalesce(d.breaker_failures, 5), coalesce(d.breaker_pause_s, 300)
+  from unnest(sources, tasks) a(source, task)
+    left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
+  where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
+  order by a.source
+  on conflict do nothing;
+end $$;
+
+create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
+-- pending, retryable, blocked, quarantined -> cancelled, to make room for a job with the same dedupe key.
+-- A running one stays: nobody throws away work that is under way.
+declare
+  w record;
+begin
+  perform from outlive.jobs j where j.id = holder for update;
+  delete from outlive.waiting t where t.id = holder returning t.* into w;
+  if not found then
+    delete from outlive.held t where t.id = holder returning t.* into w;
+  end if;
+  if found then
+    perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
+  end if;
+end $$;
+
+create or replace function outlive.enqueue(
+  task text, args json default '{}', queue text default null, source text default null, priority int default 5,
+  delay interval default null, run_at timestamptz default null, dedupe_key text default null,
+  on_conflict text default 'skip', options jsonb default null, id uuid default null,
+  max_args_bytes int default 1048576, notify boolean default true)
+returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- One job. An object is keyword arguments, an array positional ones. Returns the job's id, or the id of the unfinished
+-- job that has the same dedupe key already. A job with nothing special is written here, which is faster; all else
+-- is a batch of one.
+#variable_conflict use_variable
+declare
+  mine uuid := coalesce(id, outlive.uuid7());
+  other uuid;
+begin
+  if on_conflict not in ('skip', 'raise', 'replace') then
+    raise exception using errcode = 'OL003', message = format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
+  end if;
+  if dedupe_key is null and options is null and delay is null and run_at is null
+     and octet_length(args::text) <= max_args_bytes then
+    if queue is null or source is null then
+      select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
+      from (select) one left join outlive.tasks t on t.name = task;
+    end if;
+    if source <> '' then
+      perform outlive.know_sources(array[source], array[task]);
+    end if;
+    with fresh as (
+      insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
+      values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5), outlive.now(),
+              outlive.fingerprint(task, args), outlive.now())
+      on conflict do nothing
+      returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
+    placed as (
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
+    select notify or exists (select from outlive.sleepers) into notify;
+    if notify then
+      perform pg_notify('outlive', '');
+    end if;
+    return mine;
+  end if;
+  select e.existing into other from outlive.enqueue(
+    array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
+    array[extract(epoch from delay)::double precision], array[run_at],
+    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options], max_args_bytes, notify) e;
+  return coalesce(other, mine);
+end $$;
+
+create or replace function outlive.keep_records(had outlive.running, records json) returns void language plpgsql as $$
+-- Write what a job has found: new, or in the place of something weaker. In the order of the keys, so that two jobs
+-- never wait for each other.
+begin
+  insert into outlive.records (scope, source, dedupe_key, data, strength, job_id, created_at, updated_at)
+  select distinct on (r.scope, r.key) r.scope, had.source, r.key, r.data, r.strength, had.id, outlive.now(), outlive.now()
+  from rows from (json_to_recordset(records) as (scope text, key text, data json, strength double precision))
+    with ordinality r(scope, key, data, strength, n)
+  order by r.scope, r.key, r.strength desc, r.n
+  on conflict (scope, source, dedupe_key) do update set data = excluded.data, strength = excluded.strength,
+    job_id = excluded.job_id, updated_at = excluded.updated_at
+  where excluded.strength > records.strength;
+end $$;
+
+create or replace function outlive.complete(
+  token bigint, worker uuid, result json default null, records json default null, spawns json default null,
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction or its worker's: the job's effects, what it found, what it asks
+-- for next and its completion commit together.
+declare
+  ended outlive.running;
+begin
+  delete from outlive.running r where r.token = complete.token and r.worker = complete.worker returning r.* into ended;
+  if not found then
+    raise exception using errcode = 'OL002', message =
+      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+  end if;
+  perform outlive.settle(ended, 'succeeded', result => complete.result, peak_memory_bytes => complete.peak_memory_bytes,
+    cpu_s => complete.cpu_s, output => complete.output);
+  if records is not null then
+    perform outlive.keep_records(ended, records);
+  end if;
+  if spawns is not null then
+    perform outlive.enqueue(s.task, s.args, s.queue, s.source, s.priority, s.delay_s * interval '1 second', s.run_at,
+      s.dedupe_key, coalesce(s.on_conflict, 'skip'), s.options, s.id, 2147483647, false)
+    from json_to_recordset(spawns) s(id uuid, task text, args json, queue text, source text, priority int,
+      delay_s double precision, run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
+    order by s.task, s.dedupe_key;
+  end if;
+end $$;
+
+create or replace function outlive.know_source(named text) returns void language plpgsql as $$
+-- A source that nobody has declared has no limits until somebody does.
+begin
+  insert into outlive.sources (name) values (named) on conflict do nothing;
+end $$;
+
+create or replace function outlive.admits(
+  s outlive.sources, own_token bigint, begins boolean, out free int, out wait_s double precision, out open boolean)
+language plpgsql stable as $$
+-- How many more may begin at a source now; if none, in how many seconds to ask again, and whether that is for its breaker.
+-- The caller has locked its row. `own_token` is the attempt that asks from inside: the slot that it has as a job of this
+-- source is not counted, and if it is the probe it may go on. A job that only `begins` lets those go first that run.
+declare
+  every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+  owed_s double precision := greatest(0, extract(epoch from s.full_at - outlive.now()));
+  most int := coalesce(s.set_burst, s.burst);
+  at_once int := coalesce(s.set_max_concurrency, s.max_concurrency);
+  used bigint;
+begin
+  free := 2147483647; wait_s := 0;
+  open := not s.enabled or coalesce(s.paused_until > outlive.now(), false);
+  if open then
+    free := 0;
+    wait_s := case when s.enabled then extract(epoch from s.paused_until - outlive.now()) else 1 end;
+    return;
+  end if;
+  if begins and s.wanted_until > outlive.now() then
+    free := 0;
+    wait_s := extract(epoch from s.wanted_until - outlive.now());
+    return;
+  end if;
+  if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then  -- Half-open: one tries.
+    open := exists (select from outlive.running r where r.token = s.probe);
+    free := case when open then 0 else 1 end;
+    wait_s := 0.5;
+  end if;
+  if every_s > 0 then
+    free := least(free, greatest(0, floor(most - owed_s / every_s)));
+    if free = 0 and not open then
+      wait_s := greatest(0.001, owed_s - (most - 1) * every_s);
+    end if;
+  end if;
+  if at_once is not null and free > 0 then
+    select (select count(*) from outlive.running r where r.source = s.name and r.token is distinct from own_token)
+      + (select count(*) from outlive.requests q join outlive.running r on r.token = q.token where q.source = s.name)
+    into used;
+    free := least(free, greatest(0, at_once - used));
+    if free = 0 then
+      wait_s := 0.25;
+    end if;
+  end if;
+end $$;
+
+create or replace function outlive.spend(s outlive.sources, tokens int, by_token bigint) returns void language plpgsql as $$
+-- Take tokens out of a source's bucket; who takes one while it is half-open is the probe.
+declare
+  every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+begin
+  update outlive.sources t
+  set full_at = greatest(t.full_at, outlive.now()) + tokens * every_s * interval '1 second',
+    probe = case when s.paused_until is not null then by_token else t.probe end
+  where t.name = s.name and (every_s > 0 or s.paused_until is not null);
+end $$;
+
+create or replace function outlive.admits_one(named text) returns boolean language plpgsql as $$
+-- Whether a source admits one more. Its row stays locked, so that the answer holds; no, if somebody else has it locked.
+declare
+  s outlive.sources;
+begin
+  select t.* into s from outlive.sources t where t.name = named for update skip locked;
+  if not found then
+    perform outlive.know_source(named);
+    return false;
+  end if;
+  return (outlive.admits(s, null, true)).free > 0;
+end $$;
+
+create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
+returns timestamptz language sql stable
+-- When an empty bucket is full. Whoever changes limits cuts what is owed to this, or the old ones would go on.
+return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
+
+create or replace function outlive.claim_sourced(
+  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], most int, lease_s double precision)
+returns table (token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
+  ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
+  wait_s double precision)
+language plpgsql as $$
+-- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them. A row
+-- without an id says of a source that admits none when to ask again. A source that somebody else has locked is skipped.
+#variable_conflict use_column
+declare
+  named text;
+  s outlive.sources;
+  may record;
+  begun int;
+  left_over int := most;
+  last_token bigint;
+  given_up boolean := exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead');
+begin
+  for named in select o.name from unnest(sources) with ordinality o(name, n) group by o.name order by min(o.n) loop
+    exit when left_over < 1 or given_up;
+    token := null; id := null; source := named;
+    select t.* into s from outlive.sources t where t.name = named for update skip locked;
+    if not found then
+      perform outlive.know_source(named);
+      wait_s := 0.02;
+      return next;
+      continue;
+    end if;
+    may := outlive.admits(s, null, true);
+    if may.free < 1 then
+      wait_s := may.wait_s;
+      return next;
+      continue;
+    end if;
+    begun := 0;
+    wait_s := null;
+    for token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options in
+      with pick as materialized (
+        select w.tid from unnest(queues, sources, tasks, priorities) lane(queue, source, task, priority),
+          lateral (
+            select w.ctid as tid from outlive.waiting w
+            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
+              and w.ready_at <= outlive.now()
+            order by w.ready_at, w.id limit least(may.free, left_over) for update skip locked) w
+        where lane.source = named limit least(may.free, left_over)),
+      taken as (delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
+      started as (
+        insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task,
+          priority, ready_at, failures, crashes, losses)
+        select t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(), outlive.now(),
+          t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
+        from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
+          t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+        returning *)
+      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
+        j.args, j.options
+      from started r join outlive.jobs j on j.id = r.id
+    loop
+      begun := begun + 1;
+      last_token := token;
+      return next;
+    end loop;
+    if begun > 0 then
+      perform outlive.spend(s, begun, last_token);
+      left_over := left_over - begun;
+    end if;
+  end loop;
+end $$;
+
+create or replace function outlive.ask_source(
+  named text, by_token bigint, out granted boolean, out wait_s double precision, out open boolean, out slot bigint)
+language plpgsql as $$
+-- One request of a job that runs (or, without a token, of nobody's): a token, if there is one; else when to ask again,
+-- and whether that is for its breaker. `slot` is to be given back at the end, where the source counts how many there are.
+declare
+  s outlive.sources;
+  may record;
+  own boolean := exists (select from outlive.running r where r.token = by_token and r.source = named);
+begin
+  select t.* into s from outlive.sources t where t.name = named for update;
+  if not found then
+    perform outlive.know_source(named);
+    select t.* into s from outlive.sources t where t.name = named for update;
+  end if;
+  may := outlive.admits(s, by_token, false);
+  granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
+  if not s.enabled then
+    wait_s := 30;  -- Nobody knows for how long; each time that it asks is an attempt.
+  end if;
+  if granted then
+    perform outlive.spend(s, 1, by_token);
+    if not own and by_token is not null and coalesce(s.set_max_concurrency, s.max_concurrency) is not null then
+      delete from outlive.requests q where q.source = named and not exists (select from outlive.running r where r.token = q.token);
+      insert into outlive.requests (source, token) values (named, by_token) returning id into slot;
+    end if;
+  elsif by_token is not null and not open then  -- It comes back when it was told to, or after five seconds.
+    update outlive.sources t set wanted_until = greatest(t.wanted_until, outlive.now() + interval '1 second' * (least(wait_s, 5) + 0.25))
+    where t.name = named;
+  end if;
+end $$;
+
+create or replace function outlive.count_outcomes(names text[], tokens bigint[], oks boolean[], slots bigint[] default null)
+returns void language plpgsql as $$
+-- How calls of sources went. While the breaker is closed so many failures in a row open it; while it is half-open the
+-- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot, and
+-- the part of the probe: somebody else may try. In the order of the names, so that two workers never wait for each other.
+declare
+  o record;
+  s outlive.sources;
+  fails boolean;
+begin
+  delete from outlive.requests q where q.id = any(slots);
+  for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) order by name, n loop
+    if o.ok is null then
+      update outlive.sources t set probe = null where t.name = o.name and t.probe = o.token;
+      continue;
+    end if;
+    select t.* into s from outlive.sources t where t.name = o.name for update;
+    continue when not found;
+    if o.ok then
+      s.last_success_at := outlive.now();
+    else
+      s.last_failure_at := outlive.now();
+    end if;
+    if s.paused_until is null or s.paused_until > outlive.now() or s.probe is not distinct from o.token then
+      s.failure_streak := case when o.ok then 0 else s.failure_streak + 1 end;
+      fails := not o.ok and (s.paused_until is not null
+        or s.failure_streak >= coalesce(s.set_breaker_failures, s.breaker_failures));
+      s.probe := null;
+      s.paused_until := case
+        when s.paused_until > outlive.now() then s.paused_until
+        when fails then outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
+    end if;
+    update outlive.sources t set last_success_at = s.last_success_at, last_failure_at = s.last_failure_at,
+      failure_streak = s.failure_streak, paused_until = s.paused_until, probe = s.probe
+    where t.name = o.name;
+  end loop;
+end $$;
+
+-- The flat pictures for people: dashboards, psql, the command line. Made anew by every migration.
+
+create view outlive.job_states as
+select j.id, j.task, j.queue, j.source,
+  case when r.id is not null then 'running'
+       when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
+       when h.id is not null then case when h.why = 'suspect' then 'pending' else h.why end
+       else a.state end as status,
+  j.priority,
+  coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
+  coalesce(r.failures, w.failures, h.failures, a.failures, 0::smallint) as failures,
+  coalesce(r.crashes, w.crashes, h.crashes, a.crashes, 0::smallint) as crashes,
+  coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
+  j.created_at,
+  coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
+  case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
+  coalesce(k.name, r.worker::text) as locked_by,
+  r.started_at as locked_at,
+  r.heartbeat_at,
+  outlive.now() - r.heartbeat_at as time_since_heartbeat,
+  r.lease_until,
+  coalesce(r.cancel_requested, false) as cancel_requested,
+  case when r.id is null and w.id is null and h.id is null then a.ended_at end as completed_at,
+  a.outcome as last_outcome,
+  a.error as error_message,
+  h.since as held_since,
+  h.details as held_details,
+  j.dedupe_key,
+  j.fingerprint
+from outlive.jobs j
+  left join outlive.waiting w on w.id = j.id
+  left join outlive.running r on r.id = j.id
+  left join outlive.held h on h.id = j.id
+  left join outlive.workers k on k.id = r.worker
+  left join lateral (
+    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses
+    from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
+
+create view outlive.recent_jobs as
+select s.*
+from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
+order by s.id desc;
+
+-- A running job whose lease has ended: no heartbeat came in time, and no reaper has seen it yet.
+create view outlive.stuck_jobs as
+select s.*
+from outlive.job_states s
+where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
+
+create view outlive.killers as
+select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses,
+  a.attempt, a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
+  coalesce(k.name, a.worker::text) as killed_on, a.ended_at as last_kill_at
+from outlive.held h
+  left join lateral (
+    select t.* from outlive.attempts t
+    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost') order by t.attempt desc limit 1) a on true
+  left join outlive.workers k on k.id = a.worker
+where h.why = 'quarantined';
+
+create view outlive.worker_states as
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots,
+  (select count(*) from outlive.running r where r.worker = k.id) as running
+from outlive.workers k;
+
+create view outlive.queue_states as
+select c.name, q.paused_at is not null as paused, q.paused_at,
+  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined, min(c.oldest_ready_at) as oldest_ready_at
+from (
+  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready, 0 as running,
+    0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
+  from outlive.waiting group by queue
+  union all
+  select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
+  union all
+  select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
+    count(*) filter (where why = 'quarantined'), null
+  from outlive.held group by queue
+  union all
+  select name, 0, 0, 0, 0, 0, null from outlive.queues) c
+  left join outlive.queues q on q.name = c.name
+group by c.name, q.paused_at;
+
+create view outlive.source_health as
+select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
+  case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
+    greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
+  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
+  case when s.paused_until is null then 'closed' when s.paused_until > outlive.now() then 'open' else 'half-open' end as breaker,
+  not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
+from outlive.sources s, lateral (
+  select nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
+    coalesce(s.set_burst, s.burst) as burst, coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
+
+-- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
+insert into outlive.schema_version (version) values (2);
