@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import random
 import resource
@@ -532,3 +533,54 @@ def leave_a_thread(path: str) -> int:
     else:
         threading.Thread(target=ask, daemon=True).start()
     return os.getpid()
+
+
+def fork_a_copy(how: str) -> int:
+    """The exit code of a copy that leaves the job's code in some way before the job does."""
+    copy = os.fork()
+    if copy == 0:
+        match how:
+            case "exits":
+                sys.exit(5)
+            case "raises":
+                raise ValueError("only a copy")
+            case "reports":
+                outlive.current().progress(99, 100, "from the copy")
+            case "asks":
+                add.using(dedupe_key="from the copy").enqueue(1, 1)
+        return -1
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+
+
+@app.task(max_attempts=1, max_crashes=1, timeout=20)
+def fork_fresh(how: str) -> list[int]:
+    return [fork_a_copy(how), os.getpid()]
+
+
+@app.task(max_attempts=1, max_crashes=1, timeout=20, recycle_after=100)
+def fork_warm(how: str) -> list[int]:
+    return [fork_a_copy(how), os.getpid()]
+
+
+@app.task(max_attempts=1, max_crashes=1, timeout=20)
+async def fork_async(how: str) -> list[int]:
+    code = fork_a_copy(how)
+    if code >= 0:  # A copy has no running event loop, says asyncio.
+        await asyncio.sleep(0.1)
+    return [code, os.getpid()]
+
+
+def report_from_a_pool(step: int) -> str:
+    try:
+        outlive.current().progress(step)
+    except outlive.OutliveError as error:
+        return str(error)
+    return "reported"
+
+
+@app.task(max_attempts=1)
+def use_a_pool() -> str:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        refused = pool.apply(report_from_a_pool, (1,))
+    outlive.current().progress(2, 2, "from the job")
+    return refused

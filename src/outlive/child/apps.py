@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from outlive import config as configuration
+from outlive.child import copies
 from outlive.errors import AppNotFound
 from outlive.policy import Unset, limits
 from outlive.talk import TaskFacts
@@ -29,7 +30,8 @@ def import_app(target: str) -> App:
     module_name, _, attribute = target.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        with copies.left_here(os.getpid()):
+            module = importlib.import_module(module_name)
     except BaseException as error:
         raise AppNotFound(f"{module_name} can't be imported: {traceback.format_exc()}") from error
     app: Any = getattr(module, attribute or "app", None)

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections import deque
+from os import getpid
 
 from outlive import errors
 from outlive.child import stops
@@ -46,6 +47,8 @@ class Channel:
         self._replies: dict[int, Reply] = {}
         self._stopping = False
         self._number = 0
+        self.pid = getpid()
+        """The process whose socket this is. A copy that the job forks has the same socket, and must not use it."""
         self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
         self.worker = os.environ["_OUTLIVE_TREE"]  # Now: a job may clear its environment.
 
@@ -57,6 +60,7 @@ class Channel:
             return self._runs.popleft()
 
     def told_to_stop(self) -> bool:
+        self._refuse_copies()
         with self._lock, stops.held():
             while select.select([self._socket], [], [], 0)[0]:
                 self._read()
@@ -64,11 +68,13 @@ class Channel:
 
     def send(self, message: Done | Call | Progress | Completing) -> None:
         """All of it: a signal that ends the job waits until it is out."""
+        self._refuse_copies()
         with self._lock, stops.held():
             self._socket.sendall(_bounded(message))
 
     def call(self, verb: str, body: bytes) -> bytes:
         """Ask, and wait for the answer; an error comes out as it was raised there."""
+        self._refuse_copies()
         with self._lock, stops.held():
             self._number += 1
             number = self._number
@@ -80,6 +86,15 @@ class Channel:
             kind = getattr(errors, reply.error, errors.OutliveError)
             raise kind(reply.body.decode())
         return reply.body
+
+    def _refuse_copies(self) -> None:
+        """Before the lock: a thread that the copy does not have may hold it."""
+        if getpid() != self.pid:
+            raise errors.OutliveError(
+                f"process {getpid()} is a copy that the job in process {self.pid} has forked: progress, checkpoints and"
+                " everything else that a job asks for are said by the job's own process. Hand the value back to it,"
+                " for example as the result of the pool's function"
+            )
 
     def _read(self) -> None:
         data = self._socket.recv(65536)

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from outlive import inside, kernel, units, wire
-from outlive.child import context, stops
+from outlive.child import context, copies, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
@@ -155,7 +155,7 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
         run.job_id, run.attempt, run.token, channel.worker, checkpoint, run.source, task.policy, channel
     )
     context.enter(me)
-    end = _ended(task, run, me)
+    end = _ended(task, run, me, channel.pid)
     context.enter(None)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -183,17 +183,17 @@ def _brought(me: context.Context, result: bytes | None) -> tuple[bytes | None, b
 
 
 def _ended(
-    task: Runnable, run: Run, me: context.Context
+    task: Runnable, run: Run, me: context.Context, pid: int
 ) -> tuple[str, bytes | None, str | None, str | None, bool, float | None]:
     """outcome, result, error, stack, final, after_s."""
     try:
         positional, named = wire.unpack(wire.decode(run.args))
-        with stops.let_through():
+        with copies.left_here(pid), stops.let_through():
             value = task.function(*positional, **named)
             if inspect.iscoroutine(value):
                 import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
-                value = asyncio.run(value)
+                value = asyncio.run(copies.awaited(value, pid))
     except SourcePaused as error:
         return Outcome.RELEASED, None, _words(error), None, False, error.after_s
     except Retry as error:
