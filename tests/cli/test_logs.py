@@ -1,8 +1,14 @@
-"""Log lines: text for people, JSON for machines, no passwords, no forged lines."""
+"""Log lines: text for people, JSON for machines, no passwords, no forged lines, and no waiting for a reader."""
 
 import json
 import logging
+import os
+import re
+import subprocess
+import sys
+import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +85,121 @@ def test_configuring_again_does_not_double_the_lines(capsys: pytest.CaptureFixtu
     logs.configure("text")
     log.info("once")
     assert capsys.readouterr().err.count("once") == 1
+
+
+HEAD = """
+import logging, os, sys
+from outlive import logs
+logs.configure()
+log = logging.getLogger('outlive.test')
+"""
+
+
+def talking(program: str, stderr: int, *shell: str) -> "subprocess.Popen[str]":
+    """A process that logs; it tells on stdout what it wants to be known."""
+    words = [*shell, sys.executable, "-c", HEAD + program]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def test_lines_for_an_unread_stderr_are_dropped_and_counted() -> None:
+    read, write = os.pipe()
+    process = talking(
+        """
+for number in range(100_000):
+    log.info('line %d', number)
+print('logged', flush=True)
+input()
+log.info('line -1')
+""",
+        write,
+    )
+    os.close(write)
+    assert process.stdin
+    assert process.stdout
+    assert process.stdout.readline() == "logged\n"
+    with process, open(read, encoding="utf-8") as stderr:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        lines = [line.partition("Z ")[2].strip() for line in stderr]
+    [at] = [index for index, line in enumerate(lines) if line.startswith("WARNING outlive.logs: ")]
+    dropped = int(lines.pop(at).removeprefix("WARNING outlive.logs: ").split()[0].replace(",", ""))
+    assert len(lines) + dropped == 100_001
+    assert dropped > 10_000
+    assert lines[:at] == [f"INFO    outlive.test: line {number}" for number in range(at)]
+
+
+def test_a_process_whose_stderr_is_not_read_ends_all_the_same() -> None:
+    read, write = os.pipe()
+    started = time.monotonic()
+    process = talking("for _ in range(2_000): log.info('x' * 100)", write)
+    os.close(write)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert time.monotonic() - started < 10
+    os.close(read)
+
+
+def test_a_stderr_that_does_not_block_gets_every_line_whole() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    process = talking("for number in range(20_000): log.info('line %d', number)\nassert logs.flush(20)", write)
+    os.close(write)
+    with process, open(read, encoding="utf-8") as stderr:
+        numbers = [int(line.rpartition(" ")[2]) for line in stderr]
+    assert numbers == list(range(20_000))
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("shell", [(), ("sh", "-c", 'exec "$@" 2>&-', "sh")], ids=["broken pipe", "closed"])
+def test_a_stderr_without_a_reader_or_a_descriptor_stops_nothing(shell: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    told = "for _ in range(100): log.error('unheard')\nassert logs.flush(5)\nprint('well')"
+    process = talking(told, write, *shell)
+    os.close(write)
+    assert process.communicate(timeout=20)[0] == "well\n"
+
+
+def test_a_full_disk_costs_lines_and_says_so_when_there_is_room_again(tmp_path: Path) -> None:
+    process = talking(
+        """
+os.dup2(os.open('/dev/full', os.O_WRONLY), 2)
+log.info('lost')
+logs.flush()
+os.dup2(os.open(sys.stdin.readline().strip(), os.O_WRONLY | os.O_CREAT), 2)
+log.info('kept')
+""",
+        subprocess.DEVNULL,
+    )
+    process.communicate(f"{tmp_path / 'log'}\n", timeout=20)
+    said = (tmp_path / "log").read_text()
+    assert re.sub(r"\S+Z ", "", said) == (
+        "WARNING outlive.logs: 1 log line was dropped here: stderr did not take more\nINFO    outlive.test: kept\n"
+    )
+
+
+def test_a_forked_process_writes_its_own_lines_and_none_twice(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        process = talking(
+            """
+log.info('before')
+if os.fork():
+    os.wait()
+    log.info('parent')
+else:
+    log.info('child')
+""",
+            file.fileno(),
+        )
+        process.communicate(timeout=20)
+    said = [line.rpartition(" ")[2] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(said) == ["before", "child", "parent"]
+
+
+def test_what_other_libraries_warn_of_does_not_block_either() -> None:
+    read, write = os.pipe()
+    process = talking("for _ in range(2_000): logging.getLogger('asyncio').error('x' * 100)", write)
+    os.close(write)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    os.close(read)

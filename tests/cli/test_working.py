@@ -1,5 +1,6 @@
 """The commands that run jobs, as processes; what workers do is tried in tests/processes and tests/spec."""
 
+import fcntl
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -49,6 +50,26 @@ def test_a_worker_runs_jobs_and_ends_well_when_it_is_told_to(database_url: str, 
     assert (ran.code, ran.out) == (0, "")
     assert f"Job {job.id} completed successfully" in ran.err
     assert "crawler-1" in ran.err
+
+
+def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_told(
+    database_url: str, start: Start
+) -> None:
+    """Fault 56."""
+    app = outlive.App(database_url)
+    task = app.task(recycle_after=100)(faults.warm.function)
+    worker = start(database_url, "worker", TARGET, "--slots", 2)
+    assert worker.stderr
+    fcntl.fcntl(worker.stderr, fcntl.F_SETPIPE_SZ, 4096)
+    app.enqueue_many([task.job(n) for n in range(300)])
+    with db.connect(database_url) as connection:
+        ended_once = "select count(*), count(distinct job_id) from outlive.attempts where outcome = 'succeeded'"
+        eventually(lambda: connection.execute(ended_once).fetchone() == (300, 300), within_s=60)
+        assert connection.execute("select count(*) from outlive.attempts").fetchone() == (300,)
+        assert connection.execute("select count(*) from outlive.worker_states where state = 'dead'").fetchone() == (0,)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    app.connections.close()
 
 
 def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start: Start) -> None:

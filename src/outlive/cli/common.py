@@ -144,6 +144,8 @@ def reported(*, debug: bool) -> Iterator[None]:
 
 
 def _complain(message: str, *, debug: bool) -> None:
+    if not logs.flush():
+        return  # A stderr that takes no more lines would hold up the end for ever.
     if debug:
         print(screen.plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
     screen.complain(message)
