@@ -57,7 +57,7 @@ def test_a_worker_that_nobody_hears_kills_its_jobs_before_its_leases_end(
         eventually(lambda: not alive(first), within_s=20, what="the process is killed")
         ours = connection.execute("select from outlive.running where worker = %s", [lonely.id]).fetchall()
         assert ours, "somebody else could have begun it before"
-        assert "its lease could not be renewed in time" in lonely.log()
+        assert lonely.says("its lease could not be renewed in time")
         begun(tmp_path / "held", before=first)
         jobs: list[outlive.Job[Any]] = [held]
         jobs += [*faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(50))]

@@ -51,6 +51,10 @@ class Worker:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
+    def says(self, text: str) -> bool:
+        """Its lines are written a moment after they are logged."""
+        return eventually(lambda: text in self.log(), within_s=5, what=f"the log has {text!r}")
+
     def started(self) -> "Worker":
         def there() -> bool:
             assert self.process.poll() is None, self.log()

@@ -255,7 +255,7 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(start: S
         eventually(lambda: "no new child" in worker.log(), within_s=20, what="it says so")
         (group / "pids.max").write_text("max")
         assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(8)]
-        assert "children can be made again" in worker.log()
+        assert worker.says("children can be made again")
     finally:
         worker.stop()
         group.rmdir()
@@ -339,7 +339,7 @@ def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: 
     assert [other.result(timeout=20) for other in others] == [2 * n for n in range(5)]
     assert all("its process" in (attempts(connection, job)[0].error or "") for job in killed)
     assert all("can't be written" in (attempts(connection, job)[0].error or "") for job in refused)
-    assert worker.log().count("it is killed") == len(killed)
+    assert eventually(lambda: worker.log().count("it is killed") == len(killed))
 
 
 def test_progress_that_cannot_be_written_harms_nobody(start: Start) -> None:

@@ -87,7 +87,7 @@ def test_I4_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db
         took_s = (only.ended_at - only.started_at).total_seconds()
         assert 5.4 <= took_s < 9 if job is deaf else 0.5 <= took_s < 9
         assert counters(connection, job) == (1, 0, 0)
-        assert f"Job {job.id} timed out" in worker.log()
+        assert worker.says(f"Job {job.id} timed out")
     assert unlimited.status() is State.RUNNING
     unlimited.cancel()
     ended(unlimited, State.CANCELLED)
@@ -202,7 +202,7 @@ def test_I8_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.C
     moving, stalled = faults.keep_moving.enqueue(12), faults.stall.using(stall=0.5).enqueue()
     ended(stalled, State.FAILED)
     assert attempts(connection, stalled)[0].error == "Stalled: no progress for 0.5 s"
-    assert f"Job {stalled.id} timed out" in worker.log()
+    assert worker.says(f"Job {stalled.id} timed out")
     assert moving.result(timeout=20) == "moved"
 
 

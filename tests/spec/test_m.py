@@ -98,6 +98,7 @@ def test_M4_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     for job, state in ((raised, State.FAILED), (exited, State.QUARANTINED), (killed, State.QUARANTINED)):
         ended(job, state)
     ended(late, State.FAILED)
+    assert worker.says(f"Job {late.id} timed out")
     log = worker.log()
     assert all(f"Starting job {job.id}" in log for job in (well, raised, exited, killed, late))
     assert f"Job {well.id} completed successfully" in log

@@ -317,7 +317,7 @@ def test_S4_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
     paused_until = health(connection, "flaky")["paused_until"]
     waits = [calling.stumble.enqueue("well") for _ in range(3)]
     eventually(lambda: told.exists() and '"name":"flaky"' in told.read_text())
-    assert "the source flaky is paused until" in worker.log()
+    assert worker.says("the source flaky is paused until")
     succeeded(waits)
     assert min(at for job in waits for at in [attempts(connection, job)[0].started_at] if at) >= paused_until
     assert all(outcomes(connection, job) == [Outcome.SUCCEEDED] for job in waits)
