@@ -21,6 +21,7 @@ class Story:
     effects: list[Effect] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     places: list[tuple[UUID, str]] = field(default_factory=list)
+    fenced: list[int] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=lambda: [STEADY, VICTIM])
     token: int = 0
 
@@ -71,6 +72,7 @@ class Story:
             attempts=self.attempts,
             starts=self.starts,
             effects=self.effects,
+            fenced=self.fenced,
             workers=self.workers,
             completing={"pay", "post"},
         )

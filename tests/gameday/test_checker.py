@@ -7,7 +7,7 @@ import pytest
 
 from outlive.gameday import checker
 from outlive.gameday.asked import Bounds
-from outlive.gameday.history import Answer, Ask, Effect, Exit, Kind, Start, Worker
+from outlive.gameday.history import Answer, Ask, Attempt, Effect, Exit, Kind, Start, Worker
 from tests.gameday.making import STEADY, VICTIM, Story
 
 
@@ -19,7 +19,7 @@ def story() -> Story:
     told.job("failed", "succeeded", task="note")
     crashed = told.job("crashed", "succeeded")
     [crash, _] = [one for one in told.attempts if one.job == crashed]
-    told.fault(Kind.CHILD, at_s=crash.ended_s - 0.05, worker=STEADY, pid=1003)
+    told.fault(Kind.CHILD, at_s=crash.ended_s - 0.05, worker=STEADY, pid=1004)
     lost = told.job()
     loss = told.attempt(lost, "lost", worker=VICTIM)
     told.attempt(lost, "succeeded")
@@ -39,7 +39,7 @@ def test_a_job_that_was_acknowledged_before_it_was_committed_is_missed(story: St
 
 def test_a_job_that_is_nowhere_is_missed(story: Story) -> None:
     story.job("crashed", worker=STEADY)
-    story.fault(Kind.CHILD, at_s=story.attempts[-1].ended_s - 0.05, worker=STEADY)
+    story.fault(Kind.CHILD, at_s=story.attempts[-1].ended_s - 0.05, worker=STEADY, pid=story.starts[-1].pid)
     assert story.broken() == {"lost"}
 
 
@@ -65,7 +65,8 @@ def test_a_job_that_nobody_has_or_that_was_refused_is_unexpected(story: Story, a
     id = story.job("succeeded")
     story.history.asks.pop()
     if answer is not None:
-        story.history.asks.append(Ask(id, answer))
+        story.history.asks.append(Ask(id, answer, 100.0))
+        story.history.outages.append((99.0, 101.0))
     assert story.broken() == {"unexpected"}
 
 
@@ -166,9 +167,64 @@ def test_an_attempt_that_is_missing_is_seen(story: Story) -> None:
 
 
 def test_a_spare_child_may_have_begun_a_job_when_it_is_killed(story: Story) -> None:
-    story.job("crashed", "succeeded", worker=VICTIM)
-    [crash] = [one for one in story.attempts[-2:] if one.outcome == "crashed"]
-    story.fault(Kind.SPARE, at_s=crash.ended_s - 0.02)
+    crash = crash_one(story)
+    story.fault(Kind.SPARE, at_s=crash.ended_s - 0.02, pid=1000 + crash.token)
+    assert story.broken() == set()
+
+
+def test_a_crash_is_not_explained_by_the_kill_of_another_process(story: Story) -> None:
+    crash = crash_one(story)
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 0.02, pid=7)
+    assert story.broken() == {"crashed by itself"}
+
+
+def test_one_kill_explains_only_one_crash(story: Story) -> None:
+    """Of the jobs that a child was given ahead, only the one that it ran has crashed."""
+    crashes = [crash_one(story), crash_one(story)]
+    story.starts = [start for start in story.starts if start.token not in {one.token for one in crashes}]
+    story.fault(Kind.CHILD, at_s=crashes[0].ended_s - 0.02, pid=7)
+    assert story.broken() == {"crashed by itself"}
+    story.fault(Kind.SPARE, at_s=crashes[1].ended_s - 0.02, pid=8)
+    assert story.broken() == set()
+
+
+def crash_one(story: Story) -> Attempt:
+    """The crash of a job that then succeeds."""
+    id = story.job("crashed", "succeeded", worker=VICTIM)
+    [crash] = [one for one in story.attempts if one.job == id and one.outcome == "crashed"]
+    return crash
+
+
+@pytest.mark.parametrize("kind", [Kind.DEPLOY, Kind.STOP])
+def test_a_loss_of_a_worker_that_was_told_to_stop_must_not_count(story: Story, kind: Kind) -> None:
+    [loss] = [one for one in story.attempts if one.outcome == "lost"]
+    story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
+    story.fault(kind, at_s=loss.ended_s - 0.8)
+    expected = {"blamed"} if kind is Kind.DEPLOY else {"blamed", "given up wrongly"}
+    assert story.broken() == expected
+
+
+def test_a_loss_of_a_deploy_that_does_not_count_is_right(story: Story) -> None:
+    [loss] = [one for one in story.attempts if one.outcome == "lost"]
+    story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
+    story.fault(Kind.DEPLOY, at_s=loss.ended_s - 0.8)
+    for one in [one for one in story.attempts if one.job == loss.job]:
+        story.change(one, losses=0)
+    assert story.broken() == set()
+
+
+def test_a_client_is_refused_only_while_the_database_takes_no_writes(story: Story) -> None:
+    story.history.asks.append(Ask(uuid4(), Answer.REFUSED, 100.0))
+    assert story.broken() == {"refused"}
+    story.history.outages.append((98.0, 101.0))
+    assert story.broken() == set()
+
+
+def test_freezes_that_bring_nothing_to_the_fence_prove_nothing(story: Story) -> None:
+    for n in range(checker.ENOUGH):
+        story.fault(Kind.PAUSE, at_s=1000.0 + n)
+    assert story.broken() == {"fence untried"}
+    story.fenced.append(1)
     assert story.broken() == set()
 
 

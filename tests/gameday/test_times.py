@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from outlive.gameday.asked import Asked, Bounds
-from outlive.gameday.history import Kind
+from outlive.gameday.history import Fault, Kind
 from outlive.gameday.times import Times, measure
 from outlive.gameday.verdict import judge
 from tests.gameday.making import STEADY, VICTIM, Story
@@ -55,12 +55,33 @@ def test_a_childs_death_is_known_by_its_process() -> None:
     assert samples(story)["child death to recorded"] == [0.03]
 
 
-def test_a_supervisor_that_is_frozen_is_no_judge_of_its_children() -> None:
+@pytest.mark.parametrize("kind", [Kind.FREEZE, Kind.OVERDUE, Kind.PAUSE])
+def test_a_child_of_a_supervisor_that_is_frozen_is_judged_apart(kind: Kind) -> None:
     story = Story()
     crash = story.attempt(uuid4(), "crashed")
-    story.fault(Kind.FREEZE, at_s=crash.ended_s - 1.0, worker=STEADY)
+    story.fault(kind, at_s=crash.ended_s - 1.0, worker=STEADY)
     story.fault(Kind.CHILD, at_s=crash.ended_s - 0.9, worker=STEADY, pid=1001)
     assert samples(story)["child death to recorded"] == []
+    assert samples(story)["child death, no database or no supervisor"] == [0.9]
+
+
+def test_a_death_behind_a_strangers_lock_is_judged_apart() -> None:
+    story = Story()
+    crash, loss = story.attempt(uuid4(), "crashed"), story.attempt(uuid4(), "lost", worker=VICTIM)
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 3.0, worker=STEADY, pid=1001)
+    story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
+    locks = Fault(kind=Kind.LOCK, at_s=crash.ended_s - 5.0, jobs=frozenset({crash.job, loss.job}), lasted_s=15.0)
+    story.history.faults.append(locks)
+    assert samples(story)["child death to recorded"] == samples(story)["worker death to claimable again"] == []
+    story.history.faults[-1] = replace(locks, jobs=frozenset({uuid4()}))
+    assert samples(story)["child death to recorded"] == [3.0]
+
+
+def test_no_death_may_take_longer_than_the_bound_for_all() -> None:
+    times = Times("", [0.1] * 200 + [31.0], 2.0, 30.0)
+    assert times.percentile(0.99) == 0.1
+    assert times.held is False
+    assert times.words == "p99 ≤ 2 s, max ≤ 30 s"
 
 
 def test_percentiles_are_values_that_were_seen() -> None:

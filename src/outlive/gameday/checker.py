@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from outlive.gameday.asked import Bounds
-from outlive.gameday.history import WORKER_KILLS, Answer, Attempt, Fault, Found, History, Kind
+from outlive.gameday.history import (
+    LATE,
+    WORKER_KILLS,
+    ZYGOTE_KILLS,
+    Answer,
+    Attempt,
+    Fault,
+    Found,
+    History,
+    Kind,
+)
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 BY_OTHERS = frozenset({"timed_out", "out_of_memory", "cancelled"})
@@ -22,6 +32,9 @@ CRASH_S = 60.0
 """How much later a kill may be recorded: its supervisor may be frozen, or the database away."""
 
 RECONNECT_S = 10.0
+ENOUGH = 5
+"""So many workers that slept past their leases must have brought something to the fence."""
+
 SLACK_S = 0.01
 """How exactly the database's clock is known."""
 
@@ -41,13 +54,16 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
     return [
         *_lost(history, found, lives),
         *_unexpected(history, found),
+        *_refused(history),
         *_finished_twice(found, lives),
         *_effects(found, lives),
         *_begun_twice(found),
         *_counted(lives),
+        *_blamed(history, found, lives),
         *_given_up(history, found),
         *_crashed(history, found),
         *_outcomes(found),
+        *_untried(history, found),
         *_processes(history, bounds),
     ]
 
@@ -101,6 +117,13 @@ def _unexpected(history: History, found: Found) -> Iterator[Breach]:
     for id, task in found.jobs.items():
         if id not in asked and id not in spawned and not (breeders and task == "note" and id.version == 5):
             yield Breach("unexpected", str(id), "nobody asked for it, or was told that it was refused")
+
+
+def _refused(history: History) -> Iterator[Breach]:
+    """A client is refused only while the database takes no writes."""
+    for ask in history.asks:
+        if ask.answer is Answer.REFUSED and not history.away(ask.at_s, ask.at_s, margin_s=RECONNECT_S):
+            yield Breach("refused", str(ask.id), "its client was refused though the database could be written to")
 
 
 def _finished_twice(found: Found, lives: Lives) -> Iterator[Breach]:
@@ -167,6 +190,27 @@ def _counted(lives: Lives) -> Iterator[Breach]:
             yield Breach("miscounted", str(id), f"tokens that do not grow: {tokens}")
 
 
+def _blamed(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
+    """A loss counts only if its worker, or the zygote, vanished without having been told to stop. (What else may not
+    lead to a loss at all, as freezes, reloads, locks and the database's troubles, `_given_up` finds.)"""
+    names = {worker.id: worker.name for worker in found.workers}
+    for id, attempts in lives.items():
+        before = 0
+        for one in attempts:
+            name = names.get(one.worker, "?") if one.worker else "?"
+            if one.outcome == "lost" and one.losses > before and history.told(name, one.ended_s):
+                words = f"the loss of attempt {one.number} counts, and its worker {name} had been told to stop"
+                yield Breach("blamed", str(id), words)
+            before = one.losses
+
+
+def _untried(history: History, found: Found) -> Iterator[Breach]:
+    """A game that never brought a late write to the fence proves nothing about it."""
+    pauses = sum(fault.kind is Kind.PAUSE for fault in history.faults)
+    if pauses >= ENOUGH and not found.fenced and not history.reports_fenced:
+        yield Breach("fence untried", "the game", f"{pauses} workers slept past their leases, and none wrote too late")
+
+
 def _given_up(history: History, found: Found) -> Iterator[Breach]:
     """W4: nobody is given up who lives. Behind every loss there is a fault that explains it."""
     names = {worker.id: worker.name for worker in found.workers}
@@ -182,7 +226,7 @@ def _given_up(history: History, found: Found) -> Iterator[Breach]:
                 yield Breach("given up wrongly", str(attempt.job), words)
     for worker in found.workers:
         if worker.state == "dead" and not any(
-            fault.kind in WORKER_KILLS or fault.kind is Kind.OVERDUE for fault in faults[worker.name]
+            fault.kind in WORKER_KILLS or fault.kind in LATE for fault in faults[worker.name]
         ):
             yield Breach("given up wrongly", worker.name, "it was declared dead and was not")
 
@@ -190,25 +234,33 @@ def _given_up(history: History, found: Found) -> Iterator[Breach]:
 def _explains(fault: Fault, attempt: Attempt) -> bool:
     if fault.at_s > attempt.ended_s + SLACK_S:
         return False
-    if fault.kind is Kind.ZYGOTE:
+    if fault.kind in ZYGOTE_KILLS:
         return attempt.ended_s - fault.at_s < ZYGOTE_S
-    return fault.kind in WORKER_KILLS or fault.kind is Kind.OVERDUE
+    return fault.kind in WORKER_KILLS or fault.kind in LATE
 
 
 def _crashed(history: History, found: Found) -> Iterator[Breach]:
-    """Behind every crash there is a kill."""
+    """Behind every crash there is a kill of just that process, and no kill is behind two crashes."""
     names = {worker.id: worker.name for worker in found.workers}
-    faults = _by_worker(history.faults)
-    for attempt in found.attempts:
-        if attempt.outcome == "crashed":
-            name = names.get(attempt.worker, "?") if attempt.worker else "?"
-            killed = any(
-                fault.kind in (Kind.CHILD, Kind.SPARE) and -SLACK_S <= attempt.ended_s - fault.at_s < CRASH_S
-                for fault in faults[name]
-            )
-            if attempt.signal != "SIGKILL" or not killed:
-                words = f"attempt {attempt.number} on {name} crashed ({attempt.signal}), and nobody killed it"
-                yield Breach("crashed by itself", str(attempt.job), words)
+    kills = _by_worker(fault for fault in history.faults if fault.kind in (Kind.CHILD, Kind.SPARE))
+    pids = {start.token: start.pid for start in found.starts}
+    # Those that were killed before they could write down who runs them come last: any kill that is left explains one.
+    crashes = sorted(
+        (one for one in found.attempts if one.outcome == "crashed"), key=lambda one: (one.token not in pids, one.token)
+    )
+    for attempt in crashes:
+        name = names.get(attempt.worker, "?") if attempt.worker else "?"
+        pid = pids.get(attempt.token)
+        behind = [
+            fault
+            for fault in kills[name]
+            if -SLACK_S <= attempt.ended_s - fault.at_s < CRASH_S and (pid is None or fault.pid == pid)
+        ]
+        if behind and attempt.signal == "SIGKILL":
+            kills[name].remove(behind[0])
+        else:
+            words = f"attempt {attempt.number} on {name} crashed ({attempt.signal}), and nobody killed it"
+            yield Breach("crashed by itself", str(attempt.job), words)
 
 
 def _by_worker(faults: Iterable[Fault]) -> dict[str, list[Fault]]:

@@ -16,27 +16,38 @@ from dataclasses import dataclass, field, replace
 import psycopg
 
 from outlive import db, kernel
-from outlive.gameday import tables
+from outlive.gameday import jobs, spells, tables
 from outlive.gameday.history import Fault, Kind
 from outlive.gameday.server import Server
+from outlive.gameday.spells import Spell
 from outlive.gameday.workers import SHORT_LEASE_S, Member, Workers, is_zombie
 
 DECK = {
-    Kind.CHILD: 61,
+    Kind.CHILD: 48,
     Kind.SPARE: 8,
-    Kind.ZYGOTE: 7,
-    Kind.SUPERVISOR: 6,
+    Kind.ZYGOTE: 6,
+    Kind.SUPERVISOR: 5,
     Kind.TREE: 5,
     Kind.HEAD: 2,
     Kind.EVERYBODY: 1,
-    Kind.FREEZE: 5,
-    Kind.OVERDUE: 2,
-    Kind.BACKEND: 2,
+    Kind.REVIVAL: 2,
+    Kind.DEPLOY: 4,
+    Kind.STOP: 3,
+    Kind.RELOAD: 2,
+    Kind.FREEZE: 3,
+    Kind.OVERDUE: 1,
+    Kind.PAUSE: 3,
+    Kind.LOCK: 4,
+    Kind.READ_ONLY: 1,
+    Kind.BACKEND: 1,
     Kind.RESTART: 1,
 }
 NEXT = 10
 FREEZE_S = (0.3, 2.0)
 WITNESS_S = 3.0
+PATIENCE_S = 1.0
+"""How long a deploy waits between SIGTERM and SIGKILL: far less than the grace."""
+
 ORPHANS_S = 10.0
 
 
@@ -59,7 +70,10 @@ class Faults:
     clock: Callable[[], float]
     done: list[Fault] = field(default_factory=list)
     _deck: list[Kind] = field(default_factory=list)
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    """When the database could not be written to."""
     _orphans: list[_Orphans] = field(default_factory=list)
+    _spells: list[Spell] = field(default_factory=list)
     _restarter: threading.Thread | None = None
 
     def inject(self, connection: db.Connection | None, *, since_s: float) -> list[Fault]:
@@ -91,12 +105,24 @@ class Faults:
                     return self._kill_zygote()
                 case Kind.SUPERVISOR | Kind.HEAD | Kind.TREE:
                     return self._kill_worker(kind)
+                case Kind.DEPLOY:
+                    return self._deploy()
+                case Kind.STOP:
+                    return self._tell_to_stop()
+                case Kind.REVIVAL:
+                    return self._revive_badly()
+                case Kind.RELOAD:
+                    return self._reload()
+                case Kind.LOCK:
+                    return self._lock()
+                case Kind.READ_ONLY:
+                    return self._forbid_writing(connection, since_s) if connection else []
                 case Kind.EVERYBODY:
                     return self._kill_everybody()
                 case Kind.FREEZE:
                     return self._freeze()
-                case Kind.OVERDUE:
-                    return self._freeze_past_lease(connection) if connection else []
+                case Kind.OVERDUE | Kind.PAUSE:
+                    return self._freeze_past_lease(kind, connection) if connection else []
                 case Kind.BACKEND:
                     return self._kill_session(connection, since_s) if connection else []
                 case Kind.RESTART:
@@ -106,14 +132,16 @@ class Faults:
 
     def _kill_child(self, connection: db.Connection) -> list[Fault]:
         """One that is known to run a job, or for a spare one none of those."""
-        return self._strike(Kind.CHILD, self._at_work(connection))
+        return self._strike(Kind.CHILD, {(pid, name) for pid, name, _ in self._at_work(connection)})
 
     def _kill_spare(self, connection: db.Connection) -> list[Fault]:
         children = {(pid, member.name) for member in self._steady() for pid in member.children()}
-        return self._strike(Kind.SPARE, children - self._at_work(connection))
+        return self._strike(Kind.SPARE, children - {(pid, name) for pid, name, _ in self._at_work(connection)})
 
-    def _at_work(self, connection: db.Connection) -> set[tuple[int, str]]:
-        return {(pid, name) for pid, name in connection.execute(tables.BUSY, {"names": f"{self.workers.names}%"})}
+    def _at_work(self, connection: db.Connection) -> set[tuple[int, str, str]]:
+        """Children that run a job, their workers and the job's task."""
+        rows = connection.execute(tables.BUSY, {"names": f"{self.workers.names}%"})
+        return {(pid, name, task.removeprefix(tables.MODULE)) for pid, name, task in rows}
 
     def _strike(self, kind: Kind, chosen: set[tuple[int, str]]) -> list[Fault]:
         if not chosen:
@@ -130,6 +158,57 @@ class Faults:
         at_s = self.clock()
         return [Fault(kind=Kind.ZYGOTE, at_s=at_s, worker=member.name)] if self.workers.strike(zygote) else []
 
+    def _revive_badly(self) -> list[Fault]:
+        """A zygote is killed while its app can't be imported, or only slowly."""
+        if not (made := self._kill_zygote()):
+            return []
+        self._import_badly(made[0].worker)
+        return [replace(made[0], kind=Kind.REVIVAL)]
+
+    def _reload(self) -> list[Fault]:
+        """SIGHUP; the import that follows goes well, slowly, or not at all."""
+        if not (victims := self._steady()):
+            return []
+        member = self.rng.choice(victims)
+        if self.rng.random() < 2 / 3:
+            self._import_badly(member.name)
+        at_s = self.clock()
+        kernel.kill(member.process.pid, signal.SIGHUP)
+        return [Fault(kind=Kind.RELOAD, at_s=at_s, worker=member.name)]
+
+    def _import_badly(self, name: str) -> None:
+        end = spells.bad_import(self.workers.trouble(name), self.rng)
+        self._spells.append(Spell(time.monotonic() + spells.length_s(self.rng), end))
+
+    def _lock(self) -> list[Fault]:
+        at_s, length_s = self.clock(), spells.length_s(self.rng)
+        if not (begun := spells.lock(self.server, self.rng)):
+            return []
+        end, locked = begun
+        self._spells.append(Spell(time.monotonic() + length_s, end))
+        return [Fault(kind=Kind.LOCK, at_s=at_s, jobs=locked, lasted_s=length_s)]
+
+    def _forbid_writing(self, connection: db.Connection, since_s: float) -> list[Fault]:
+        """In a database of our own only: others' sessions would suffer."""
+        if self.server.own is None:
+            return []
+        at_s = self.clock()
+        begun = spells.read_only(self.server, connection, since_s=since_s)
+
+        def end() -> bool:
+            if over := begun():
+                self.outages.append((at_s, self.clock()))
+            return over
+
+        self._spells.append(Spell(time.monotonic() + spells.length_s(self.rng), end))
+        return [Fault(kind=Kind.READ_ONLY, at_s=at_s)]
+
+    def end_spells(self, *, all_of_them: bool = False) -> None:
+        """Put right what has been wrong for long enough; what can't be put right yet is tried again."""
+        for spell in list(self._spells) if all_of_them else spells.due(self._spells):
+            if spell.end():
+                self._spells.remove(spell)
+
     def _kill_worker(self, kind: Kind) -> list[Fault]:
         steady, victims = self._steady(), self._not_spared()
         if not victims or len(steady) < 2:
@@ -138,6 +217,37 @@ class Faults:
         witness = max((one for one in steady if one is not member), key=lambda one: one.spared_until)
         witness.spared_until = time.monotonic() + WITNESS_S
         return [self._kill(member, kind, watched=True)]
+
+    def _deploy(self) -> list[Fault]:
+        """SIGTERM, and SIGKILL of the whole tree before the jobs that it runs can end."""
+        victims = self._not_spared()
+        if not victims or len(self._steady()) < 2:
+            return []
+        member = self.rng.choice(victims)
+        member.killed = True
+        made = Fault(kind=Kind.DEPLOY, at_s=self.clock(), worker=member.name)
+        member.process.terminate()
+        place = len(self.done)
+
+        def end() -> bool:
+            if member.process.poll() is None:
+                self.done[place] = self._kill(member, Kind.DEPLOY, watched=True)
+            return True
+
+        self._spells.append(Spell(time.monotonic() + PATIENCE_S, end))
+        return [made]
+
+    def _tell_to_stop(self) -> list[Fault]:
+        """SIGTERM to every process of a worker, as an init system sends it: the children hear of it first."""
+        victims = self._not_spared()
+        if not victims or len(self._steady()) < 2:
+            return []
+        member = self.rng.choice(victims)
+        member.killed = True
+        at_s = self.clock()
+        for pid in [*reversed(kernel.descendants_of(member.process.pid)), member.process.pid]:
+            kernel.kill(pid, signal.SIGTERM)
+        return [Fault(kind=Kind.STOP, at_s=at_s, worker=member.name)]
 
     def _kill_everybody(self) -> list[Fault]:
         if len(self._steady()) < self.workers.count:
@@ -155,7 +265,7 @@ class Faults:
         member.process.kill()
         if kind is not Kind.SUPERVISOR and zygote is not None:
             kernel.kill(zygote)
-        if kind in (Kind.TREE, Kind.EVERYBODY):
+        if kind in (Kind.TREE, Kind.EVERYBODY, Kind.DEPLOY):
             for pid in below:
                 self.workers.strike(pid)
         elif kind is Kind.SUPERVISOR:
@@ -165,11 +275,13 @@ class Faults:
     def _freeze(self) -> list[Fault]:
         return self._stop(Kind.FREEZE, self._not_spared())
 
-    def _freeze_past_lease(self, connection: db.Connection) -> list[Fault]:
-        """One that has jobs to lose."""
-        working = {name for _, name in self._at_work(connection)}
+    def _freeze_past_lease(self, kind: Kind, connection: db.Connection) -> list[Fault]:
+        """One that has jobs to lose, and for a whole tree some that complete themselves: the fence is for them."""
+        working = {
+            name for _, name, task in self._at_work(connection) if kind is not Kind.PAUSE or task in jobs.COMPLETING
+        }
         victims = [one for one in self._not_spared() if self.workers.is_short(one.seat) and one.name in working]
-        made = self._stop(Kind.OVERDUE, victims)
+        made = self._stop(kind, victims)
         for member in victims if made else ():
             member.overdue_at = time.monotonic() + SHORT_LEASE_S + 0.2
             member.frozen_until = member.overdue_at + self.rng.uniform(*FREEZE_S)
@@ -181,6 +293,10 @@ class Faults:
         member = self.rng.choice(victims)
         at_s = self.clock()
         kernel.kill(member.process.pid, signal.SIGSTOP)
+        if kind is Kind.PAUSE:
+            member.frozen = kernel.descendants_of(member.process.pid)
+            for pid in member.frozen:
+                kernel.kill(pid, signal.SIGSTOP)
         member.frozen_until = time.monotonic() + self.rng.uniform(*FREEZE_S)
         return [Fault(kind=kind, at_s=at_s, worker=member.name)]
 
@@ -210,6 +326,7 @@ class Faults:
         """Leave nothing under way."""
         if self._restarter is not None:
             self._restarter.join()
+        self.end_spells(all_of_them=True)
 
     def _steady(self) -> list[Member]:
         now = time.monotonic()

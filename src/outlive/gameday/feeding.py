@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from outlive.client.task import BoundJob, Task
 from outlive.errors import DatabaseUnreachable, OutliveError
@@ -16,8 +18,11 @@ CLIENTS = 2
 PAUSE_S = 0.02
 MAX_BATCH = 8
 LONG_PART = 0.02
+KEYED_PART = 0.05
+KEYS = 3
 TASKS: dict[Task[[float], Any, Any], int] = {
-    jobs.note: 20,
+    jobs.note: 12,
+    jobs.call: 8,
     jobs.pay: 30,
     jobs.stumble: 10,
     jobs.breed: 5,
@@ -33,6 +38,7 @@ class Feeding:
 
     seed: int
     target: int
+    clock: Callable[[], float]
     asks: list[Ask] = field(default_factory=list)
     seen: int = 0
     """How many were unfinished at the last look."""
@@ -64,19 +70,21 @@ class Feeding:
                 continue
             batch = [choose(rng) for _ in range(1 if rng.random() < 0.5 else rng.randint(2, MAX_BATCH))]
             self.since += len(batch)
-            answer = _ask(batch)
-            self.asks += [Ask(job.request.id, answer) for job in batch]
+            answer, ids = _ask(batch)
+            self.asks += [Ask(id, answer, self.clock()) for id in ids]
+            if answer is not Answer.OK:
+                self.stopped.wait(PAUSE_S)
 
 
-def _ask(batch: list[BoundJob[Any]]) -> Answer:
-    """All of a batch or none."""
+def _ask(batch: list[BoundJob[Any]]) -> tuple[Answer, list[UUID]]:
+    """All of a batch or none. A job whose key is taken is acknowledged as the one that has the key."""
+    asked = [job.request.id for job in batch]
     try:
-        jobs.app.enqueue_many(batch)
-        return Answer.OK
+        return Answer.OK, [job.id for job in jobs.app.enqueue_many(batch)]
     except DatabaseUnreachable:
-        return Answer.UNKNOWN
+        return Answer.UNKNOWN, asked
     except OutliveError:
-        return Answer.REFUSED
+        return Answer.REFUSED, asked
 
 
 def choose(rng: random.Random) -> BoundJob[Any]:
@@ -84,6 +92,8 @@ def choose(rng: random.Random) -> BoundJob[Any]:
     if rng.random() < LONG_PART:
         return jobs.pay.job(round(rng.uniform(4.0, 8.0), 3))
     work_s = round(rng.uniform(0.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.1), 3)
+    if rng.random() < KEYED_PART:
+        return jobs.note.using(dedupe_key=f"key {rng.randrange(KEYS)}").job(work_s)
     task = rng.choices(list(TASKS), list(TASKS.values()))[0]
     if task.policy.recycle_after > 1:
         work_s = min(work_s, 0.3)  # Others are given to the same process ahead, and wait for it.

@@ -61,7 +61,7 @@ class Game:
         self.asked, self.server, self.audience = asked, server, audience
         self.names = f"gameday-{uuid4().hex[:8]}-"
         self.workers = Workers(self.names, server.url, asked.workers, asked.slots, directory)
-        self.feeding = Feeding(asked.seed, AHEAD * asked.workers * asked.slots)
+        self.feeding = Feeding(asked.seed, AHEAD * asked.workers * asked.slots, self.now_s)
         self.faults = Faults(random.Random(asked.seed), self.workers, server, self.now_s)
         self.history = History()
         self._connection: db.Connection | None = None
@@ -96,6 +96,7 @@ class Game:
                     self._connection.close()
         self.history.asks = self.feeding.asks
         self.history.faults = self.faults.done
+        self.history.outages += self.faults.outages
         self.history.reports_fenced = sum(len(FENCED.findall(one.log.read_bytes())) for one in self.workers.gone)
         return self.history
 
@@ -154,6 +155,7 @@ class Game:
     def _drain(self) -> None:
         """V13: wait until nothing is left to do. A second request to stop ends that too."""
         self.workers.thaw(one for one in self.workers.members if one.frozen_until is not None)
+        self.faults.finish()
         self.feeding.stop()
         asked = self._stop_asked
         last = time.monotonic()
@@ -175,6 +177,7 @@ class Game:
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
+        self.faults.end_spells()
         self._thaw()
         for member, code in self.workers.keep():
             self.history.exits.append(Exit(member.name, code, self.now_s()))
@@ -192,6 +195,7 @@ class Game:
                 db.run(self._connection, store.expire())
                 for member in overdue:
                     member.overdue_at = None
+                    self.workers.wake_below(member)
         self.workers.thaw(self.workers.frozen_enough())
 
     def _look(self) -> None:

@@ -26,6 +26,8 @@ class Answer(StrEnum):
 class Ask:
     id: UUID
     answer: Answer
+    at_s: float = 0.0
+    """When the client heard the answer."""
 
 
 class Kind(StrEnum):
@@ -38,16 +40,36 @@ class Kind(StrEnum):
     HEAD = "supervisor and zygote killed"
     TREE = "whole tree killed"
     EVERYBODY = "all workers killed"
+    REVIVAL = "zygote killed, bad import"
+    DEPLOY = "deploy, killed before its grace"
+    STOP = "whole tree told to stop"
+    RELOAD = "reloaded"
     FREEZE = "supervisor frozen"
     OVERDUE = "supervisor frozen past its lease"
+    PAUSE = "whole tree frozen past its lease"
+    LOCK = "rows locked by a stranger"
+    READ_ONLY = "database read-only"
     BACKEND = "session killed"
     RESTART = "Postgres restarted"
 
 
-WORKER_KILLS = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY})
+UNLOCK_S = 2.0
+"""How long after a lock is gone what waited for it may still be tried again."""
+
+VANISHED = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY})
+"""After these the worker is dead, and had no warning."""
+
+WORKER_KILLS = VANISHED | {Kind.DEPLOY}
 """After these the worker is dead."""
 
-KILLS = WORKER_KILLS | {Kind.CHILD, Kind.SPARE, Kind.ZYGOTE}
+TOLD = frozenset({Kind.DEPLOY, Kind.STOP})
+"""The worker was told to stop: nothing that happens to its jobs after that counts."""
+
+ZYGOTE_KILLS = frozenset({Kind.ZYGOTE, Kind.REVIVAL})
+LATE = frozenset({Kind.OVERDUE, Kind.PAUSE})
+"""The worker sleeps until its leases are over, and wakes when others have its jobs."""
+
+KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SPARE}
 """SIGKILLs of processes of a worker: these are counted."""
 
 
@@ -59,6 +81,10 @@ class Fault:
     """The name of the worker that was hit."""
     pid: int = 0
     """The child that was hit."""
+    jobs: frozenset[UUID] = frozenset()
+    """The jobs whose rows a stranger has locked."""
+    lasted_s: float = 0.0
+    """For how long."""
     watched: bool = True
     """Another worker was there, and stayed for long enough to notice."""
     orphans_gone_s: float | None = None
@@ -100,6 +126,17 @@ class History:
     @property
     def kills(self) -> int:
         return sum(fault.kind in KILLS for fault in self.faults)
+
+    def told(self, worker: str, by_s: float) -> bool:
+        """Whether the worker had been told to stop by then."""
+        return any(one.kind in TOLD and one.worker == worker and one.at_s <= by_s for one in self.faults)
+
+    def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
+        """Whether a stranger had a row of one of these jobs locked at some time in between, or until shortly before."""
+        return any(
+            not one.jobs.isdisjoint(jobs) and one.at_s <= until_s and since_s <= one.at_s + one.lasted_s + UNLOCK_S
+            for one in self.faults
+        )
 
     def away(self, since_s: float, until_s: float, *, margin_s: float = 0.0) -> bool:
         """Whether the database was away at some time in between, or until shortly before."""

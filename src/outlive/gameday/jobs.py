@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from uuid import UUID, uuid5
 
 import psycopg
@@ -30,12 +31,32 @@ WARM: TaskOptions = {**SURVIVOR, "recycle_after": 50}
 STALE = "OL002"
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
-app = outlive.App()
-_kept: Connection | None = None
+TROUBLE = "GAMEDAY_TROUBLE"
+"""The environment's name for a file in which the game says what is wrong with this module at the moment."""
+
+BROKEN = "broken"
+SLOW_S = 3.0
 
 
 class Stumbled(Exception):
     """What goes wrong the first time."""
+
+
+def _import_badly() -> None:
+    """A deploy may leave an app that takes long to import, or none that can be imported, for a while."""
+    path = Path(os.environ.get(TROUBLE, "/nowhere"))
+    if path.exists():
+        if path.read_text() == BROKEN:
+            raise Stumbled("the deploy is not finished")
+        time.sleep(SLOW_S)
+
+
+_import_badly()
+
+app = outlive.App()
+shop = app.source("gameday", rate_limit_per_minute=600_000, burst=1000, breaker_failures=30_000)
+CALLING: TaskOptions = {**SURVIVOR, "source": shop}
+_kept: Connection | None = None
 
 
 @app.task(**SURVIVOR)
@@ -78,25 +99,30 @@ def breed(work_s: float) -> None:
         _complete(connection, None, spawned=offspring)
 
 
+@app.task(**CALLING)
+def call(work_s: float) -> None:
+    """A job of a source: claimed on another way, and stopped by a lock on the source's row."""
+    with _connected() as connection:
+        _begin(connection)
+        time.sleep(work_s)
+        _effect(connection)
+
+
 @app.task(**WARM)
 def stamp(work_s: float) -> None:
     """A warm job: its process and its connection serve the next one too."""
-    global _kept
-    if _kept is None or _kept.closed or _kept.broken:
-        _kept = _connect()
-    _begin(_kept)
-    time.sleep(work_s)
-    _effect(_kept)
+    with _kept_open() as connection:
+        _begin(connection)
+        time.sleep(work_s)
+        _effect(connection)
 
 
 @app.task(**WARM)
 def post(work_s: float) -> None:
     """A warm job that is done exactly once."""
-    global _kept
-    if _kept is None or _kept.closed or _kept.broken:
-        _kept = _connect()
-    _begin(_kept)
-    _complete(_kept, None, pause_s=work_s)
+    with _kept_open() as connection:
+        _begin(connection)
+        _complete(connection, None, pause_s=work_s)
 
 
 COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
@@ -112,6 +138,19 @@ def _connect() -> Connection:
 def _connected() -> Iterator[Connection]:
     with _connect() as connection:
         yield connection
+
+
+@contextmanager
+def _kept_open() -> Iterator[Connection]:
+    """The process's own, unless a job failed on it: it may be read-only for ever."""
+    global _kept
+    if _kept is None or _kept.closed or _kept.broken:
+        _kept = _connect()
+    try:
+        yield _kept
+    except psycopg.Error:
+        _kept.close()
+        raise
 
 
 def _begin(connection: Connection) -> None:

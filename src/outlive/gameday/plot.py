@@ -26,8 +26,15 @@ COLOURS = {
     Kind.HEAD: "#dc2626",
     Kind.TREE: "#dc2626",
     Kind.EVERYBODY: "#dc2626",
+    Kind.REVIVAL: "#2563eb",
+    Kind.DEPLOY: "#b45309",
+    Kind.STOP: "#b45309",
+    Kind.RELOAD: "#b45309",
     Kind.FREEZE: "#0891b2",
     Kind.OVERDUE: "#0891b2",
+    Kind.PAUSE: "#0891b2",
+    Kind.LOCK: "#65a30d",
+    Kind.READ_ONLY: "#9333ea",
     Kind.BACKEND: "#9333ea",
     Kind.RESTART: "#9333ea",
 }
@@ -37,7 +44,7 @@ SHADES = ("#dc2626", "#7b8794", "#2563eb")
 def draw(told: Mapping[str, Any], path: Path) -> None:
     with pyplot.rc_context(_LOOK):
         picture, (rate, faults, times) = pyplot.subplots(
-            3, 1, figsize=(13, 10), sharex=True, height_ratios=(3, 2, 3), layout="constrained"
+            3, 1, figsize=(13, 11), sharex=True, height_ratios=(3, 3, 3), layout="constrained"
         )
         _throughput(rate, told)
         _faults(faults, told)

@@ -88,10 +88,9 @@ def show(verdict: Verdict) -> None:
     out.print(made)
     made = _table("how long it took", "times", "p50", "p99", "max", "must", "")
     for one in verdict.times:
-        bound = "" if one.bound_s is None else f"p99 ≤ {screen.duration(one.bound_s)}"
         mark = {True: Text("held", "green"), False: Text("missed", "bold red"), None: Text("")}[one.held]
         figures = [_duration(one.percentile(part)) for part in (0.5, 0.99, 1.0)]
-        made.add_row(one.name, f"{len(one.samples_s):,}", *figures, bound, mark)
+        made.add_row(one.name, f"{len(one.samples_s):,}", *figures, one.words, mark)
     out.print(made)
     for rule, count in Counter(breach.rule for breach in verdict.breaches).items():
         out.print(Text(f"{rule}: {count:,}", style="bold red"))
@@ -168,9 +167,8 @@ def _markdown(verdict: Verdict, told: Mapping[str, Any], picture: Path | None) -
     lines += ["", "| how long it took | times | p50 | p99 | max | must | |", "|---|---:|---:|---:|---:|---|---|"]
     for one in verdict.times:
         figures = " | ".join(_duration(one.percentile(part)) for part in (0.5, 0.99, 1.0))
-        bound = "" if one.bound_s is None else f"p99 ≤ {screen.duration(one.bound_s)}"
         mark = {True: "held", False: "**missed**", None: ""}[one.held]
-        lines.append(f"| {one.name} | {len(one.samples_s):,} | {figures} | {bound} | {mark} |")
+        lines.append(f"| {one.name} | {len(one.samples_s):,} | {figures} | {one.words} | {mark} |")
     if verdict.breaches:
         lines += ["", "| broken | by | how |", "|---|---|---|"]
         lines += [f"| {one.rule} | {one.subject} | {one.words} |" for one in verdict.breaches[:100]]

@@ -64,11 +64,18 @@ class Server:
         embedded.ensure(self.own)
 
     def connect(self) -> db.Connection | None:
-        """None while it is away."""
+        """None while it is away. Ours writes even where others may only read."""
         try:
-            return db.connect(self.url)
+            connection = db.connect(self.url)
+            connection.execute("set default_transaction_read_only = off")
+            return connection
         except psycopg.OperationalError:
             return None
+
+    def end_sessions(self, connection: db.Connection, *, since_s: float) -> None:
+        """Those of the game end, and come back with the settings that the database has by then."""
+        for (pid,) in connection.execute(_SESSIONS, [since_s]).fetchall():
+            connection.execute("select pg_terminate_backend(%s)", [pid])
 
 
 @contextmanager

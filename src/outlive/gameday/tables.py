@@ -27,7 +27,9 @@ with gone as (delete from outlive.jobs where task like %(ours)s returning id),
   waiting as (delete from outlive.waiting where id in (select id from gone)),
   running as (delete from outlive.running where id in (select id from gone)),
   held as (delete from outlive.held where id in (select id from gone)),
-  progress as (delete from outlive.progress where job_id in (select id from gone))
+  progress as (delete from outlive.progress where job_id in (select id from gone)),
+  keys as (delete from outlive.dedupe_keys where id in (select id from gone)),
+  sources as (delete from outlive.sources where name = 'gameday')
 delete from outlive.attempts where job_id in (select id from gone)
 """
 
@@ -54,7 +56,7 @@ select (select count(*) from outlive.waiting where task like %(ours)s)
 """
 
 BUSY = """
-select distinct on (s.pid) s.pid, k.name
+select distinct on (s.pid) s.pid, k.name, r.task
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
 where k.name like %(names)s order by s.pid, s.token desc
 """

@@ -6,9 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from outlive.gameday.asked import Bounds
-from outlive.gameday.history import WORKER_KILLS, Attempt, Fault, Found, History, Kind
+from outlive.gameday.history import LATE, WORKER_KILLS, Attempt, Fault, Found, History, Kind
 
 RECONNECT_S = 5.0
 """How long after the database is back workers may still be on their way to it."""
@@ -23,6 +24,9 @@ class Times:
     name: str
     samples_s: Sequence[float]
     bound_s: float | None = None
+    """What p99 must keep."""
+    worst_s: float | None = None
+    """What every single one must keep."""
     points: Sequence[tuple[float, float]] = ()
     """When each of them was, for the picture."""
 
@@ -34,8 +38,15 @@ class Times:
     @property
     def held(self) -> bool | None:
         """None: nothing is asked of it, or nothing was seen."""
-        p99 = self.percentile(0.99)
-        return None if self.bound_s is None or p99 is None else p99 <= self.bound_s
+        asked = [(self.percentile(part), most_s) for part, most_s in ((0.99, self.bound_s), (1.0, self.worst_s))]
+        answers = [seen <= most_s for seen, most_s in asked if seen is not None and most_s is not None]
+        return all(answers) if answers else None
+
+    @property
+    def words(self) -> str:
+        """What is asked of it."""
+        asked = (("p99", self.bound_s), ("max", self.worst_s))
+        return ", ".join(f"{name} ≤ {most_s:g} s" for name, most_s in asked if most_s is not None)
 
     def as_json(self) -> dict[str, object]:
         def shown(value: float | None) -> float | None:
@@ -48,12 +59,13 @@ class Times:
             "p99_s": shown(self.percentile(0.99)),
             "max_s": shown(self.percentile(1.0)),
             "bound_s": self.bound_s,
+            "worst_s": self.worst_s,
             "held": self.held,
         }
 
 
 def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
-    """Deaths of workers and of children; those around an absence of the database or without a witness apart."""
+    """Deaths of workers and of children; apart those that nobody could notice or write down at once."""
     workers, apart = _sorted_out(history, _worker_deaths(history, found))
     children, children_apart = _sorted_out(history, _child_deaths(history, found))
     gone = [
@@ -61,32 +73,45 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
         for fault in history.faults
         if fault.kind is Kind.SUPERVISOR and fault.orphans_gone_s is not None
     ]
+    worst_s = bounds.any_death_s
     return [
-        _times("worker death to claimable again", workers, bounds.worker_death_s),
-        _times("child death to recorded", children, bounds.child_death_s),
-        _times("supervisor death to children gone", gone, bounds.orphans_s),
-        _times("worker death, no database or no witness", apart),
-        _times("child death, no database", children_apart),
+        _times("worker death to claimable again", workers, bounds.worker_death_s, worst_s),
+        _times("child death to recorded", children, bounds.child_death_s, worst_s),
+        _times("supervisor death to children gone", gone, bounds.orphans_s, worst_s),
+        _times("worker death, no database or no witness", apart, None, worst_s),
+        _times("child death, no database or no supervisor", children_apart, None, worst_s),
     ]
 
 
 Sample = tuple[float, float]
 
 
-def _times(name: str, samples: Sequence[Sample], bound_s: float | None = None) -> Times:
-    return Times(name, [took_s for _, took_s in samples], bound_s, samples)
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """What was done, how long it took until that was known, and whether it could be known at once."""
+
+    fault: Fault
+    took_s: float
+    jobs: frozenset[UUID]
+    seen: bool = True
 
 
-def _sorted_out(history: History, deaths: Iterator[tuple[Fault, float]]) -> tuple[list[Sample], list[Sample]]:
+def _times(name: str, samples: Sequence[Sample], bound_s: float | None, worst_s: float) -> Times:
+    return Times(name, [took_s for _, took_s in samples], bound_s, worst_s, samples)
+
+
+def _sorted_out(history: History, deaths: Iterator[_Death]) -> tuple[list[Sample], list[Sample]]:
     fair: list[Sample] = []
     apart: list[Sample] = []
-    for fault, took_s in deaths:
-        unfair = not fault.watched or history.away(fault.at_s, fault.at_s + took_s, margin_s=RECONNECT_S)
-        (apart if unfair else fair).append((fault.at_s, took_s))
+    for one in deaths:
+        since_s, until_s = one.fault.at_s, one.fault.at_s + one.took_s
+        hidden = not one.seen or history.away(since_s, until_s, margin_s=RECONNECT_S)
+        unfair = hidden or history.locked(one.jobs, since_s, until_s)
+        (apart if unfair else fair).append((since_s, one.took_s))
     return fair, apart
 
 
-def _worker_deaths(history: History, found: Found) -> Iterator[tuple[Fault, float]]:
+def _worker_deaths(history: History, found: Found) -> Iterator[_Death]:
     """A death took as long as the last of the attempts that it left; one that ran nothing is no sample."""
     names = {worker.id: worker.name for worker in found.workers}
     lost: dict[str, list[Attempt]] = defaultdict(list)
@@ -96,23 +121,25 @@ def _worker_deaths(history: History, found: Found) -> Iterator[tuple[Fault, floa
     for fault in history.faults:
         if fault.kind in WORKER_KILLS:
             # Before it was killed it may have lost others with its zygote; those it has recorded itself.
-            took = [one.ended_s - fault.at_s for one in lost[fault.worker] if one.ended_s > fault.at_s]
-            if took:
-                yield fault, max(took)
+            left = [one for one in lost[fault.worker] if one.ended_s > fault.at_s]
+            if left:
+                took_s = max(one.ended_s for one in left) - fault.at_s
+                yield _Death(fault, took_s, frozenset(one.job for one in left), seen=fault.watched)
 
 
-def _child_deaths(history: History, found: Found) -> Iterator[tuple[Fault, float]]:
+def _child_deaths(history: History, found: Found) -> Iterator[_Death]:
     """A child that was idle, or whose worker died as well, is no sample."""
     crashes = {one.token: one for one in found.attempts if one.outcome == "crashed"}
-    by_pid: dict[int, list[float]] = defaultdict(list)
+    by_pid: dict[int, list[Attempt]] = defaultdict(list)
     for start in found.starts:
         if crash := crashes.get(start.token):
-            by_pid[start.pid].append(crash.ended_s)
-    frozen = [fault for fault in history.faults if fault.kind in (Kind.FREEZE, Kind.OVERDUE)]
+            by_pid[start.pid].append(crash)
+    frozen = [fault for fault in history.faults if fault.kind is Kind.FREEZE or fault.kind in LATE]
     for fault in history.faults:
         if fault.kind is Kind.CHILD:
-            took = min((at_s - fault.at_s for at_s in by_pid[fault.pid] if at_s > fault.at_s), default=LATEST_S)
-            # A supervisor that is frozen sees nothing.
-            stopped = any(one.worker == fault.worker and one.at_s <= fault.at_s + took for one in frozen)
-            if took < LATEST_S and not stopped:
-                yield fault, took
+            later = [crash for crash in by_pid[fault.pid] if 0 < crash.ended_s - fault.at_s < LATEST_S]
+            if later:
+                first = min(later, key=lambda crash: crash.ended_s)
+                # A supervisor that is frozen sees nothing.
+                blind = any(one.worker == fault.worker and one.at_s <= first.ended_s for one in frozen)
+                yield _Death(fault, first.ended_s - fault.at_s, frozenset({first.job}), seen=not blind)

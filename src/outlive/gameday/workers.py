@@ -36,9 +36,12 @@ class Member:
     up_since: float | None = None
     """Since when (monotonic) the database knows it."""
     killed: bool = False
+    """Killed or told to stop: its end is no surprise."""
     frozen_until: float | None = None
     overdue_at: float | None = None
     """When its lease is over, and its jobs are taken away from it."""
+    frozen: list[int] = field(default_factory=list)
+    """What sleeps besides the supervisor; it wakes some time before it."""
     spared_until: float = 0.0
     """Until then it is a witness."""
 
@@ -96,12 +99,16 @@ class Workers:
     def _start(self, seat: int) -> Member:
         self.started += 1
         name = f"{self.names}{self.started}"
-        settings = {"OUTLIVE_NAME": name}
+        settings = {"OUTLIVE_NAME": name, jobs.TROUBLE: str(self.trouble(name))}
         if self.is_short(seat):
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
         log = self.directory / f"{name}.log"
         process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings)
         return Member(seat, name, process, log)
+
+    def trouble(self, name: str) -> Path:
+        """The file that makes a worker's next import slow, or fail."""
+        return self.directory / f"{name}.trouble"
 
     def is_short(self, seat: int) -> bool:
         return seat == self.count - 1
@@ -123,7 +130,14 @@ class Workers:
     def thaw(self, members: Iterable[Member]) -> None:
         for member in members:
             member.frozen_until = member.overdue_at = None
+            self.wake_below(member)
             kernel.kill(member.process.pid, signal.SIGCONT)
+
+    def wake_below(self, member: Member) -> None:
+        """Its children first: what they write then, nobody has had time to stop."""
+        for pid in reversed(member.frozen):
+            kernel.kill(pid, signal.SIGCONT)
+        member.frozen = []
 
     def stop(self) -> None:
         """Ask all to stop, and make those that do not."""
