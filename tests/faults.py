@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import mmap
 import multiprocessing
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import outlive
@@ -287,6 +289,46 @@ def flood_for_ever(path: str) -> None:
 def feed_a_grandchild() -> None:
     script = "import time\neaten = []\nwhile True:\n eaten.append(b'x' * 4_000_000)\n time.sleep(0.01)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@app.task(memory="64MB", max_crashes=1)
+def fill_shared_memory(how: str, megabytes: int) -> int:
+    """Take memory that is in no process' anonymous memory, in small steps, and hold it for a while."""
+    if how == "mmap":
+        step = mmap.mmap(-1, megabytes << 20).write
+    elif how == "mapped memfd":
+        file = os.memfd_create("eaten")
+        os.ftruncate(file, megabytes << 20)
+        step = mmap.mmap(file, megabytes << 20).write
+    else:
+        file = os.memfd_create("eaten") if how == "memfd" else os.open(how, os.O_CREAT | os.O_WRONLY)
+        step = partial(os.write, file)
+    for _ in range(megabytes):
+        step(b"x" * (1 << 20))
+        time.sleep(0.01)
+    time.sleep(0.5)
+    return megabytes
+
+
+@app.task(memory="64MB", max_crashes=1)
+def read_shared_memory(name: str) -> int:
+    """Have a large file open that others have made, also for writing, and read it."""
+    with open(name, "r+b") as file:
+        time.sleep(0.3)
+        return len(file.read(1 << 20))
+
+
+@app.task(memory="64MB", max_crashes=1, recycle_after=100)
+def eat_when_idle(megabytes: int) -> int:
+    """Warm: a thread goes on eating after the job has ended."""
+
+    def eat() -> None:
+        for _ in range(megabytes):
+            kept.append(b"x" * 1_000_000)
+            time.sleep(0.01)
+
+    threading.Thread(target=eat, daemon=True).start()
+    return os.getpid()
 
 
 kept: list[bytes] = []

@@ -48,6 +48,12 @@ def forget_peak() -> None:
         file.write("5")
 
 
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had resident since it was executed, or forked; 0 if it is gone."""
+    _, _, found = read(f"/proc/{pid}/status").partition(b"\nVmHWM:")
+    return int(found.split(None, 1)[0]) * 1024 if found else 0
+
+
 def children_of(pid: int) -> list[int]:
     """The direct children of a process, of all its threads."""
     found: list[int] = []

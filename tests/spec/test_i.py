@@ -155,6 +155,46 @@ def test_I6_a_large_app_does_not_raise_the_limit(start: Start, write: Write, con
     assert 64_000_000 < used_bytes < 128_000_000
 
 
+COLD = """
+import sys, time
+ballast = b"x" * 150_000_000 if sys.argv[0].endswith("zygote.py") else b""
+@app.task(memory="64MB", max_crashes=1, preload=False)
+def cold(megabytes, end=""):
+    eaten = []
+    for _ in range(megabytes):
+        eaten.append(b"x" * 1_000_000); time.sleep(0.005)
+    time.sleep(0.3)
+    if end: os.kill(os.getpid(), getattr(signal, end))
+"""
+
+
+def test_I6_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
+    start: Start, write: Write, connection: db.Connection
+) -> None:
+    write(COLD)
+    start(target="tests.spec.written:app")
+    job = asked(connection, "tests.spec.written.cold", '{"megabytes": 200}')
+    ended(job, State.QUARANTINED)
+    (only,) = attempts(connection, job)
+    assert only.outcome is Outcome.OUT_OF_MEMORY
+    assert "over the limit of 64,000,000" in (only.error or "")
+
+
+def test_I6_the_peak_of_a_job_in_a_new_interpreter_is_its_own(
+    start: Start, write: Write, connection: db.Connection
+) -> None:
+    write("import signal" + COLD)
+    start(target="tests.spec.written:app")
+    for args, state in (
+        ('{"megabytes": 20}', State.SUCCEEDED),
+        ('{"megabytes": 20, "end": "SIGSEGV"}', State.QUARANTINED),
+    ):
+        job = asked(connection, "tests.spec.written.cold", args)
+        ended(job, state)
+        (only,) = attempts(connection, job)
+        assert 20_000_000 < (only.peak_memory_bytes or 0) < 100_000_000
+
+
 def test_I7_plain_and_async_functions_take_and_give_json(start: Start) -> None:
     start()
     assert faults.add.enqueue(1, b=2).result(timeout=20) == 3

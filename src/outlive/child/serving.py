@@ -170,7 +170,9 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
             brought = _brought(me, end[1])
         except BaseException as error:
             end = (Outcome.FAILED, None, _words(error), None, True, None)
-    return Done(run.token, *end, cpu_s, after.ru_maxrss * 1024, _mark_output(), me.source_ok, *brought)
+    # What a process had before it was executed anew counts in ru_maxrss: there it is the zygote's.
+    peak_bytes = after.ru_maxrss * 1024 if task.policy.preload else kernel.peak_bytes(os.getpid())
+    return Done(run.token, *end, cpu_s, peak_bytes, _mark_output(), me.source_ok, *brought)
 
 
 def _brought(me: context.Context, result: bytes | None) -> tuple[bytes | None, bytes | None]:

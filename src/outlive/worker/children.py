@@ -42,7 +42,9 @@ class Assignment:
     term_sent: float | None = None
     peak_bytes: int = 0
     base_bytes: int = 0
-    weigh_again: float = 0.0
+    """What its child had when it began."""
+    begun_at: float = 0.0
+    """By the clock that files are stamped with."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,14 @@ class Child:
     retiring: bool = False
     distrusted: bool = False
     exited: bool = False
+    inherited_bytes: int | None = None
+    """What it had from its zygote when its first job with a limit began; 0 if that goes on in a new interpreter."""
+    executed: bool = False
+    """Whether it went on in a new interpreter: until then its memory is its zygote's."""
+    born_at: float = field(default_factory=time.time)
+    files_bytes: int = 0
+    look_again: float = 0.0
+    weigh_again: float = 0.0
 
     @property
     def open_to_more(self) -> bool:
@@ -90,7 +100,12 @@ class Child:
         assignment = self.given[0]
         assignment.started = assignment.moved = time.monotonic()
         if assignment.memory_bytes is not None:
-            assignment.base_bytes = memory.anonymous_bytes(self.pid)
+            assignment.begun_at = time.time()
+            preloaded = assignment.facts.preload
+            if preloaded or self.served:
+                assignment.base_bytes = sum(memory.resident_bytes(memory.tree(self.pid)))
+            if self.inherited_bytes is None:
+                self.inherited_bytes = assignment.base_bytes if preloaded else 0
 
     def send(self, message: Said) -> None:
         self.unsent += frame(message)

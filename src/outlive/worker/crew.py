@@ -22,12 +22,16 @@ from outlive.model import Claimed, Ended, SourceLimits
 from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
 from outlive.talk import MARK, Call, Completing, Done, Exited, Progress, Ready, Stopping, TaskFacts
+from outlive.worker import weighing
 from outlive.worker.children import Assignment, Child, died
 from outlive.worker.zygotes import Zygotes
 
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 MAX_AHEAD = 400
+POSSIBLY_FOR_MEMORY = (
+    "the process was killed by SIGKILL; the kernel killed a process for want of memory at that time, possibly this one"
+)
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 _log = logging.getLogger("outlive.worker")
@@ -312,7 +316,7 @@ class Crew:
         end = died(
             culprit,
             exit.status,
-            peak_bytes=exit.peak_memory_bytes,
+            peak_bytes=weighing.peak_bytes(child, culprit, exit.peak_memory_bytes),
             cpu_s=exit.cpu_s,
             output=child.take_output(None),
             stack=child.take_stack(),
@@ -332,7 +336,10 @@ class Crew:
                 self.report.ended(assignment.job, end, completing=assignment.completing)
 
     def _blame_memory(self, culprit: Assignment, status: int) -> None:
-        """A SIGKILL that nobody here sent, while the kernel counted an OOM kill, was the kernel's."""
+        """A SIGKILL that this worker did not send, while the kernel counted an OOM kill, may have been the kernel's.
+
+        The kernel counts for the whole machine, so this is a hint for people and no verdict.
+        """
         kills = _oom_kills()
         if (
             culprit.verdict is None
@@ -340,7 +347,7 @@ class Crew:
             and os.WTERMSIG(status) == signal.SIGKILL
             and kills > self._oom_kills
         ):
-            culprit.verdict = (Outcome.OUT_OF_MEMORY, "the kernel killed the process: out of memory")
+            culprit.verdict = (Outcome.CRASHED, POSSIBLY_FOR_MEMORY)
         self._oom_kills = kills
 
     # The end

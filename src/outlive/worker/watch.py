@@ -9,15 +9,13 @@ import time
 
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.worker import memory
+from outlive.worker import weighing
 from outlive.worker.alerts import Alerts
 from outlive.worker.children import KILL_AFTER_S, Assignment, Child
 from outlive.worker.crew import Crew
 from outlive.worker.turns import Turns
 
 WATCH_S = 0.05
-ASK_SHARE = 20
-"""A twentieth of the time may go into asking for a job's exact memory."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -33,6 +31,7 @@ class Watch:
         self.crew.zygotes.wake(now)
         self.crew.zygotes.fork_ahead()
         self._drop_unplaced(now)
+        self._weigh_idle()
         for child in self.crew.busy:
             current = child.given[0]
             lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
@@ -50,39 +49,20 @@ class Watch:
             self.crew.unplaced.remove(one)
             self.crew.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error="it had not begun"))
 
+    def _weigh_idle(self) -> None:
+        """What a warm child keeps between jobs counts as well."""
+        for child in self.crew.children:
+            facts = self.crew.tasks.get(child.task or "")
+            if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
+                weighing.weigh_idle(child, facts.memory_bytes)
+
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.started > current.timeout_s:
             self.end(child, Outcome.TIMED_OUT, "Hard timeout exceeded")
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
-        elif current.memory_bytes is not None:
-            self._weigh(child, current, current.memory_bytes)
-
-    def _weigh(self, child: Child, current: Assignment, limit_bytes: int) -> None:
-        used = memory.anonymous_bytes(child.pid) - current.base_bytes
-        current.peak_bytes = max(current.peak_bytes, used)
-        if (
-            used > limit_bytes
-            and time.monotonic() >= current.weigh_again
-            and self._is_its_own(child, current, limit_bytes)
-        ):
-            current.verdict = (
-                Outcome.OUT_OF_MEMORY,
-                f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}",
-            )
-            child.signal(signal.SIGKILL)
-
-    def _is_its_own(self, child: Child, current: Assignment, limit_bytes: int) -> bool:
-        """Not pages counted twice. A child's share of what it has from its zygote is as large as the zygote's own.
-
-        The kernel takes its time to answer that of a browser, so one that is well is not asked about all the time.
-        """
-        asked = time.monotonic()
-        inherited_bytes = memory.own_proportional_bytes(child.nursery.process.pid)
-        own_bytes = memory.proportional_bytes(child.pid) - inherited_bytes
-        answered = time.monotonic()
-        current.weigh_again = answered + ASK_SHARE * (answered - asked)
-        return own_bytes > limit_bytes
+        else:
+            weighing.weigh(child, current)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
         """SIGTERM now, SIGKILL after a while."""

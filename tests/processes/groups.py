@@ -1,0 +1,68 @@
+"""Memory cgroups of a test's own, below the group that the test runs in. Root can make them; so can a delegate."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.waiting import eventually
+
+ROOT = Path("/sys/fs/cgroup")
+HIDDEN = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$0" "$@"')
+"""Starts a command that finds no cgroup, as in a container without any."""
+
+
+class Group:
+    """A group of version 1, which is what can be tried where the kernel's memory controller is bound to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def limit(self, megabytes: int) -> None:
+        (self.path / "memory.limit_in_bytes").write_text(str(megabytes * 1_000_000))
+
+    @property
+    def within(self) -> Sequence[str]:
+        """Starts a command in this group."""
+        return ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$0" "$@"')
+
+    def add(self, pid: int) -> None:
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def kills(self) -> int:
+        words = (self.path / "memory.oom_control").read_text().split()
+        return int(words[words.index("oom_kill") + 1])
+
+    def below(self) -> list[Path]:
+        return [path for path in self.path.rglob("*") if path.is_dir()]
+
+    def remove(self) -> None:
+        def removed() -> bool:
+            for path in (*reversed(self.below()), self.path):
+                for pid in (path / "cgroup.procs").read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            return not self.path.exists()
+
+        eventually(removed, what=f"{self.path} is removed")
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    own = [line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line]
+    if not own:
+        pytest.skip("the kernel's memory controller is not bound to cgroups of version 1 here")
+    path = ROOT / "memory" / own[0].lstrip("/") / f"outlive-test-{uuid4().hex[:8]}"
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    made = Group(path)
+    yield made
+    made.remove()

@@ -1,0 +1,109 @@
+"""What a limit on memory counts: all that a job takes, wherever it is, and nothing that others have."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from outlive import db
+from outlive.states import Outcome, State
+from tests import faults
+from tests.processes.conftest import Worker, alive
+from tests.processes.groups import HIDDEN, Group, group
+from tests.processes.test_faults import begun
+from tests.processes.test_running import attempts, finished
+from tests.waiting import eventually
+
+__all__ = ["group"]
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def in_shared_memory() -> Iterator[Path]:
+    """A file in /dev/shm that is not there yet."""
+    path = Path(f"/dev/shm/outlive-test-{uuid4().hex}")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_memory_that_no_process_has_for_itself_counts(
+    start: Start, connection: db.Connection, in_shared_memory: Path
+) -> None:
+    """58"""
+    start()
+    jobs = [faults.fill_shared_memory.enqueue(how, 300) for how in ("mmap", "memfd", str(in_shared_memory))]
+    for job in jobs:
+        assert finished(job) is State.QUARANTINED
+        (only,) = attempts(connection, job)
+        assert only.outcome is Outcome.OUT_OF_MEMORY
+        assert 64_000_000 < (only.peak_memory_bytes or 0) < 200_000_000
+
+
+def test_what_is_mapped_and_open_counts_once_and_what_others_made_not_at_all(
+    start: Start, in_shared_memory: Path
+) -> None:
+    with in_shared_memory.open("wb") as file:
+        file.write(b"x" * 100_000_000)
+    start()
+    mapped = faults.fill_shared_memory.enqueue("mapped memfd", 45)
+    reader = faults.read_shared_memory.enqueue(str(in_shared_memory))
+    assert mapped.result(timeout=20) == 45
+    assert reader.result(timeout=20) == 1 << 20
+
+
+def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start: Start, connection: db.Connection) -> None:
+    """58"""
+    worker = start(slots=1)
+    first = faults.eat_when_idle.enqueue(2_000)
+    pid = first.result(timeout=20)
+    eventually(lambda: not alive(pid), within_s=10, what="the child that eats is gone")
+    assert "has kept" in worker.log()
+    assert attempts(connection, first)[0].outcome is Outcome.SUCCEEDED
+    assert faults.eat_when_idle.enqueue(1).result(timeout=20) != pid
+
+
+def test_a_warm_child_that_has_kept_more_than_the_limit_takes_no_further_job(
+    start: Start, connection: db.Connection
+) -> None:
+    """58"""
+    start(slots=1)
+    jobs = [faults.use_memory.enqueue(40, keep=True) for _ in range(8)]
+    pids = [job.result(timeout=30) for job in jobs]
+    assert max(pids.count(pid) for pid in pids) <= 3
+    assert {attempts(connection, job)[0].outcome for job in jobs} == {Outcome.SUCCEEDED}
+
+
+EAT = "eaten = []\nwhile True: eaten.append(b'x' * 1_000_000)"
+
+
+def be_killed_for_memory(group: Group) -> None:
+    """A stranger to the worker asks for more memory than its group may have."""
+    before = group.kills()
+    group.limit(30)
+    stranger = subprocess.run([*group.within, sys.executable, "-c", EAT], check=False, timeout=20)
+    assert stranger.returncode == -signal.SIGKILL
+    assert group.kills() > before
+
+
+def test_a_strangers_death_for_want_of_memory_is_no_evidence_against_a_job(
+    start: Start, connection: db.Connection, tmp_path: Path, group: Group
+) -> None:
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
+    start(within=HIDDEN)
+    job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / "never"))
+    pid = begun(tmp_path, "never")
+    be_killed_for_memory(group)
+    os.kill(pid, signal.SIGKILL)
+    assert finished(job) is State.QUARANTINED
+    (only,) = attempts(connection, job)
+    assert (only.outcome, only.signal) == (Outcome.CRASHED, "SIGKILL")
+    assert "possibly this one" in (only.error or "")
