@@ -15,8 +15,12 @@ import time
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 import outlive
-from outlive.talk import Done, Progress, frame
+from outlive import inside
+from outlive.child.channel import Channel
+from outlive.talk import Call, Completing, Done, Progress, Said, frame
 
 app = outlive.App()
 
@@ -626,3 +630,113 @@ def use_a_pool() -> str:
         refused = pool.apply(report_from_a_pool, (1,))
     outlive.current().progress(2, 2, "from the job")
     return refused
+
+
+def say(message: Said) -> None:
+    """Send a frame as a forger does, past the checks of this side."""
+    gateway = inside.gateway
+    assert isinstance(gateway, Channel)
+    gateway._socket.sendall(frame(message))
+
+
+@app.task(backoff=0)
+def keep_a_checkpoint(path: str) -> object:
+    """Save a checkpoint, and its token for others; the second attempt tells what it found."""
+    context = outlive.current()
+    if context.last_checkpoint is None:
+        context.checkpoint({"page": 7})
+        Path(path + ".token").write_text(str(context.token))
+        while not Path(path).exists():
+            time.sleep(0.01)
+        raise ValueError("again")
+    return context.last_checkpoint
+
+
+@app.task
+def forge_progress(token: int) -> None:
+    say(Progress(token, 99.0, 100.0, "forged", b'{"page": "forged"}'))
+    say(Completing(token))
+
+
+@app.task(timeout=None)
+def spoil_progress(path: str) -> None:
+    """Checkpoints that are no JSON, or none that Postgres takes, until a file is there."""
+    token = outlive.current().token
+    while not Path(path).exists():
+        for checkpoint in (b"{no json", b'"\xff"', b"[" * 5000 + b"]" * 5000):
+            say(Progress(token, None, None, "a\0b", checkpoint))
+            time.sleep(0.05)
+
+
+@app.task(max_attempts=1)
+def ask_nonsense() -> list[str]:
+    """Calls that can't be read; what came back for each."""
+    short = msgspec.msgpack.Ext(1, b"short")
+    bodies = [b"", b"\xff", [("statuses", [short])], [("statuses", [{"a": 1}])], [("ask_source", [])], [("drop", [])]]
+    gateway = inside.gateway
+    assert gateway is not None
+    said = []
+    for body in bodies:
+        try:
+            gateway.call("run", body if isinstance(body, bytes) else msgspec.msgpack.encode(body))
+            said.append("done")
+        except outlive.OutliveError as error:
+            said.append(type(error).__name__)
+    return said
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def flood_with_calls(count: int) -> None:
+    body = msgspec.msgpack.encode([("records", [None, None, 1])])
+    for number in range(count):
+        say(Call(number, "run", body))
+    time.sleep(600)
+
+
+@app.task(max_losses=1)
+def flood_and_kill_parent(path: str) -> None:
+    """A copy talks on while the zygote dies: frames that are right, and never end."""
+    gateway = inside.gateway
+    assert isinstance(gateway, Channel)
+    some = 1000 * frame(Progress(outlive.current().token, 1.0, None, None, None))
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            gateway._socket.sendall(some)
+    time.sleep(0.3)
+    Path(path).touch()
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+@app.task(timeout=None)
+def flood_with_progress(path: str) -> None:
+    gateway = inside.gateway
+    assert isinstance(gateway, Channel)
+    some = 1000 * frame(Progress(outlive.current().token, 1.0, None, None, None))
+    Path(path).touch()
+    while True:
+        gateway._socket.sendall(some)
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def say_large(kind: str, megabytes: int) -> None:
+    """As much as a job may say, or more."""
+    token = outlive.current().token
+    data = b'"' + b"x" * (megabytes * 1_000_000) + b'"'
+    match kind:
+        case "checkpoint":
+            for _ in range(3):
+                say(Progress(token, None, None, None, data))
+        case "result":
+            say(Done(token, "succeeded", result=data))
+        case "error":
+            say(Done(token, "failed", error=data.decode()))
+        case "records":
+            for n in range(megabytes):
+                outlive.current().record("large", f"{token} {n}", "x" * 1_000_000)
+            return
+        case "call":
+            app.enqueue_many(length_of.job("x" * 1_000_000) for _ in range(megabytes))
+            return
+    time.sleep(600)

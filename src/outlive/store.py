@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from outlive import sql
-from outlive.errors import BadArguments
+from outlive.errors import BadArguments, StaleAttempt
 from outlive.model import (
     Admitted,
     Attempt,
@@ -162,12 +162,16 @@ ASKED_FROM_JOBS = frozenset(
         *("ask_source", "count_outcomes", "records"),
     }
 )
+_SAYS_WHO_ASKS = ("ask_source", "count_outcomes")
+"""Their second parameter is the token of the attempt that calls a source."""
 
 
-def asked(name: str, parameters: Sequence[object]) -> Statement[tuple[Sequence[str], list[Row]]]:
-    """A statement that a job asks for by its name; its rows go back as they are."""
+def asked(name: str, parameters: Sequence[object], token: int | None) -> Statement[tuple[Sequence[str], list[Row]]]:
+    """A statement that the job of this attempt asks for by its name; its rows go back as they are."""
     if name not in ASKED_FROM_JOBS:
         raise BadArguments(f"a job can't ask for the statement {name}")
+    if name in _SAYS_WHO_ASKS and parameters[1] not in (None, token, column(BIGINTS, [token])):
+        raise StaleAttempt(f"a job asked for {name} in the name of an attempt that its process does not run")
     return Statement(name, _TEXTS[name][0], tuple(parameters), lambda names, rows: (names, rows))
 
 
@@ -435,8 +439,8 @@ def cancels(worker: UUID) -> Statement[set[int]]:
     return _statement("cancels", lambda _, rows: {row[0] for row in rows}, worker=worker)
 
 
-def write_progress(progress: Iterable[Progress]) -> Statement[None]:
-    """One word of each attempt."""
+def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:
+    """One word of each attempt of this worker."""
     said = [
         {
             name: getattr(one, name)
@@ -446,7 +450,7 @@ def write_progress(progress: Iterable[Progress]) -> Statement[None]:
         | ({} if one.checkpoint is None else {"checkpoint": msgspec.Raw(one.checkpoint)})
         for one in progress
     ]
-    return _statement("write_progress", _none, progress=msgspec.json.encode(said).decode())
+    return _statement("write_progress", _none, worker=worker, progress=msgspec.json.encode(said).decode())
 
 
 def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:

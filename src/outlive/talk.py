@@ -13,7 +13,17 @@ from outlive.model import SourceLimits
 from outlive.policy import Limits
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""A longer frame is no message of ours: whoever sends it is not to be trusted any more."""
+"""A longer frame is no message of ours."""
+MAX_BROUGHT_BYTES = 16 * 1024 * 1024
+"""Of a job's result, its records and the jobs that it spawns together; also of one call."""
+MAX_SAID_BYTES = MAX_BROUGHT_BYTES + 1024 * 1024
+"""A child that sends a longer frame is not trusted any more: the supervisor has to keep it in memory."""
+MAX_CHECKPOINT_BYTES = 1024 * 1024
+MAX_WORDS_CHARS = 2000
+"""Of what a job says with its progress."""
+MAX_ERROR_CHARS = 8_001
+MAX_STACK_CHARS = 64_001
+"""With the mark that says that something was left out."""
 
 
 MARK = b"\0\x1eoutlive\x1e\0"
@@ -180,22 +190,26 @@ def frame(message: Said) -> bytes:
 class Frames(Generic[T]):
     """Takes bytes as they come and gives the messages that are whole."""
 
-    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T], most_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._decoder, self._most_bytes = decoder, most_bytes
         self._buffer = bytearray()
+        self.unfinished_bytes = 0
+        """The length of the frame that has begun and is not whole yet."""
 
     def feed(self, data: bytes) -> list[T]:
         buffer = self._buffer
         buffer += data
         messages: list[T] = []
         start, end = 0, len(buffer)
+        self.unfinished_bytes = 0
         view = memoryview(buffer)
         try:
             while end - start >= 4:
                 length = int.from_bytes(view[start : start + 4], "big")
-                if length > MAX_FRAME_BYTES:
+                if length > self._most_bytes:
                     raise ValueError(f"a frame of {length} bytes")
                 if end - start - 4 < length:
+                    self.unfinished_bytes = length
                     break
                 messages.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
                 start += 4 + length

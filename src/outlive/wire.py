@@ -16,6 +16,7 @@ POSITIONAL = "*"
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
+_reader = msgspec.json.Decoder(msgspec.Raw)
 
 
 class NotJson(ValueError):
@@ -38,6 +39,14 @@ def encode(value: object, name: str = "value") -> bytes:
 
 def decode(data: bytes | str) -> object:
     return _decoder.decode(data)
+
+
+def check(data: bytes) -> None:
+    """Read JSON that a job has sent, and keep nothing of it; NotJson if it is something else."""
+    try:
+        _reader.decode(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise NotJson(f"it is no JSON: {error}") from None
 
 
 def unpack(args: object) -> tuple[list[Any], dict[str, Any]]:

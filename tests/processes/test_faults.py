@@ -316,7 +316,7 @@ def test_what_is_too_large_to_say_fails_the_job_or_is_cut(
     states = [finished(job, within_s=120) for job in jobs]
     assert states == [State.SUCCEEDED, *[State.FAILED] * 4]
     errors = [attempts(connection, job)[0].error or "" for job in jobs[1:]]
-    reasons = ["over the limit of", "more than a job may say at once", "mmm", "RuntimeError: see its cause"]
+    reasons = ["over the limit of", "over the limit of", "mmm", "RuntimeError: see its cause"]
     assert all(reason in error for reason, error in zip(reasons, errors, strict=True)), [e[:200] for e in errors]
     assert max(map(len, errors)) < 10_000
     stacks = [attempts(connection, job)[0].stack or "" for job in jobs[3:]]

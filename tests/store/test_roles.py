@@ -258,7 +258,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.sleep(WORKER)), run(store.lanes(["work"])), run(store.wake(WORKER))
         tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
         run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
-        run(store.write_progress([Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
+        run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
         run(store.checkpoints([one.id for one in batch]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said)), run(store.show_life(WORKER, 7)), run(store.absent(WORKER))

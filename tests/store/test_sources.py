@@ -21,8 +21,10 @@ from hypothesis.stateful import (
 )
 
 from outlive import db, store
+from outlive.errors import StaleAttempt
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
 from outlive.states import Outcome, State
+from outlive.talk import Progress
 from tests.spans import within_bounds
 from tests.store.acting import assert_sound, clear
 from tests.store.making import (
@@ -207,6 +209,27 @@ def test_no_more_than_allowed_run_at_once_and_a_slot_comes_back_with_the_attempt
     assert len(claim(connection).claimed) == 1
 
 
+def test_a_job_can_ask_and_tell_a_source_only_in_its_own_name() -> None:
+    def asked(token: int | None) -> list[Any]:
+        return [store.ask_source("shop", token), store.count_outcomes([("shop", token, True)])]
+
+    for one in (*asked(7), *asked(None)):
+        assert store.asked(one.name, one.parameters, 7).parameters == one.parameters
+    for one in asked(8):
+        with pytest.raises(StaleAttempt, match="does not run"):
+            store.asked(one.name, one.parameters, 7)
+
+
+def test_progress_is_written_only_by_the_worker_that_has_the_attempt(connection: db.Connection) -> None:
+    declare(connection)
+    running = begin(connection)
+    said = [Progress(running.token, 1.0, None, None, b"[1]")]
+    db.run(connection, store.write_progress(new_worker(), said))
+    assert count(connection, "progress") == 0
+    db.run(connection, store.write_progress(WORKER, said))
+    assert count(connection, "progress") == 1
+
+
 def test_the_slot_of_a_job_is_also_that_of_its_own_requests(connection: db.Connection) -> None:
     declare(connection, max_concurrency=1)
     running = begin(connection)
@@ -219,6 +242,8 @@ def test_a_request_of_another_sources_job_takes_a_slot_until_it_or_its_attempt_e
     slot = ask(connection, first.token).slot
     assert slot is not None
     assert not ask(connection, second.token).granted
+    tell(connection, second.token, None, slot)
+    assert not ask(connection, second.token).granted, "a job gave back the slot of another"
     tell(connection, first.token, None, slot)
     assert ask(connection, second.token).slot is not None
     make(connection, source="shop")

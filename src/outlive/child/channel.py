@@ -12,7 +12,7 @@ from os import getpid
 from outlive import errors
 from outlive.child import stops
 from outlive.talk import (
-    MAX_FRAME_BYTES,
+    MAX_SAID_BYTES,
     TO_CHILD,
     Call,
     Completing,
@@ -32,10 +32,13 @@ class SupervisorGone(Exception):
 
 
 def _bounded(message: Said) -> bytes:
-    """A frame that the supervisor takes: it kills whoever sends a longer one."""
+    """A frame that the supervisor takes: it kills a child that sends a longer one."""
     data = frame(message)
-    if len(data) > MAX_FRAME_BYTES:
-        raise errors.BadArguments(f"{len(data):,} bytes are more than a job may say at once ({MAX_FRAME_BYTES:,})")
+    if len(data) > MAX_SAID_BYTES:
+        raise errors.BadArguments(
+            f"{len(data):,} bytes are more than a job may send to its worker at once ({MAX_SAID_BYTES:,}):"
+            " send less in one call"
+        )
     return data
 
 

@@ -12,16 +12,13 @@ from outlive import inside, wire
 from outlive.errors import BadArguments, OutliveError, Retry
 from outlive.model import JobRequest
 from outlive.policy import Policy
-from outlive.talk import Completing, Progress
+from outlive.talk import MAX_BROUGHT_BYTES, MAX_CHECKPOINT_BYTES, MAX_WORDS_CHARS, Completing, Progress
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from outlive.child.channel import Channel
 
-MAX_WORDS_CHARS = 2000
-MAX_RECORD_BYTES = 16 * 1024 * 1024
-"""Of all records of a job together, and of all jobs that it spawns."""
 MAX_KEY_BYTES = 1000
 """Scope, source and key are one row of an index, and such a row takes at most 2704 bytes."""
 
@@ -89,6 +86,11 @@ class Context:
     def checkpoint(self, data: object) -> None:
         """Kept for the next attempt, which finds it in `last_checkpoint`."""
         encoded = wire.encode(data, "the checkpoint")
+        if len(encoded) > MAX_CHECKPOINT_BYTES:
+            raise BadArguments(
+                f"the checkpoint has {len(encoded):,} bytes, over the limit of {MAX_CHECKPOINT_BYTES:,}:"
+                " keep the data elsewhere, and here what finds it again"
+            )
         self.last_checkpoint = data
         self._channel.send(Progress(self.token, None, None, None, encoded))
 
@@ -101,8 +103,8 @@ class Context:
                 )
         found = {"scope": scope, "key": key, "data": data, "strength": float(strength)}
         self._record_bytes += len(wire.encode(found, "the record"))
-        if self._record_bytes > MAX_RECORD_BYTES:
-            raise BadArguments(f"the records of one job have more than {MAX_RECORD_BYTES:,} bytes")
+        if self._record_bytes > MAX_BROUGHT_BYTES:
+            raise BadArguments(f"the records of one job have more than {MAX_BROUGHT_BYTES:,} bytes")
         self._records.append(found)
 
     def spawn(self, *jobs: Spawned) -> None:
@@ -111,8 +113,8 @@ class Context:
             job.app.check(job.request)
         asked = [msgspec.Raw(_as_json(job.request)) for job in jobs]
         self._spawn_bytes += sum(map(len, asked))
-        if self._spawn_bytes > MAX_RECORD_BYTES:
-            raise BadArguments(f"the jobs that one job spawns have more than {MAX_RECORD_BYTES:,} bytes")
+        if self._spawn_bytes > MAX_BROUGHT_BYTES:
+            raise BadArguments(f"the jobs that one job spawns have more than {MAX_BROUGHT_BYTES:,} bytes")
         self._spawns += asked
 
     def found(self) -> tuple[bytes | None, bytes | None]:

@@ -29,7 +29,7 @@ from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.policy import Policy
 from outlive.states import Outcome
-from outlive.talk import MARK, MAX_FRAME_BYTES, Done, Run, frame
+from outlive.talk import MARK, MAX_BROUGHT_BYTES, MAX_ERROR_CHARS, MAX_STACK_CHARS, Done, Run, frame
 
 
 class Runnable(Protocol):
@@ -42,9 +42,6 @@ class Runnable(Protocol):
 
 
 Tasks = Mapping[str, Runnable]
-MAX_ERROR_CHARS = 8_000
-MAX_STACK_CHARS = 64_000
-MAX_BROUGHT_BYTES = MAX_FRAME_BYTES - 1024 * 1024
 REHEARSALS = 20
 """Python specialises what it has run some eight times."""
 
@@ -248,7 +245,7 @@ def _stack(error: BaseException) -> str | None:
 def _clean(text: str, most: int) -> str:
     """Text that Postgres takes, with its end kept."""
     text = text[-4 * most :].replace("\0", "").encode("utf-8", "replace").decode()
-    return text if len(text) <= most else "…" + text[-most:]
+    return text if len(text) <= most else "…" + text[1 - most :]
 
 
 def _mark_output() -> bool:

@@ -15,7 +15,7 @@ from uuid import UUID
 from outlive import kernel
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
-from outlive.talk import FROM_CHILD, Frames, FromChild, Run, Said, TaskFacts, frame
+from outlive.talk import FROM_CHILD, MAX_SAID_BYTES, Frames, FromChild, Reply, Run, Said, TaskFacts, frame
 from outlive.worker import memory
 from outlive.worker.nursery import Nursery
 
@@ -58,10 +58,14 @@ class Child:
     task: str | None = None
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
-    frames: Frames[FromChild] = field(default_factory=lambda: Frames(FROM_CHILD))
+    frames: Frames[FromChild] = field(default_factory=lambda: Frames(FROM_CHILD, MAX_SAID_BYTES))
     tail: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
+    asking: int = 0
+    """Its calls that wait for an answer."""
+    unread: int = 0
+    """Answers that it has not read, as far as we can see."""
     retiring: bool = False
     distrusted: bool = False
     exited: bool = False
@@ -78,6 +82,10 @@ class Child:
     def open_to_more(self) -> bool:
         """Whether it may be given jobs ahead: not behind one that has lost its worker before."""
         return not self.retiring and not any(one.job.losses for one in self.given)
+
+    def runs(self, token: int) -> bool:
+        """Whether this is the attempt that it runs now."""
+        return bool(self.given) and self.given[0].job.token == token
 
     def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[UUID, bytes]) -> None:
         """Hand over work, in order. The first begins now if nothing is before it."""
@@ -110,6 +118,14 @@ class Child:
     def send(self, message: Said) -> None:
         self.unsent += frame(message)
 
+    def answer(self, reply: Reply) -> None:
+        """Answer one of its calls."""
+        self.asking -= 1
+        if not self.exited:
+            self.send(reply)
+            self.unread += 1
+            self.flush()
+
     def flush(self) -> bool:
         """Send what can be sent, and the rest when there is room for it; True when nothing is left."""
         waited = self.waiting_to_send
@@ -121,6 +137,8 @@ class Child:
             self.waiting_to_send = True
         except (BrokenPipeError, ConnectionResetError):
             self.unsent.clear()  # It is dead; its exit says the rest.
+        if not self.unsent:
+            self.unread = 0
         if self.waiting_to_send and not waited:
             asyncio.get_running_loop().add_writer(self.socket, self.flush)
         elif waited and not self.waiting_to_send:

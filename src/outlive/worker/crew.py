@@ -5,7 +5,6 @@ It knows processes and no database; what it learns goes to the `Report` that it 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -21,9 +20,10 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
-from outlive.talk import MARK, Call, Completing, Done, Exited, Progress, Ready, Stopping, TaskFacts
+from outlive.talk import MARK, Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
 from outlive.worker.children import Assignment, Child, died
+from outlive.worker.hearing import Hearing, Listener
 from outlive.worker.zygotes import Zygotes
 
 AHEAD_S = 0.03
@@ -37,12 +37,10 @@ _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _log = logging.getLogger("outlive.worker")
 
 
-class Report(Protocol):
+class Report(Listener, Protocol):
     """Who is told what happened to attempts."""
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
-    def called(self, child: Child, call: Call) -> None: ...
-    def progressed(self, progress: Progress) -> None: ...
     def free(self) -> None: ...
     def renewed_app(self) -> None: ...
 
@@ -50,6 +48,7 @@ class Report(Protocol):
 class Crew:
     def __init__(self, target: str, worker: UUID, config: Config, slots: int, report: Report) -> None:
         self.config, self.slots, self.report = config, slots, report
+        self.hearing = Hearing(report, self._done)
         self.zygotes = Zygotes(target, worker, slots, self)
         self.unplaced: deque[Assignment] = deque()
         self.checkpoints: dict[UUID, bytes] = {}
@@ -202,70 +201,14 @@ class Crew:
 
     # What children say
 
-    def hear(self, child: Child) -> bool:
-        """Hear what it says; False when there is nothing more to hear now."""
-        try:
-            data = child.socket.recv(65536)
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            asyncio.get_running_loop().remove_reader(child.socket.fileno())
-            return False
-        try:
-            messages = child.frames.feed(data)
-        except Exception as error:
-            self._distrust(child, f"says what nobody understands ({error})")
-            return False
-        for message in messages:
-            match message:
-                case Done():
-                    self._done(child, message)
-                case Call():
-                    self.report.called(child, message)
-                case Progress():
-                    if child.given:
-                        child.given[0].moved = time.monotonic()
-                    self.report.progressed(message)
-                case Completing():
-                    if child.given:
-                        child.given[0].completing = True
-        if child.unsent:
-            child.flush()
-        return True
-
-    def hear_all(self, child: Child) -> None:
-        """All that it said before it died."""
-        while not child.distrusted and self.hear(child):
-            pass
-
-    def _distrust(self, child: Child, reason: str) -> None:
-        """Nothing more is heard from it but its end."""
-        _log.error("child %d %s: it is killed", child.pid, reason)
-        asyncio.get_running_loop().remove_reader(child.socket.fileno())
-        child.retiring = child.distrusted = True
-        if child.given and child.given[0].verdict is None:
-            child.given[0].verdict = (Outcome.CRASHED, f"its process {reason}")
-        child.signal(signal.SIGKILL)
-
-    def hear_output(self, child: Child) -> None:
-        self._read_quietly(child)
-        if not child.read_output():
-            asyncio.get_running_loop().remove_reader(child.output)
-
-    def _read_quietly(self, child: Child) -> None:
-        """Hear what it said before reading what it printed since."""
-        if child.socket.fileno() >= 0 and not child.distrusted:
-            self.hear(child)
-
     def _done(self, child: Child, done: Done) -> None:
-        if not child.given or child.given[0].job.token != done.token:
-            self._distrust(child, "answers for a job that it does not have")
-            return
+        """The job that it runs has ended, it says."""
         outcome = _OUTCOMES.get(done.outcome)
         if outcome is None:
-            self._distrust(child, "ends its job in a way that there is not")
+            self.hearing.distrust(child, "ends its job in a way that there is not")
+            return
+        if len(done.result or b"") > self.config.max_result_bytes:
+            self.hearing.distrust(child, "gives a result that is larger than it may be")
             return
         assignment = child.given.popleft()
         now = time.monotonic()

@@ -11,14 +11,14 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-import msgspec
 import psycopg
 
-from outlive import db, statement, store
-from outlive.errors import OutliveError
+from outlive import db, statement, store, wire
+from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.talk import Call, Progress, Reply
@@ -35,6 +35,10 @@ SETTLE_S = 0.02
 SUSPECTS_S = 5.0
 MAKE_ROOM_AFTER_S = 60.0
 _ROOM = "outlive suspects"
+PORTION_BYTES = 2 * 1024 * 1024
+MAX_LEFT_OUT = 1000
+_UNWRITABLE = ("22", "54")
+"""Errors of a value that Postgres does not take, and of one that is too large or too deep for it."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -45,6 +49,20 @@ def _if_not_completed(end: Ended) -> Ended:
         return end
     error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
     return Ended(end.token, Outcome.FAILED, error=error, output=end.output)
+
+
+def _portions(said: list[Progress]) -> Iterator[list[Progress]]:
+    """Few large checkpoints at a time: each is copied several times on its way to the database."""
+    portion: list[Progress] = []
+    size_bytes = 0
+    for one in said:
+        portion.append(one)
+        size_bytes += len(one.checkpoint or b"")
+        if size_bytes > PORTION_BYTES:
+            yield portion
+            portion, size_bytes = [], 0
+    if portion:
+        yield portion
 
 
 class Service:
@@ -61,6 +79,9 @@ class Service:
         self.run = self.line.run
         self.jobs_line = Line(url)
         """What jobs ask for may wait for somebody's locks; heartbeats, renewals and looks must not wait for that."""
+        self._call_bytes = 0
+        self._left_out: dict[int, None] = {}
+        """Attempts whose progress could not be written, the oldest first."""
         self._hurry = asyncio.Event()
         self._made_room = False
         self.changed = asyncio.Event()
@@ -171,15 +192,50 @@ class Service:
     async def _write_progress(self) -> None:
         """Write what was said, and only then let those end who have said it. More may come in meanwhile."""
         said, ends = dict(self.progress), list(self.last_words)
-        try:
-            if said:
-                await self.run(store.write_progress(said.values()))
-        except psycopg.DataError as error:
-            _log.error("progress that can't be written is left out: %s", error)
+        for some in _portions([one for one in said.values() if self._is_sound(one)]):
+            await self._write_some(some)
         self.progress = {token: one for token, one in self.progress.items() if one is not said.get(token)}
         del self.last_words[: len(ends)]
         for end in ends:
             self.supervisor.turns.end(end)
+
+    async def _write_some(self, said: list[Progress]) -> None:
+        """Together, or one by one if one of them can't be written: it costs no other."""
+        try:
+            await self.run(store.write_progress(self.supervisor.id, said))
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in _UNWRITABLE:
+                raise
+            if len(said) == 1:
+                self._leave_out(said[0], error)
+                return
+            for one in said:
+                await self._write_some([one])
+
+    def _is_sound(self, said: Progress) -> bool:
+        try:
+            if said.checkpoint is not None:
+                wire.check(said.checkpoint)
+        except wire.NotJson as error:
+            self._leave_out(said, error)
+            return False
+        return True
+
+    def _leave_out(self, said: Progress, error: Exception) -> None:
+        """Say so once for each attempt: the job may repeat it many times a second."""
+        if said.token not in self._left_out:
+            self._left_out[said.token] = None
+            _log.error("progress of attempt %d can't be written and is left out: %s", said.token, str(error).strip())
+        while len(self._left_out) > MAX_LEFT_OUT:
+            del self._left_out[next(iter(self._left_out))]
+
+    def burden_bytes(self) -> int:
+        """What jobs have said that waits here to be written, or to be asked."""
+        return self._call_bytes + sum(len(said.checkpoint or b"") for said in self.progress.values())
+
+    def hear_call(self, child: Child, call: Call) -> None:
+        self._call_bytes += len(call.body)
+        self.calls.put_nowait((child, call))
 
     def hear_progress(self, said: Progress) -> None:
         """Only the latest word is kept: a job that never stops talking must not fill our memory."""
@@ -195,21 +251,26 @@ class Service:
         return True
 
     async def _answer(self, child: Child, call: Call) -> None:
+        """Whatever is wrong with a call costs the job that made it, and no other."""
         try:
-            body = await self._do(call)
-            reply = Reply(call.number, body)
-        except (OutliveError, psycopg.Error, msgspec.MsgspecError) as error:
-            kind = type(error).__name__ if isinstance(error, OutliveError) else "DatabaseUnreachable"
-            reply = Reply(call.number, str(error).encode(), kind)
-        if not child.exited:
-            child.send(reply)
-            child.flush()
+            reply = Reply(call.number, await self._do(child, call))
+        except OutliveError as error:
+            reply = Reply(call.number, str(error).encode(), type(error).__name__)
+        except psycopg.Error as error:
+            reply = Reply(call.number, str(error).encode(), DatabaseUnreachable.__name__)
+        except Exception as error:
+            words = f"the call can't be understood: {type(error).__name__}: {error}"
+            reply = Reply(call.number, words.encode(errors="replace"), BadArguments.__name__)
+        finally:
+            self._call_bytes -= len(call.body)
+        child.answer(reply)
 
-    async def _do(self, call: Call) -> bytes:
+    async def _do(self, child: Child, call: Call) -> bytes:
         """Statements that a job wants run. They are durable when it hears of them."""
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
-        statements = [store.asked(name, parameters) for name, parameters in statement.read_asked(call.body)]
+        token = child.given[0].job.token if child.given else None
+        statements = [store.asked(name, parameters, token) for name, parameters in statement.read_asked(call.body)]
         with db.blamed():
             return statement.answer(await self.jobs_line.run_all(statements))
 

@@ -248,10 +248,16 @@ class Supervisor:
             self.turns.end(end)
 
     def called(self, child: Child, call: Call) -> None:
-        self.service.calls.put_nowait((child, call))
+        self.service.hear_call(child, call)
 
     def progressed(self, progress: Progress) -> None:
         self.service.hear_progress(progress)
+
+    def burden_bytes(self) -> int:
+        """How much of what jobs have said is in memory and not written yet."""
+        ends = (*self.turns.unreported, *self.service.last_words, *self.service.unsettled)
+        parts = (part for end in ends for part in (end.result, end.records, end.spawns))
+        return sum(len(part) for part in parts if part is not None) + self.service.burden_bytes()
 
     def renewed_app(self) -> None:
         self.service.app_changed = True

@@ -30,6 +30,7 @@ class Watch:
         self.crew.zygotes.reap_adopted(self.alerts.processes)
         self.crew.zygotes.wake(now)
         self.crew.zygotes.fork_ahead()
+        self.crew.hearing.resume()
         self._drop_unplaced(now)
         self._weigh_idle()
         for child in self.crew.busy:

@@ -22,6 +22,7 @@ from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.talk import Exited, Forked, NotForked, Ready
 from outlive.worker.children import Child
+from outlive.worker.hearing import Hearing
 from outlive.worker.nursery import SIGN, TREE, Nursery
 
 REVIVE_S = 1.0
@@ -33,9 +34,8 @@ _log = logging.getLogger("outlive.worker")
 class Household(Protocol):
     """Who gives work to children, and hears them."""
 
-    def hear(self, child: Child) -> bool: ...
-    def hear_all(self, child: Child) -> None: ...
-    def hear_output(self, child: Child) -> None: ...
+    @property
+    def hearing(self) -> Hearing: ...
     def imported(self, ready: Ready) -> None: ...
     def born(self) -> None: ...
     def gone(self, child: Child, exit: Exited) -> None: ...
@@ -137,7 +137,7 @@ class Zygotes:
         self.household.born()
 
     def _exited(self, child: Child, exit: Exited) -> None:
-        self.household.hear_all(child)
+        self.household.hearing.hear_all(child)
         child.read_output()
         child.exited = True
         self.children.pop(child.slot, None)
@@ -184,8 +184,8 @@ class Zygotes:
         self.children[child.slot] = child
         self._forking += 1
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self.household.hear, child)
-        loop.add_reader(read, self.household.hear_output, child)
+        loop.add_reader(ours.fileno(), self.household.hearing.hear, child)
+        loop.add_reader(read, self.household.hearing.hear_output, child)
 
     def _refused(self, reason: str) -> None:
         self.fork_refused_at = time.monotonic()
@@ -196,7 +196,7 @@ class Zygotes:
         _log.error("the zygote died: its jobs are given up, and a new one is started")
         mine = [child for child in self.children.values() if child.nursery is nursery]
         for child in mine:
-            self.household.hear_all(child)  # It may have ended its job before.
+            self.household.hearing.hear_all(child)  # It may have ended its job before.
             child.signal(signal.SIGKILL)
             self.discard(child)
             self.children.pop(child.slot)
@@ -232,6 +232,7 @@ class Zygotes:
     def discard(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         child.exited = True
+        self.household.hearing.forget(child)
         loop.remove_reader(child.socket.fileno())
         loop.remove_writer(child.socket.fileno())
         loop.remove_reader(child.output)

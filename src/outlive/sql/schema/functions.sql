@@ -802,7 +802,7 @@ declare
   s outlive.sources;
   fails boolean;
 begin
-  delete from outlive.requests q where q.id = any(slots);
+  delete from outlive.requests q where q.id = any(slots) and q.token = any(tokens);
   for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) order by name, n loop
     if o.ok is null then
       update outlive.sources t set probe = null where t.name = o.name and t.probe = o.token;

@@ -45,11 +45,12 @@ on conflict (name) do update set queue = excluded.queue, source = excluded.sourc
 select r.token from outlive.running r where r.cancel_requested and r.worker = :worker::uuid;
 
 -- name: write_progress
--- What jobs say of themselves; only while the attempt is still under way. Nothing here goes backwards in its attempt.
+-- What jobs say of themselves; only while the attempt is still under way, and this worker's. Nothing here goes backwards
+-- in its attempt.
 with said as (
   select p.*, r.id, r.attempt from json_to_recordset(:progress::json)
     p(token bigint, current double precision, total double precision, message text, checkpoint json)
-  join outlive.running r on r.token = p.token)
+  join outlive.running r on r.token = p.token and r.worker = :worker::uuid)
 insert into outlive.progress (job_id, attempt, current, total, message, checkpoint, updated_at)
 select s.id, s.attempt, s.current, s.total, s.message, s.checkpoint, outlive.now() from said s
 on conflict (job_id) do update set

@@ -1,0 +1,169 @@
+"""Hearing children: what they say is read in bounded pieces, checked, and only then believed.
+
+A job has its child's socket, so every frame may be forged. A frame counts only for the attempt that its child runs, a
+frame that no child of ours sends costs the sender its process, and no child keeps the worker from hearing the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from outlive.states import Outcome
+from outlive.talk import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_ERROR_CHARS,
+    MAX_STACK_CHARS,
+    MAX_WORDS_CHARS,
+    Call,
+    Completing,
+    Done,
+    Progress,
+)
+from outlive.worker.children import Child
+
+READ_BYTES = 64 * 1024
+LAST_WORDS_BYTES = 512 * 1024
+"""How much is read of a child that is gone: more than a socket holds, and little enough to be read at once."""
+LARGE_BYTES = 256 * 1024
+BUDGET_BYTES = 24 * 1024 * 1024
+"""How much of what jobs have said in large frames waits in memory to be written."""
+MAX_CALLS = 8
+"""How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
+interrupts it."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Listener(Protocol):
+    """Who is told what children say."""
+
+    def called(self, child: Child, call: Call) -> None: ...
+    def progressed(self, progress: Progress) -> None: ...
+    def burden_bytes(self) -> int: ...
+
+
+class Hearing:
+    def __init__(self, listener: Listener, done: Callable[[Child, Done], None]) -> None:
+        self._listener, self._done = listener, done
+        self._speaker: Child | None = None
+        """The child whose large frame is being read."""
+        self._waiting: deque[Child] = deque()
+        """Children that have begun a large frame, and are not read until the one before them is done."""
+
+    def hear(self, child: Child) -> bool:
+        """Hear a piece of what it says; False when there is nothing more to hear now."""
+        try:
+            data = child.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(child.socket.fileno())
+            return False
+        try:
+            messages = child.frames.feed(data)
+        except Exception as error:
+            self.distrust(child, f"says what nobody understands ({error})")
+            return False
+        for message in messages:
+            match message:
+                case Done():
+                    self._end(child, message)
+                case Call():
+                    self._call(child, message)
+                case Progress():
+                    self._progress(child, message)
+                case Completing(token):
+                    if child.runs(token):
+                        child.given[0].completing = True
+            if child.distrusted:
+                return False
+        if child.unsent:
+            child.flush()
+        if child.frames.unfinished_bytes > LARGE_BYTES or self._speaker is child:
+            self._take_turns(child)
+        return True
+
+    def hear_all(self, child: Child) -> None:
+        """What it said before it died. Bounded: a process that it has left behind may still be talking."""
+        for _ in range(LAST_WORDS_BYTES // READ_BYTES):
+            if child.distrusted or not self.hear(child):
+                return
+
+    def hear_output(self, child: Child) -> None:
+        """Hear what it said before reading what it printed since."""
+        if child.socket.fileno() >= 0 and not child.distrusted and child not in self._waiting:
+            self.hear(child)
+        if not child.read_output():
+            asyncio.get_running_loop().remove_reader(child.output)
+
+    def distrust(self, child: Child, reason: str) -> None:
+        """Nothing more is heard from it but its end."""
+        _log.error("child %d %s: it is killed", child.pid, reason)
+        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+        child.retiring = child.distrusted = True
+        if child.given and child.given[0].verdict is None:
+            child.given[0].verdict = (Outcome.CRASHED, f"its process {reason}")
+        child.signal(signal.SIGKILL)
+        self.forget(child)
+
+    def _end(self, child: Child, done: Done) -> None:
+        if not child.runs(done.token):
+            self.distrust(child, "answers for a job that it does not have")
+        elif len(done.error or "") > MAX_ERROR_CHARS or len(done.stack or "") > MAX_STACK_CHARS:
+            self.distrust(child, "gives an error that is longer than it may be")
+        else:
+            self._done(child, done)
+
+    def _call(self, child: Child, call: Call) -> None:
+        if child.asking + child.unread >= MAX_CALLS:
+            self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
+            return
+        child.asking += 1
+        self._listener.called(child, call)
+
+    def _progress(self, child: Child, progress: Progress) -> None:
+        """What a thread says that an earlier job of a warm child has left behind counts for nothing."""
+        if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_WORDS_CHARS:
+            self.distrust(child, "reports more than a job may")
+        elif child.runs(progress.token):
+            child.given[0].moved = time.monotonic()
+            self._listener.progressed(progress)
+
+    # Large frames, one at a time
+
+    def _take_turns(self, child: Child) -> None:
+        """Read on, or let this child wait in its own memory while others' large frames are in ours."""
+        if child is self._speaker:
+            if child.frames.unfinished_bytes <= LARGE_BYTES:
+                self._speaker = None
+                self.resume()
+        elif child not in self._waiting:
+            self._waiting.append(child)
+            asyncio.get_running_loop().remove_reader(child.socket.fileno())
+            self.resume()
+
+    def resume(self) -> None:
+        """Let the next one speak whose large frame fits beside what is not written yet."""
+        if self._speaker is not None or not self._waiting:
+            return
+        burden_bytes = self._listener.burden_bytes()
+        if burden_bytes and burden_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
+            return
+        child = self._speaker = self._waiting.popleft()
+        asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)
+
+    def forget(self, child: Child) -> None:
+        """It is gone: the next one may speak."""
+        if child in self._waiting:
+            self._waiting.remove(child)
+        if child is self._speaker:
+            self._speaker = None
+            self.resume()

@@ -1,0 +1,130 @@
+"""What jobs say with forged, malformed, huge or endless frames: only the sender suffers."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import db
+from outlive.states import Outcome, State
+from tests import faults
+from tests.processes.conftest import Worker
+from tests.processes.test_faults import peak_bytes
+from tests.processes.test_running import attempts, finished
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+
+def token_in(path: Path) -> int:
+    return int(eventually(lambda: path.exists() and path.read_text(), within_s=20, what="it has begun"))
+
+
+@pytest.mark.parametrize("where", ["the same worker", "another worker"])
+def test_a_job_cannot_replace_the_checkpoint_of_another(start: Start, tmp_path: Path, where: str) -> None:
+    """60"""
+    start(slots=2, queues="a,b" if where == "the same worker" else "a")
+    if where == "another worker":
+        start(slots=2, queues="b")
+    victim = faults.keep_a_checkpoint.using(queue="a").enqueue(str(tmp_path / "go"))
+    token = token_in(tmp_path / "go.token")
+    assert finished(faults.forge_progress.using(queue="b").enqueue(token)) is State.SUCCEEDED
+    (tmp_path / "go").touch()
+    assert victim.result(timeout=20) == {"page": 7}
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp_path: Path) -> None:
+    """60"""
+    worker = start(slots=2)
+    spoiling = faults.spoil_progress.enqueue(str(tmp_path / "enough"))
+    eventually(lambda: "is left out" in worker.log(), within_s=20)
+    for n in range(5):  # Each of them is written beside some that can't be.
+        assert faults.step_by_step.enqueue(3).result(timeout=20) == [3, 3], n
+    (tmp_path / "enough").touch()
+    assert finished(spoiling) is State.SUCCEEDED
+    assert worker.log().count("is left out") == 1
+    assert "progress failed" not in worker.log()
+
+
+def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
+    """60"""
+    worker = start(slots=2)
+    refusals = faults.ask_nonsense.enqueue().result(timeout=20)
+    assert (len(refusals), set(refusals)) == (6, {"BadArguments", "OutliveError"})
+    assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
+    assert "serve failed" not in worker.log()
+
+
+def test_a_flood_of_calls_costs_only_its_sender(start: Start, connection: db.Connection) -> None:
+    """60"""
+    worker = start(slots=2)
+    flooding = faults.flood_with_calls.enqueue(100_000)
+    assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
+    assert finished(flooding) is State.QUARANTINED
+    assert "reads no answer" in (attempts(connection, flooding)[0].error or "")
+    assert worker.process.poll() is None
+
+
+def test_a_flood_of_frames_while_the_zygote_dies_does_not_hold_the_worker(start: Start, tmp_path: Path) -> None:
+    """60"""
+    worker = start(slots=2)
+    flooding = faults.flood_and_kill_parent.enqueue(str(tmp_path / "begun"))
+    eventually((tmp_path / "begun").exists, within_s=20)
+    eventually(lambda: "the zygote died" in worker.log(), within_s=10)
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    assert finished(flooding) is State.QUARANTINED
+    assert worker.stop(within_s=10) == 0
+
+
+def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path: Path) -> None:
+    """60"""
+    worker = start(slots=4)
+    paths = [tmp_path / str(n) for n in range(4)]
+    for path in paths:
+        faults.flood_with_progress.enqueue(str(path))
+    eventually(lambda: all(path.exists() for path in paths), within_s=20)
+    told = time.monotonic()
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(lambda: " stops: " in worker.log(), within_s=10)
+    heard_s = time.monotonic() - told
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait(20) == 0
+    assert heard_s < 1
+
+
+@pytest.mark.parametrize(("kind", "words"), [("checkpoint", "reports"), ("result", "result"), ("error", "error")])
+def test_a_child_that_says_more_than_it_may_is_killed(
+    start: Start, connection: db.Connection, kind: str, words: str
+) -> None:
+    """16"""
+    worker = start(slots=2)
+    job = faults.say_large.enqueue(kind, 2)
+    assert finished(job) is State.QUARANTINED
+    assert words in (attempts(connection, job)[0].error or "")
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    assert worker.process.poll() is None
+
+
+def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start: Start, connection: db.Connection) -> None:
+    """16"""
+    start(slots=1)
+    job = faults.say_too_much.enqueue("checkpoint", 2)
+    assert finished(job) is State.FAILED
+    (only,) = attempts(connection, job)
+    assert only.outcome is Outcome.FAILED
+    assert "the checkpoint has 2,000,002 bytes, over the limit of 1,048,576" in (only.error or "")
+
+
+def test_the_supervisor_stays_small_whatever_its_jobs_say_at_once(start: Start, connection: db.Connection) -> None:
+    """16"""
+    worker = start(slots=8)
+    jobs: list[Any] = [faults.say_large.enqueue("records", 15) for _ in range(6)]
+    jobs += [faults.say_large.enqueue("call", 15) for _ in range(6)]
+    jobs += [faults.say_large.enqueue("checkpoint", 15) for _ in range(3)]
+    ends = [finished(job, within_s=120) for job in jobs]
+    assert ends == [State.SUCCEEDED] * 12 + [State.QUARANTINED] * 3
+    assert peak_bytes(worker) < 150_000_000
