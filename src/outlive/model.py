@@ -80,7 +80,8 @@ class Claimed(msgspec.Struct, frozen=True):
     losses: int
     args: bytes
     options: bytes | None
-    alone: bool = False
+    alone_s: float = 0.0
+    """For how long nothing else may run in this worker; 0 for all but suspects."""
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -24,8 +24,6 @@ QuarantineBy = Literal["job", "fingerprint"]
 
 MAX_BACKOFF_STEPS = 32
 DEFAULT_QUEUE = "default"
-SUSPECT_CLEARED_S = 600.0
-"""A job suspected to kill workers that has lived so long in one is none."""
 MAX_BACKOFF_S = 365 * 86400.0
 
 

@@ -319,8 +319,9 @@ def untold_killers(*, batch: int = 100, after_s: float = 0.0) -> Statement[Table
     return _statement("untold_killers", _table, batch=batch, after_s=after_s)
 
 
-def clear_suspects(*, after_s: float = 600.0) -> Statement[list[int]]:
-    return _statement("clear_suspects", _first, after_s=after_s)
+def let_others_in(worker: UUID, token: int) -> Statement[bool]:
+    """Whether other jobs may run beside this suspect now."""
+    return _statement("let_others_in", lambda _, rows: bool(rows), worker=worker, token=token)
 
 
 def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:

@@ -345,10 +345,69 @@ def test_K7_a_bystander_is_cleared_and_finishes(
     assert alone(connection, job) == [True]
     other = faults.add.enqueue(1, 1)
     beats(connection, 6)
-    assert other.status() is State.PENDING
+    assert other.status() is State.PENDING or alone(connection, job) == [False]
     (tmp_path / "go").touch()
     assert job.result(timeout=20) == "seen"
     assert other.result(timeout=20) == 2
+
+
+def test_K7_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    """FAULTS 48. If its worker vanishes then, nothing is proven: it begins alone once more."""
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    vanished_in_vain(hand, job, 2)
+    worker = start(slots=4)
+    runs_again(tmp_path / "go", 1)
+    assert alone(connection, job) == [True]
+    others = [faults.add.enqueue(n, n) for n in range(3)]
+    assert [one.result(timeout=30) for one in others] == [0, 2, 4]
+    assert alone(connection, job) == [False]
+    vanish(worker)
+    worker = start(slots=4)
+    runs_again(tmp_path / "go", 2)
+    assert (alone(connection, job), counters(connection, job)) == ([True], (0, 0, 3))
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+
+
+def test_K7_two_suspects_never_run_in_a_row_while_other_jobs_wait(
+    start: Start, hand: Hand, connection: db.Connection
+) -> None:
+    suspects = [faults.add.enqueue(n, n) for n in range(3)]
+    for _ in range(2):
+        claimed = hand.claim(limit=3)
+        assert len(claimed) == 3
+        hand.rows("update outlive.running set lease_until = '2000-01-01Z' returning id")
+        db.run(hand.connection, store.expire())
+    others = [faults.add.enqueue(n, n) for n in range(2)]
+    start(slots=1)
+    for one in (*suspects, *others):
+        one.result(timeout=30)
+    rows = connection.execute(
+        "select job_id from outlive.attempts where outcome = 'succeeded' order by token"
+    ).fetchall()
+    order = "".join("s" if job in {one.id for one in suspects} else "o" for (job,) in rows)
+    assert order.startswith("so")
+    assert "ss" not in order.rstrip("s")
+
+
+def test_K7_nobody_makes_room_for_a_suspect_that_was_cancelled(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    suspect = faults.add.enqueue(1)
+    vanished_in_vain(hand, suspect, 2)
+    db.run(connection, store.pause_queue("default"))
+    worker = start(slots=2, queues="busy,default")
+    faults.wait_for.using(queue="busy").enqueue(str(tmp_path / "long"))
+    runs_again(tmp_path / "long", 1)
+    connection.execute("update outlive.held set since = since - interval '61 seconds'")
+    db.run(connection, store.resume_queue("default"))
+    eventually(lambda: "makes room" in worker.log(), within_s=20)
+    other = faults.add.enqueue(1, 1)
+    assert [change.changed for change in db.run(connection, store.cancel([suspect.id]))] == [True]
+    assert other.result(timeout=20) == 2
+    (tmp_path / "long").touch()
 
 
 def test_K7_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connection: db.Connection) -> None:

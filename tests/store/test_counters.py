@@ -355,27 +355,61 @@ def test_a_suspect_handed_back_stays_one(connection: db.Connection) -> None:
     assert claim(connection) == []
 
 
-def test_a_suspect_that_lives_for_ten_minutes_is_cleared(connection: db.Connection) -> None:
+def let_in(connection: db.Connection, worker: UUID, *, lease_s: float = 300.0) -> Claimed:
+    """A suspect begins, and outlives its time alone: other jobs may run beside it."""
+    [claimed] = db.run(connection, store.claim_suspect(worker, tasks=[TASK], lease_s=lease_s))
+    assert db.run(connection, store.let_others_in(worker, claimed.token))
+    return claimed
+
+
+@pytest.mark.parametrize("event", ["fail", "time_out", "crash", "overrun"])
+def test_a_suspect_that_outlives_its_time_alone_and_then_ends_is_cleared(connection: db.Connection, event: str) -> None:
     job = suspect(connection)
-    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK], lease_s=3600))
-    set_clock(connection, NOW + timedelta(minutes=10, microseconds=-1))
-    assert db.run(connection, store.clear_suspects()) == []
-    set_clock(connection, NOW + timedelta(minutes=10))
-    assert db.run(connection, store.clear_suspects()) == [claimed.token]
-    assert db.run(connection, store.clear_suspects()) == []
-    set_clock(connection, TOMORROW)
+    end(connection, BERT, let_in(connection, BERT).token, event)
+    assert counters(connection, job)[2] == 0
+
+
+def test_a_suspect_lost_beside_others_stays_one_until_twice_its_limit(connection: db.Connection) -> None:
+    """A neighbour may have done it; but a killer that waits until it has company is caught in the end."""
+    job = suspect(connection)
+    for losses in (3, 4, 5):
+        let_in(connection, BERT, lease_s=-1.0)
+        fire(connection, "expire", Scene(job))
+        said = f"{losses} workers vanished while running it: it runs alone next (max_losses = 3)"
+        assert held_as(connection, job) == ("suspect", said)
+    let_in(connection, BERT, lease_s=-1.0)
     fire(connection, "expire", Scene(job))
-    assert held_as(connection, job) is None
-    assert counters(connection, job) == (0, 0, 1)
+    assert held_as(connection, job) == ("quarantined", "6 workers vanished while running it (max_losses = 3)")
 
 
-def test_a_job_that_is_no_suspect_is_not_cleared(connection: db.Connection) -> None:
-    job = enqueue(connection)
-    lose(connection)
-    claim(connection)
-    set_clock(connection, TOMORROW)
-    assert db.run(connection, store.clear_suspects()) == []
-    assert counters(connection, job) == (0, 0, 1)
+def test_a_suspect_lost_beside_others_is_proven_by_the_next_loss_alone(connection: db.Connection) -> None:
+    job = suspect(connection)
+    let_in(connection, BERT, lease_s=-1.0)
+    fire(connection, "expire", Scene(job))
+    lose_alone(connection)
+    proven = "4 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
+    assert held_as(connection, job) == ("quarantined", proven)
+
+
+@pytest.mark.parametrize(("lasted_s", "alone_s"), [(0.5, 5.0), (2.5, 5.0), (10.0, 20.0), (30.0, 60.0), (3600.0, 60.0)])
+def test_a_suspect_is_alone_for_twice_its_longest_lost_attempt_within_bounds(
+    connection: db.Connection, lasted_s: float, alone_s: float
+) -> None:
+    suspect(connection)
+    longest = "update outlive.attempts set started_at = ended_at - %s * interval '1 second' where attempt = 1"
+    connection.execute(longest, [lasted_s])
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    assert claimed.alone_s == alone_s
+    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [alone_s]
+
+
+def test_only_the_worker_that_has_a_suspect_lets_others_in(connection: db.Connection) -> None:
+    suspect(connection)
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    assert not db.run(connection, store.let_others_in(ANNA, claimed.token))
+    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [5.0]
+    assert db.run(connection, store.let_others_in(BERT, claimed.token))
+    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [0.0]
 
 
 def test_suspects_are_claimed_one_at_a_time_the_oldest_first(connection: db.Connection) -> None:

@@ -143,8 +143,8 @@ class Store(RuleBasedStateMachine):
             self.current[one.id] = right
             self.leases[one.token] = self.now + timedelta(seconds=LEASE_S)
             assert one.losses == self.losses[one.id]
-            assert one.alone is (one.losses > 0 and one.losses == self.max_losses - 1)
-            if one.alone:
+            assert (one.alone_s > 0) is (one.losses > 0 and one.losses >= self.max_losses - 1)
+            if one.alone_s:
                 self.alone.add(one.token)
         assert not claimed or worker not in self.given_up, "a dead worker was given something"
 
@@ -179,7 +179,8 @@ class Store(RuleBasedStateMachine):
         turn = self.run(store.end_and_claim(right.worker, [report]))
         assert turn.stale == []
         self.ended(right, ENDS[event]["outcome"])
-        if right.token in self.alone and event not in ("succeed", "hand_back", "stop"):
+        suspected = right.token in self.alone or self.losses[right.job] >= self.max_losses - 1
+        if suspected and event not in ("succeed", "hand_back", "stop"):
             self.losses[right.job] = 0
         if event in ("crash", "overrun"):
             self.kills[right.job] += 1
@@ -280,7 +281,8 @@ class Store(RuleBasedStateMachine):
         """Or is not held at all: whether it can gain by a loss that is taken back."""
         state = state_of(self.connection, job)
         if state is State.QUARANTINED:
-            return self.losses[job] == self.max_losses
+            held = self.connection.execute("select details from outlive.held where id = %s", [job]).fetchone()
+            return held is not None and "workers vanished" in held[0]
         return state in (State.PENDING, State.RETRYABLE, State.RUNNING)
 
     # Time and the reaper
@@ -323,13 +325,11 @@ class Store(RuleBasedStateMachine):
         assert self.connection.execute(over, [self.max_crashes]).fetchall() == []
 
     @rule()
-    def clear_suspects(self) -> None:
-        cleared = set(self.run(store.clear_suspects()))
-        assert cleared <= self.alone
-        self.alone -= cleared
+    def let_others_in(self) -> None:
         for right in self.current.values():
-            if right.token in cleared:
-                self.losses[right.job] = 0
+            if right.token in self.alone:
+                assert self.run(store.let_others_in(right.worker, right.token))
+                self.alone.discard(right.token)
 
     @rule(max_crashes=st.integers(1, 3), by_fingerprint=st.booleans())
     def limit(self, max_crashes: int, by_fingerprint: bool) -> None:
@@ -436,14 +436,15 @@ class Store(RuleBasedStateMachine):
         assert {job: losses for job, losses in rows if losses} == {
             job: self.losses[job] for job, _ in rows if self.losses[job]
         }
-        misplaced = self.connection.execute(_MISPLACED, [max(1, self.max_losses - 1), self.max_losses - 1]).fetchall()
+        most = self.max_losses
+        misplaced = self.connection.execute(_MISPLACED, [max(1, most - 1), most - 1, 2 * most]).fetchall()
         assert misplaced == [], "a suspect is not where suspects are"
 
 
 _HISTORY = "select job_id, count(*) from outlive.crashes group by job_id"
 _MISPLACED = """
 select id from outlive.waiting where losses >= %s
-union all select id from outlive.held where why = 'suspect' and losses <> %s
+union all select id from outlive.held where why = 'suspect' and (losses < %s or losses >= %s)
 """
 
 SHORT = settings(

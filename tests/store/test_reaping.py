@@ -143,7 +143,7 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection:
     assert held_as(connection, job) == ("suspect", said)
     assert claim(connection, BERT) == []
     [alone] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
-    assert alone.alone
+    assert alone.alone_s
     give_up(connection, BERT)
     assert [lost.state for lost in reap(connection)] == [State.QUARANTINED]
     proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"

@@ -55,6 +55,7 @@ CALLS = {
     "policy_of": f"select outlive.policy_of('{NOBODY}', 'work')",
     "verdict": "select outlive.verdict(null, 'succeeded', false, false, null, 0)",
     "charge": "select outlive.charge(3, 0, 3)",
+    "alone_s": f"select outlive.alone_s('{NOBODY}')",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
@@ -268,7 +269,12 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
         assert run(store.end_and_claim(WORKER, ends)).stale == []
-        run(store.ended(tokens)), run(store.expire()), run(store.quarantine_killers()), run(store.clear_suspects())
+        (
+            run(store.ended(tokens)),
+            run(store.expire()),
+            run(store.quarantine_killers()),
+            run(store.let_others_in(WORKER, 1)),
+        )
         run(store.claim_suspect(WORKER, tasks=["work"])), run(store.crashing_tasks(jobs=1, within_s=600))
         worker.execute("select pg_advisory_unlock_all()")
         assert len(run(store.bury({WORKER: 7}))) == 1

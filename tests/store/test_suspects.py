@@ -20,7 +20,6 @@ from tests.store.acting import (
     enqueue,
     give_up,
     held_as,
-    register,
     set_clock,
     state_of,
 )
@@ -90,7 +89,7 @@ def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connectio
     for event, state in [("succeed", State.SUCCEEDED), ("fail", State.RETRYABLE)]:
         scene = bring(connection, Place.SUSPECT)
         [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
-        assert (claimed.id, claimed.alone) == (scene.job, True)
+        assert (claimed.id, claimed.alone_s) == (scene.job, 5.0)
         end(connection, BERT, claimed.token, event)
         assert state_of(connection, scene.job) is state
     assert counters(connection, scene.job) == (1, 0, 0)
@@ -101,7 +100,7 @@ def test_a_worker_that_looks_up_what_it_has_sees_that_it_must_run_alone(connecti
     db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     enqueue(connection)
     claim(connection, BERT)
-    assert [job.alone for job in db.run(connection, store.adopt(BERT))] == [True, False]
+    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [5.0, 0.0]
 
 
 def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_started(connection: db.Connection) -> None:
@@ -115,19 +114,3 @@ def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_sta
     assert db.run(connection, store.claim_suspect(BERT, tasks=[TASK])) == []
     assert held_as(connection, job) == ("quarantined", "crashed 1 times (max_crashes = 1)")
     assert counters(connection, job) == (0, 1, 1)
-
-
-def test_a_cleared_suspect_whose_worker_dies_is_as_good_as_any_other(connection: db.Connection) -> None:
-    scene = bring(connection, Place.SUSPECT, options={"max_losses": 3})
-    register(connection, BERT)
-    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK], lease_s=3600))
-    set_clock(connection, NOW + timedelta(minutes=10))
-    assert db.run(connection, store.clear_suspects(after_s=600)) == [claimed.token]
-    assert [job.alone for job in db.run(connection, store.adopt(BERT))] == [False]
-    give_up(connection, BERT)
-    assert len(db.run(connection, store.reap())) == 1
-    assert counters(connection, scene.job) == (0, 0, 1)
-    assert held_as(connection, scene.job) == (
-        "suspect",
-        "1 workers vanished while running it: it runs alone next (max_losses = 2)",
-    )

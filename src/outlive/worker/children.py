@@ -33,6 +33,8 @@ class Assignment:
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
+    alone: bool = False
+    """Nothing else may run in this worker, until the database knows that something does."""
     taken: float = field(default_factory=time.monotonic)
     started: float = 0.0
     moved: float = 0.0

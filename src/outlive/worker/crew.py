@@ -18,7 +18,6 @@ import msgspec
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
-from outlive.policy import SUSPECT_CLEARED_S
 from outlive.states import Outcome
 from outlive.talk import MARK, Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
@@ -93,9 +92,13 @@ class Crew:
         return self.capacity() == self.slots
 
     def has_suspect(self) -> bool:
-        """Whether a job that may kill workers runs here: then it runs alone, until it has lived long enough."""
-        jobs = [*self.unplaced, *(child.given[0] for child in self.busy)]
-        return any(one.job.alone and time.monotonic() - one.taken < SUSPECT_CLEARED_S for one in jobs)
+        """Whether a job that may kill workers has this one to itself."""
+        return self.suspect() is not None
+
+    def suspect(self) -> Assignment | None:
+        """The job that nothing else may run beside, for now."""
+        given = (child.given[0] for child in self.children if child.given)
+        return next((one for one in (*self.unplaced, *given) if one.alone), None)
 
     def room(self) -> dict[str, int]:
         """How many jobs of which warm tasks could be given ahead to children that are at it."""
@@ -328,6 +331,7 @@ def _assignment(job: Claimed, facts: TaskFacts) -> Assignment:
         timeout_s=facts.timeout_s if own.timeout_s is msgspec.UNSET else own.timeout_s,
         stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
         memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
+        alone=job.alone_s > 0,
     )
 
 

@@ -17,7 +17,6 @@ from uuid import UUID
 from outlive import kernel, store
 from outlive.config import KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
-from outlive.policy import SUSPECT_CLEARED_S
 from outlive.statement import Statement
 from outlive.states import State
 from outlive.worker.alerts import Alerts
@@ -164,7 +163,6 @@ class Reaper:
                 await self.free()
             await self.line.run(store.quarantine_killers())
             await self._tell_caught()
-            await self.line.run(store.clear_suspects(after_s=SUSPECT_CLEARED_S))
             await self._tell_crashing()
             await self._prune()
         finally:

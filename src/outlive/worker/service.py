@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 CANCEL_LOOK_S = 0.5
 PROGRESS_S = 0.2
 SETTLE_S = 0.02
-SUSPECTS_S = 5.0
-MAKE_ROOM_AFTER_S = 60.0
-_ROOM = "outlive suspects"
 PORTION_BYTES = 2 * 1024 * 1024
 MAX_LEFT_OUT = 1000
 _UNWRITABLE = ("22", "54")
@@ -83,7 +80,6 @@ class Service:
         self._left_out: dict[int, None] = {}
         """Attempts whose progress could not be written, the oldest first."""
         self._hurry = asyncio.Event()
-        self._made_room = False
         self.changed = asyncio.Event()
         """What the next heartbeat says is news, and does not wait."""
         self.app_changed = False
@@ -174,20 +170,6 @@ class Service:
         if self.app_changed:
             await self._register_tasks()
         await self._write_progress()
-
-    async def suspects_once(self) -> None:
-        """Make room for a suspect that no worker was idle enough to take: one worker at a time stops claiming."""
-        await asyncio.sleep(SUSPECTS_S)
-        me = self.supervisor
-        if self._made_room and not me.turns.making_room:
-            await self.run(store.unlock(_ROOM))
-            self._made_room = False
-        if self._made_room or self.line.pooled or me.crew.draining:
-            return
-        wait = store.suspects_wait(list(me.crew.tasks), me.config.queues, after_s=MAKE_ROOM_AFTER_S)
-        if await self.run(wait) and await self.run(store.try_lock(_ROOM)):
-            _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
-            self._made_room = me.turns.making_room = True
 
     async def _write_progress(self) -> None:
         """Write what was said, and only then let those end who have said it. More may come in meanwhile."""

@@ -32,6 +32,7 @@ from outlive.worker.liveness import Liveness
 from outlive.worker.loops import RETRY_S, forever
 from outlive.worker.reaper import Reaper
 from outlive.worker.service import Service
+from outlive.worker.suspects import Suspects
 from outlive.worker.turns import Turns
 from outlive.worker.watch import Watch
 
@@ -101,6 +102,7 @@ class Supervisor:
         self.service = Service(self, url)
         self.reaper = Reaper(self.service.line, self.config, self.alerts, self.id)
         self.liveness = Liveness(self.id, url, self.turns.notify)
+        self.suspects = Suspects(self.id, self.crew, self.turns, self.service.line)
         self.watch = Watch(self.crew, self.turns, self.alerts)
         await self.crew.zygotes.prepare()
         await self._register()
@@ -136,7 +138,7 @@ class Supervisor:
                 ("liveness", self.liveness.run_once),
                 ("look", self._look_once),
                 ("sweep", self.reaper.sweep_once),
-                ("suspects", self.service.suspects_once),
+                ("suspects", self.suspects.run_once),
                 ("cancel", self.service.cancel_once),
                 ("serve", self.service.serve_once),
                 ("progress", self.service.progress_once),

@@ -63,6 +63,8 @@ class Turns:
         self.closing = False
         self.making_room = False
         """Nothing is claimed until this worker is idle and can run a suspect alone."""
+        self._suspect_last = False
+        """What this worker claimed last was a suspect: other jobs that wait come before the next one."""
         self._looked_at = 0.0
         self._rested_at = 0.0
         self._idle_looks = 0
@@ -109,8 +111,6 @@ class Turns:
             await asyncio.sleep(GATHER_S)  # A statement for many costs little more than one for few.
         connection = await self._connected(crew)
         await self._look(connection, crew)
-        if crew.has_suspect():
-            self.making_room = False
         await self._tell_sources(connection)
         await self._bring(connection)
         offered, limit = self._offer(crew)
@@ -192,6 +192,7 @@ class Turns:
         crew.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)))
         if jobs:
             self._idle_looks = 0
+            self._suspect_last = jobs[0].alone_s > 0
 
     async def _innocent(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew) -> list[Claimed]:
         """Those whose task and arguments have not killed often enough under other ids. Only some tasks ask for this."""
@@ -262,10 +263,10 @@ class Turns:
         self.notified = False
         self._looked_at = time.monotonic()
         queues = self.config.queues
-        if crew.idle():
-            await self._take_suspect(connection, crew)
         states = await db.arun(connection, store.lanes(list(crew.tasks), queues))
         self.lanes.found(states)
+        if crew.idle() and not (self._suspect_last and self._offer(crew)[0]):
+            await self._take_suspect(connection, crew)
 
     async def _take_suspect(self, connection: db.AsyncConnection, crew: Crew) -> None:
         """An idle worker takes suspects first, one at a time."""
@@ -273,7 +274,7 @@ class Turns:
         started, queues, lease_s = time.monotonic(), self.config.queues, self.config.lease_s
         suspect = store.claim_suspect(self.worker, tasks=list(crew.tasks), queues=queues, lease_s=lease_s)
         claimed = await db.arun(connection, suspect)
-        self.making_room = False  # It has come, or somebody else has it.
+        self.making_room = False  # It has come, or another worker has it.
         await self._begin(connection, claimed, crew, started)
 
     async def _rest(self, connection: db.AsyncConnection, crew: Crew) -> None:

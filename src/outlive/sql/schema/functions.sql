@@ -33,6 +33,13 @@ return format('crashed %s times%s (max_crashes = %s)', crashes,
 create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
 return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
 
+create or replace function outlive.alone_s(job uuid) returns double precision language sql stable
+-- For how long a suspect keeps its worker to itself: twice as long as its longest lost attempt lasted, because one that
+-- kills has killed by then; at least 5 and at most 60 seconds, because the other jobs of that worker wait meanwhile.
+return greatest(5, least(60, (
+  select 2 * extract(epoch from max(a.ended_at - a.started_at)) from outlive.attempts a
+  where a.job_id = job and a.outcome = 'lost')));
+
 create or replace function outlive.verdict(
   had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
 returns table (state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
@@ -46,7 +53,8 @@ begin atomic
       (had).failures + (k.kind = 'failure')::int as f,
       (had).crashes + (k.kind = 'crash')::int as c,
       case when k.kind = 'loss' then (had).losses + 1
-           when (had).alone and k.kind <> 'none' then 0 else (had).losses end as l
+           when k.kind <> 'none' and ((had).alone or (had).losses >= p.max_losses - 1) then 0  -- It ended by itself.
+           else (had).losses end as l
     from outlive.policy_of((had).id, (had).task) p,
       lateral (select case
         when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
@@ -60,7 +68,10 @@ begin atomic
       when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
       when n.kind = 'crash' and n.c + n.kills >= n.max_crashes then 'quarantined'
       when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
-      when n.kind = 'loss' and n.l >= n.max_losses then 'quarantined'
+      -- A suspect that is lost with other jobs beside it is not proven: one of them may have done it. It stays a suspect,
+      -- up to twice its limit, so that a killer that waits until it has company is caught too.
+      when n.kind = 'loss' and n.l >= n.max_losses and ((had).alone or (had).losses = 0 or n.l >= 2 * n.max_losses)
+        then 'quarantined'
       when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
       else 'again' end as fate
     from counted n)

@@ -68,7 +68,8 @@ select null, null, null, null, null, null, null, null, null, null, null, null, n
 
 -- name: claim_suspect
 -- pending (suspect) -> running, alone: one job that must have a worker to itself; or -> quarantined, if it is over its
--- crash limit by now. Zero rows: no suspect for this worker.
+-- crash limit by now. The last column is for how many seconds it keeps the worker to itself. Zero rows: no suspect for
+-- this worker.
 with pick as (
   select h.id from outlive.held h
   where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
@@ -90,7 +91,7 @@ started as (
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
 select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
-  j.args, j.options, true as alone
+  j.args, j.options, outlive.alone_s(s.id)
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 
 -- name: renew
@@ -112,7 +113,7 @@ select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.tok
 -- name: adopt
 -- What this worker has, as the database sees it: read after an unknown outcome, before anything else is claimed.
 select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
-  j.args, j.options, r.alone
+  j.args, j.options, case when r.alone then outlive.alone_s(r.id) else 0 end
 from outlive.running r join outlive.jobs j on j.id = r.id
 where r.worker = :worker::uuid order by r.token;
 
@@ -202,12 +203,11 @@ told as (
   update outlive.held h set told = true from untold u where h.id = u.id returning h.id)
 select k.* from outlive.killers k where k.id = any(array(select id from told)) order by k.quarantined_at, k.id;
 
--- name: clear_suspects
--- A suspect that has lived long enough beside its worker is none. Zero rows: none has.
-with due as (
+-- name: let_others_in
+-- running, alone -> running: from now on other jobs may run beside a suspect, and its loss would prove nothing. Zero rows:
+-- the attempt has ended, or its own transaction is ending it: it is still alone.
+with mine as (
   select r.token from outlive.running r
-  where r.alone and r.started_at <= outlive.now() - :after_s::double precision * interval '1 second'
-  order by r.token for update skip locked)
-update outlive.running r set alone = false, losses = 0
-from due where r.token = due.token
+  where r.token = :token::bigint and r.worker = :worker::uuid for update skip locked)
+update outlive.running r set alone = false from mine where r.token = mine.token
 returning r.token;

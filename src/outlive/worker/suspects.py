@@ -1,0 +1,78 @@
+"""Suspects: jobs that lost worker after worker, and begin alone in one.
+
+Nothing else is claimed while a suspect is alone. When its time is over the database is told first, and only then may
+other jobs begin beside it: `alone` in the database always means that nothing was beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from uuid import UUID
+
+import psycopg
+
+from outlive import store
+from outlive.worker.crew import Crew
+from outlive.worker.line import Line
+from outlive.worker.turns import Turns
+
+LOOK_S = 0.25
+WAITING_LOOK_S = 5.0
+"""How often a worker asks whether a suspect has waited for too long."""
+MAKE_ROOM_AFTER_S = 60.0
+ROOM_S = 60.0
+"""How long a worker stops claiming to make room, at most; and how long it then works before it does so again."""
+_ROOM = "outlive suspects"
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Suspects:
+    def __init__(self, worker: UUID, crew: Crew, turns: Turns, line: Line) -> None:
+        self.worker, self.crew, self.turns, self.line = worker, crew, turns, line
+        self._ask_at = time.monotonic() + WAITING_LOOK_S
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        await self._let_others_in()
+        if time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + WAITING_LOOK_S
+            await self._make_room()
+
+    async def _let_others_in(self) -> None:
+        """End the time alone of a suspect that has outlived it."""
+        one = self.crew.suspect()
+        if one is None or time.monotonic() - (one.started or one.taken) < one.job.alone_s:
+            return
+        if await self.line.run(store.let_others_in(self.worker, one.job.token)):
+            one.alone = False
+            _log.info("job %s has outlived its time alone: other jobs run beside it", one.job.id)
+            self.turns.notify()
+
+    async def _make_room(self) -> None:
+        """Claim nothing for a while, so that this worker becomes idle and can take a suspect. One worker at a time."""
+        if self.line.pooled or self.crew.draining or self.crew.has_suspect():
+            return
+        if not await self._one_waits() or not await self.line.run(store.try_lock(_ROOM)):
+            return
+        _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
+        until = time.monotonic() + ROOM_S
+        self.turns.making_room = True
+        try:
+            while self.turns.making_room and time.monotonic() < until and not self.crew.draining:
+                await asyncio.sleep(LOOK_S)
+                if not await self._one_waits():
+                    return
+        finally:
+            self.turns.making_room = False
+            self._ask_at = time.monotonic() + ROOM_S
+            self.turns.notify()
+            with contextlib.suppress(psycopg.Error):  # A connection that broke has given the lock back.
+                await self.line.run(store.unlock(_ROOM))
+
+    async def _one_waits(self) -> bool:
+        tasks, queues = list(self.crew.tasks), self.turns.config.queues
+        return await self.line.run(store.suspects_wait(tasks, queues, after_s=MAKE_ROOM_AFTER_S))
