@@ -208,6 +208,11 @@ def step_by_step(steps: int) -> object:
 
 
 @app.task
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@app.task
 def wait_for(path: str) -> str:
     """Run until a file is there, or until told to stop."""
     Path(path + f".{os.getpid()}.started").touch()

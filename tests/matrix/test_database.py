@@ -28,6 +28,7 @@ from tests.matrix.clocks import Clock
 from tests.matrix.loading import Load
 from tests.matrix.servers import Programs, Server
 from tests.processes.conftest import Worker
+from tests.spec.throughput import ROUNDS, kept, seconds
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("app")
@@ -155,8 +156,59 @@ def fill(path: Path) -> None:
             file.write(b"x" * 65536)
 
 
+@pytest.mark.parametrize(
+    ("hold_s", "least"),
+    [
+        pytest.param(10.0, 0.4, id="busy"),
+        pytest.param(600.0, 0.6, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+    ],
+)
+def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(start: Start, hold_s: float, least: float) -> None:
+    """40"""
+    url = str(faults.app.config.database_url)
+    start()
+    with db.connect(url) as connection, psycopg.connect(url) as old:
+        free = [seconds(connection, [faults.warm.job(n) for n in range(2000)]) for _ in range(ROUNDS)]
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select from outlive.jobs")
+        held: list[float] = []
+        began = time.monotonic()
+        while time.monotonic() - began < hold_s or len(held) < ROUNDS:
+            held.append(seconds(connection, [faults.warm.job(n) for n in range(2000)]))
+        assert kept(free, held[-ROUNDS:]) >= least
+
+
+def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[..., Server], start: Start) -> None:
+    """37: strangers have all of them, those kept for superusers too, and a worker that has lost its own gets none."""
+    server = new_server(max_connections="15")
+    server.start()
+    faults.app.config = config.load(flags={"database_url": server.url})
+    worker = start(url=server.url)
+    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
+    faults.app.connections.close()
+    strangers: list[psycopg.Connection[tuple[object, ...]]] = []
+    with psycopg.connect(server.url, autocommit=True) as admin:
+
+        def exhausted() -> bool:
+            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'outlive'")
+            with contextlib.suppress(psycopg.OperationalError):
+                while True:
+                    strangers.append(psycopg.connect(server.url, connect_timeout=5))
+            ours = admin.execute("select from pg_stat_activity where application_name = 'outlive'").fetchall()
+            return not ours
+
+        eventually(exhausted, within_s=30, what="strangers have every connection")
+        assert worker.says("too many clients already")
+        job = faults.add.using(connection=admin).enqueue(2, 2)
+        assert worker.process.poll() is None
+        for stranger in strangers:
+            stranger.close()
+    assert job.result(timeout=20) == 4
+    worker.stop()
+
+
 def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, server: Server) -> None:
-    """40: two minutes pass at once; how much slower claims get meanwhile is a figure of the bench."""
+    """40: two minutes pass at once."""
     with psycopg.connect(server.url) as old:
         old.execute("set transaction isolation level repeatable read")
         old.execute("select from outlive.jobs")

@@ -1,6 +1,7 @@
 """Faults of the way between a worker and its database. The number is the matrix's."""
 
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.matrix.asking import all_end_once, ends, outcomes
 from tests.matrix.networks import Network, network
 from tests.matrix.servers import Server
 from tests.processes.conftest import Worker, alive
-from tests.proxy import Proxy, Way
+from tests.proxy import Boundary, Proxy, Side, Way
 from tests.waiting import eventually
 
 __all__ = ["network"]
@@ -73,6 +74,60 @@ def test_a_worker_that_nobody_hears_kills_its_jobs_before_its_leases_end(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, batch: int
+) -> None:
+    """30: the server has committed, and the client has not heard of it."""
+    cuts: list[tuple[object, ...] | None] = []
+
+    def cut_once(at: Boundary) -> None:
+        if at.side is Side.AFTER and "outlive.enqueue(" in at.text and not cuts:
+            cuts.append(connection.execute("select count(*) from outlive.jobs").fetchone())
+            at.link.cut()
+
+    with Proxy(database_url, tmp_path, at_boundary=cut_once) as proxy:
+        faults.app.connections.close()
+        faults.app.config = config.load(flags={"database_url": proxy.url})
+        jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(batch))
+        faults.app.connections.close()
+    assert cuts == [(batch,)], "they were there when the answer was cut off"
+    faults.app.config = config.load(flags={"database_url": database_url})
+    start()
+    all_end_once(database_url, jobs)
+    assert connection.execute("select count(*) from outlive.jobs").fetchone() == (batch,)
+    assert [(tmp_path / str(n)).read_bytes() for n in range(batch)] == [b"x"] * batch
+
+
+CUTS = 8
+
+
+def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
+) -> None:
+    """30: what was ended is known to be, and what was claimed is adopted at once, before any lease ends."""
+    turns = 0
+
+    def cut_often(at: Boundary) -> None:
+        nonlocal turns
+        if at.side is Side.AFTER and "lane(queue, source, task, priority, mark, quota)" in at.text:
+            turns += 1
+            if turns % 2 and turns < 2 * CUTS:
+                at.link.cut()
+
+    with Proxy(database_url, tmp_path, at_boundary=cut_often) as proxy:
+        worker = start(url=proxy.url)
+        jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(200))
+        all_end_once(database_url, jobs)
+        worker.stop()
+    assert turns >= 2 * CUTS
+    found = re.findall(r"looked up: (\d+) reports were in already, (\d+) claims are adopted", worker.log())
+    assert sum(int(reports) for reports, _ in found) > 0
+    assert sum(int(claims) for _, claims in found) > 0
+    assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
+    assert connection.execute("select distinct outcome from outlive.attempts").fetchall() == [("succeeded",)]
+
+
 def test_connections_cut_at_random_moments_lose_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:

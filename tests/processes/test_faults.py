@@ -63,14 +63,24 @@ def admin(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 # Processes
 
 
-def test_a_killed_child_is_recorded_at_once(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def exact(busy_s: float, quiet_s: float) -> list[object]:
+    """A bound for a machine that has other work, and the one of the matrix."""
+    return [pytest.param(busy_s, id="busy"), pytest.param(quiet_s, id="exact", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("within_s", exact(1.0, 0.1))
+def test_a_killed_child_is_recorded_at_once(
+    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
+) -> None:
     """1"""
     start()
-    job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / "never"))
-    pid = begun(tmp_path, "never")
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: attempts(connection, job), within_s=1, what="the death is recorded")
-    assert attempts(connection, job)[0].signal == "SIGKILL"
+    for n in range(5):
+        job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / f"never-{n}"))
+        pid = begun(tmp_path, f"never-{n}")
+        eventually(lambda: job.status() is State.RUNNING)  # noqa: B023
+        os.kill(pid, signal.SIGKILL)
+        found = eventually(lambda: attempts(connection, job), within_s=within_s, what="the death is recorded")  # noqa: B023
+        assert found[0].signal == "SIGKILL"
 
 
 def test_a_supervisor_killed_at_any_moment_loses_nothing(start: Start, connection: db.Connection) -> None:
@@ -177,8 +187,11 @@ def test_nothing_outlives_a_killed_supervisor(start: Start, tmp_path: Path) -> N
     eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what="the tree is gone")
 
 
-def test_a_killed_zygote_costs_losses_and_is_made_anew(start: Start, connection: db.Connection, tmp_path: Path) -> None:
-    """4b, 13"""
+@pytest.mark.parametrize("within_s", exact(5.0, 1.0))
+def test_a_killed_zygote_costs_losses_and_is_made_anew(
+    start: Start, connection: db.Connection, tmp_path: Path, within_s: float
+) -> None:
+    """4b, 13: the new zygote has imported the app, and has run a job."""
     worker = start()
     job = faults.orphan_and_wait.using(max_losses=1).enqueue(str(tmp_path / "grandchild"))
     eventually((tmp_path / "grandchild.plain").exists, within_s=20)
@@ -186,7 +199,9 @@ def test_a_killed_zygote_costs_losses_and_is_made_anew(start: Start, connection:
     os.kill(worker.zygote(), signal.SIGKILL)
     killed = time.monotonic()
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
-    assert time.monotonic() - killed < 5
+    took_s = time.monotonic() - killed
+    print(f"a job of the new zygote had run after {took_s:.2f} s")
+    assert took_s < within_s
     assert finished(job, State.QUARANTINED) is State.QUARANTINED
     assert [one.outcome for one in attempts(connection, job)] == [Outcome.LOST]
     assert not any(alive(pid) for pid in below)
@@ -425,8 +440,9 @@ def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(
     assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
 
 
+@pytest.mark.parametrize("beyond_s", exact(8.0, 0.0))
 def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
-    start: Start, database_url: str, tmp_path: Path
+    start: Start, database_url: str, tmp_path: Path, beyond_s: float
 ) -> None:
     """31"""
     with Proxy(database_url, tmp_path) as proxy:
@@ -435,7 +451,7 @@ def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
         eventually((tmp_path / "out.started").exists, within_s=20)
         proxy.silence()
         tree = worker.tree()
-        assert worker.stop(within_s=14) == 0
+        assert worker.stop(within_s=6 + beyond_s) == 0
         assert (tmp_path / "out").read_text() == "cleaned up"
         assert not any(alive(pid) for pid in tree)
 
@@ -478,14 +494,21 @@ def test_short_timeouts_of_the_database_stop_no_work(
     assert connection.execute("select from outlive.running union all select from outlive.waiting").fetchall() == []
 
 
-def test_a_worker_that_lost_its_listener_still_begins_at_once(start: Start, admin: psycopg.Connection[Any]) -> None:
-    """41"""
+@pytest.mark.parametrize("within_s", exact(2.5, 1.1))
+def test_a_worker_that_lost_its_listener_still_begins_at_once(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], within_s: float
+) -> None:
+    """41: it looks every second, and then a turn claims the job."""
     start()
-    eventually(lambda: admin.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
-    terminate(admin, query="listen%")
-    enqueued = time.monotonic()
-    assert faults.add.enqueue(1, 1).result(timeout=20) == 2
-    assert time.monotonic() - enqueued < 2.5
+    for n in range(3):
+        eventually(lambda: admin.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
+        terminate(admin, query="listen%")
+        [(enqueued_at,)] = admin.execute("select clock_timestamp()")
+        job = faults.add.enqueue(n, 1)
+        assert job.result(timeout=20) == n + 1
+        began_at = attempts(connection, job)[0].started_at
+        assert began_at
+        assert (began_at - enqueued_at).total_seconds() < within_s
 
 
 def test_arguments_of_10_megabytes_are_refused_with_a_sentence() -> None:

@@ -100,6 +100,22 @@ def test_L3_reclaiming_counts_a_loss_and_says_who_held_it(task: AddTask, hand: H
     assert (again.attempt, again.losses, again.ready_at) == (2, 1, claimed.ready_at)
 
 
+def test_L3_whoever_reclaims_a_job_logs_who_held_it(start: Start, hand: Hand, connection: db.Connection) -> None:
+    job = faults.add.enqueue(1, 2)
+    hand.knows(faults.add)
+    hand.rows(
+        "insert into outlive.workers (id, name, hostname, pid, version, slots, started_at, last_seen)"
+        " values (%s, 'crawler-1', 'host', 1, '0.1', 4, now(), now()) returning id",
+        hand.id,
+    )
+    hand.claim()
+    hand.rows("update outlive.running set lease_until = now() - interval '1 second' returning id")
+    worker = start(sweep_s="0.5")
+    assert worker.says(f"job {job.id}, held by crawler-1: ")
+    ended(job, State.SUCCEEDED)
+    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
+
+
 def test_L3_reclaiming_is_idempotent_and_safe_with_many_at_once(
     task: AddTask, app: App, new_hand: Callable[[], Hand]
 ) -> None:

@@ -1,0 +1,80 @@
+"""K3, I3 and I11, the figures in them: what healthy jobs keep of their throughput, on a real worker, beside what may
+slow them. On a machine that has other work only half of it is asked for; the long ones ask for what the rule says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outlive import State, db
+from outlive.bench.stock import Stock
+from tests import faults
+from tests.processes.conftest import Worker
+from tests.spec.conftest import ended
+from tests.spec.throughput import ROUNDS, kept, seconds
+from tests.waiting import eventually
+
+Start = Callable[..., Worker]
+NAP_S = 0.05
+
+
+def bounds(most: float) -> list[object]:
+    return [pytest.param(0.5, id="busy"), pytest.param(most, id="exact", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("least", bounds(0.9))
+def test_K3_healthy_jobs_keep_their_throughput_beside_killers(
+    start: Start, connection: db.Connection, least: float
+) -> None:
+    start()
+    alone, beside = [], []
+    for _ in range(ROUNDS):
+        healthy = [faults.nap.job(NAP_S) for _ in range(300)]
+        alone.append(seconds(connection, healthy))
+        killers = faults.app.enqueue_many(
+            [faults.die_by.job("SIGSEGV"), faults.die_by.job("SIGKILL"), faults.exit_with.job(9)]
+        )
+        beside.append(seconds(connection, [faults.nap.job(NAP_S) for _ in range(300)]))
+        for killer in killers:
+            ended(killer, State.QUARANTINED)
+    assert kept(alone, beside) >= least
+
+
+@pytest.mark.parametrize("least", bounds(0.9))
+def test_I3_neighbours_keep_their_throughput_beside_a_flood_of_output(
+    start: Start, connection: db.Connection, tmp_path: Path, least: float
+) -> None:
+    """The flood has one of the slots; a job that only waits has it while they are alone."""
+    start()
+    alone, beside = [], []
+    for n in range(ROUNDS):
+        quiet = faults.wait_for.enqueue(str(tmp_path / f"go-{n}"))
+        eventually(lambda: quiet.status() is State.RUNNING)  # noqa: B023
+        alone.append(seconds(connection, [faults.nap.job(NAP_S) for _ in range(200)]))
+        (tmp_path / f"go-{n}").touch()
+        ended(quiet, State.SUCCEEDED)
+        flood = faults.flood_for_ever.enqueue(str(tmp_path / f"flows-{n}"))
+        eventually((tmp_path / f"flows-{n}").exists)
+        beside.append(seconds(connection, [faults.nap.job(NAP_S) for _ in range(200)]))
+        assert flood.status() is State.RUNNING
+        flood.cancel()
+        ended(flood, State.CANCELLED)
+    assert kept(alone, beside) >= least
+
+
+@pytest.mark.parametrize(
+    ("strangers", "least"),
+    [
+        pytest.param(100_000, 0.5, id="busy"),
+        pytest.param(1_000_000, 0.75, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
+    ],
+)
+def test_I11_older_jobs_of_other_tasks_do_not_slow_a_worker(
+    start: Start, connection: db.Connection, strangers: int, least: float
+) -> None:
+    start()
+    alone = [seconds(connection, [faults.warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
+    Stock(count=strangers, task="another.app.task").put(connection)
+    connection.execute("vacuum analyze outlive.waiting, outlive.jobs")
+    beside = [seconds(connection, [faults.warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
+    assert kept(alone, beside) >= least
