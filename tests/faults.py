@@ -745,3 +745,25 @@ def say_large(kind: str, megabytes: int) -> None:
             app.enqueue_many(length_of.job("x" * 1_000_000) for _ in range(megabytes))
             return
     time.sleep(600)
+
+
+@app.task
+def stay_after_the_end(how: str) -> int:
+    """Replace what ends the process: Python's function, or the one that our loop has kept of it."""
+    if how == "os._exit":
+        os._exit = lambda status: None  # type: ignore[assignment, return-value]
+    else:
+        vars(sys.modules["__main__"])["_exit"] = lambda status: time.sleep(600)
+    return os.getpid()
+
+
+@app.task(recycle_after=100)
+def stay_warm_for_ever() -> int:
+    """Leave a thread that holds the interpreter, so that nothing more is read."""
+
+    def hold_the_interpreter() -> None:
+        time.sleep(0.3)
+        ctypes.PyDLL(None).sleep(600)
+
+    threading.Thread(target=hold_the_interpreter, daemon=True).start()
+    return os.getpid()

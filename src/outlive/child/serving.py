@@ -18,6 +18,7 @@ import sys
 import termios
 import traceback
 from collections.abc import Callable, Mapping
+from os import _exit
 from typing import Any, Protocol
 
 import msgspec
@@ -269,4 +270,4 @@ def go_on(target: str, sock: int, stack: int, note: int) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(go_on(sys.argv[1], *map(int, sys.argv[2:])))
+    _exit(go_on(sys.argv[1], *map(int, sys.argv[2:])))

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import traceback
+from os import _exit
 
 from outlive import kernel
 from outlive.child import serving
@@ -106,7 +107,7 @@ class Zygote:
             os.close(stack)
             code = serving.main(self.app.tasks, self.target, sock, output, self.stack)
         finally:
-            os._exit(code)
+            _exit(code)  # As it was when the app was imported: a job may have replaced it since.
 
     def reap(self) -> None:
         """Take leave of the dead: first what they left behind, then they themselves."""
@@ -190,4 +191,4 @@ def main(descriptor: int, target: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2]))
+    _exit(main(int(sys.argv[1]), sys.argv[2]))  # Without waiting for threads that the app has started.

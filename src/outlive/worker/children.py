@@ -22,6 +22,8 @@ from outlive.worker.nursery import Nursery
 OUTPUT_TAIL_BYTES = 64 * 1024
 STACK_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0
+LEAVE_S = 2.0
+"""How long a child may take to exit after its last job."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class Child:
     """Answers that it has not read, as far as we can see."""
     retiring: bool = False
     distrusted: bool = False
+    leaving_since: float | None = None
+    """Since when it has nothing to do any more, and should exit."""
     exited: bool = False
     inherited_bytes: int | None = None
     """What it had from its zygote when its first job with a limit began; 0 if that goes on in a new interpreter."""

@@ -11,7 +11,7 @@ from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker import weighing
 from outlive.worker.alerts import Alerts
-from outlive.worker.children import KILL_AFTER_S, Assignment, Child
+from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
 from outlive.worker.crew import Crew
 from outlive.worker.turns import Turns
 
@@ -33,6 +33,7 @@ class Watch:
         self.crew.hearing.resume()
         self._drop_unplaced(now)
         self._weigh_idle()
+        self._end_finished(now)
         for child in self.crew.busy:
             current = child.given[0]
             lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
@@ -56,6 +57,18 @@ class Watch:
             facts = self.crew.tasks.get(child.task or "")
             if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
                 weighing.weigh_idle(child, facts.memory_bytes)
+
+    def _end_finished(self, now: float) -> None:
+        """A child that has had its last job exits by itself, unless that job has left something that keeps it."""
+        for child in self.crew.children:
+            if not child.retiring or child.given or not child.pid:
+                continue
+            if child.leaving_since is None:
+                child.leaving_since = now
+            elif now - child.leaving_since > LEAVE_S:
+                _log.warning("child %d has not exited %g s after its last job: it is killed", child.pid, LEAVE_S)
+                child.signal(signal.SIGKILL)
+                child.leaving_since = now
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.started > current.timeout_s:

@@ -26,7 +26,8 @@ from outlive.worker.hearing import Hearing
 from outlive.worker.nursery import SIGN, TREE, Nursery
 
 REVIVE_S = 1.0
-WAKE_S = 5.0
+WAKE_S = 0.3
+"""How long a job that stops its zygote may keep its neighbours from beginning; asking costs one system call."""
 
 _log = logging.getLogger("outlive.worker")
 
