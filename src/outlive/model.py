@@ -64,6 +64,15 @@ class LaneState(msgspec.Struct, frozen=True):
     ready: bool
 
 
+class Sourced(msgspec.Struct, frozen=True):
+    """A part of the lanes that have a source: those that are open, when to ask again at others, and how far it goes."""
+
+    lanes: list[LaneState]
+    waits_s: dict[str, float]
+    reached: tuple[str, str] | None
+    """The last queue and source of this part; None if no source is behind it."""
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """A job that this worker may run now: the token is its right to end it."""
 

@@ -29,6 +29,7 @@ from outlive.model import (
     LaneState,
     Lost,
     Record,
+    Sourced,
     SourceLimits,
     Turn,
 )
@@ -330,6 +331,30 @@ def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statemen
         partial(_structs, LaneState),
         tasks=column(TEXTS, tasks),
         queues=None if queues is None else column(TEXTS, queues),
+    )
+
+
+def sourced_lanes(
+    tasks: Sequence[str], queues: Sequence[str] | None = None, *, after: tuple[str, str] = ("", ""), batch: int = 256
+) -> Statement[Sourced]:
+    """The lanes of at most `batch` sources, after a queue and source."""
+
+    def decode(_: Sequence[str], rows: list[Row]) -> Sourced:
+        last = max(rows, key=lambda row: row[7], default=None)
+        return Sourced(
+            [LaneState(*row[:6]) for row in rows if row[2] is not None],
+            {row[1]: row[6] for row in rows if row[6] > 0},
+            (last[0], last[1]) if last is not None and last[7] == batch else None,
+        )
+
+    return _statement(
+        "sourced_lanes",
+        decode,
+        tasks=column(TEXTS, tasks),
+        queues=None if queues is None else column(TEXTS, queues),
+        after_queue=after[0],
+        after_source=after[1],
+        batch=batch,
     )
 
 

@@ -1,14 +1,170 @@
-"""Which lanes a worker offers, and when it looks again."""
+"""Which lanes a worker offers, in which order it claims, and when it looks again."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from uuid import uuid4
 
-from outlive.model import LaneState
-from outlive.worker.lanes import Lanes
+import pytest
+
+from outlive import db
+from outlive.model import Claimed, Lane, LaneState, Sourced
+from outlive.worker.lanes import Key, Lanes
+from tests import faults
+from tests.processes.conftest import Worker
+from tests.waiting import eventually
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+WARM = "warm"
+
+
+def found(*lanes: tuple[str, int]) -> Lanes:
+    """Lanes without a source: their tasks and priorities."""
+    known = Lanes()
+    known.found([LaneState("default", "", task, priority, MOMENT, ready=True) for task, priority in lanes])
+    return known
+
+
+def kind(key: Key) -> object:
+    """As a worker with free slots has it: jobs of sources, of one warm task, and fresh ones."""
+    if key[1]:
+        return ("source", key[3])
+    return key[2] if key[2].startswith(WARM) else "fresh"
+
+
+class Everything:
+    def __contains__(self, task: object) -> bool:
+        return True
+
+
+def offered(lanes: Lanes, kind: Callable[[Key], object] = kind, now: float = 0.0) -> list[Lane]:
+    return lanes.offer(Everything(), kind, lambda key: 4, now)
+
+
+def names(lanes: list[Lane]) -> list[tuple[str, int]]:
+    return [(lane.source or lane.task, lane.priority) for lane in lanes]
+
+
+def claimed(lane: Lane) -> Claimed:
+    key = (lane.queue, lane.source, lane.task, lane.priority)
+    return Claimed(1, uuid4(), 1, *key, MOMENT, 0, 0, 0, b"{}", None)
 
 
 def test_a_source_is_waited_for_only_until_it_may_be_asked() -> None:
     lanes = Lanes()
-    lanes.found([LaneState("default", "shop", "visit", 5, datetime.now(UTC), ready=True)])
+    shop = LaneState("default", "shop", "visit", 5, datetime.now(UTC), ready=True)
+    lanes.found_sourced(Sourced([shop], {}, None), ("", ""), 99.0)
     lanes.wait({"shop": 2.0, "elsewhere": 1.0}, now=100.0)
     assert lanes.opens_in_s(100.5) == 1.5
-    assert lanes.opens_in_s(102.5) is None, "it may be asked now: whoever does not is not to be hurried"
+    assert lanes.opens_in_s(102.5) is None, "it may be asked now: a worker that does not ask is not to be hurried"
+
+
+def test_a_lane_of_another_kind_is_not_passed_over_for_a_less_urgent_one() -> None:
+    lanes = found((WARM, 0), ("fresh", 1), (WARM, 1), (WARM, 9))
+    assert names(offered(lanes)) == [(WARM, 0), (WARM, 1)]
+    assert names(offered(found((WARM, 0), (WARM, 9)))) == [(WARM, 0), (WARM, 9)]
+
+
+def test_jobs_of_sources_are_claimed_in_the_order_of_their_priorities() -> None:
+    lanes = found(("fresh", 3), ("fresh", 9))
+    sourced = [LaneState("default", f"site-{n}", "visit", n, MOMENT, ready=True) for n in (1, 5)]
+    lanes.found_sourced(Sourced(sourced, {}, None), ("", ""), 0.0)
+    assert names(offered(lanes)) == [("site-1", 1)]
+    lanes.wait({"site-1": 1.0}, now=0.0)
+    assert names(offered(lanes)) == [("fresh", 3)]
+    assert names(offered(lanes, now=1.5)) == [("site-1", 1)]
+
+
+def test_nothing_is_given_ahead_of_something_more_urgent_that_has_no_slot() -> None:
+    lanes = found((WARM, 5), ("fresh", 4), ("fresh", 5), (WARM, 6))
+
+    def ahead(key: Key) -> object:
+        return "ahead" if key[2] == WARM else None
+
+    assert names(offered(lanes, ahead)) == []
+    lanes = found((WARM, 5), ("fresh", 5), (WARM, 6))
+    assert names(offered(lanes, ahead)) == [(WARM, 5)]
+
+
+def test_a_lane_that_ran_dry_goes_on_before_less_urgent_ones() -> None:
+    lanes = found(("fresh", 0), (WARM, 9))
+    urgent = offered(lanes)
+    lanes.claimed(urgent, [], limit=4)
+    assert names(offered(lanes)) == [("fresh", 0), (WARM, 9)]
+    lanes.found([LaneState("default", "", WARM, 9, MOMENT, ready=True)])
+    again = offered(lanes)
+    assert names(again) == [("fresh", 0), (WARM, 9)], "also when a look has found it empty"
+    lanes.claimed(again, [claimed(again[0])], limit=4)
+    assert names(offered(lanes)) == [("fresh", 0)], "it has something again, and is claimed as its kind wants it"
+    lanes.claimed(offered(lanes), [], limit=4)
+    lanes.claimed(offered(lanes), [], limit=4)
+    assert not lanes, "what ran dry keeps no worker from resting"
+
+
+def test_a_lane_keeps_its_place_while_its_source_admits_others() -> None:
+    lanes = Lanes()
+    sourced = [LaneState("default", "shop", task, 5, MOMENT, ready=True) for task in ("visit", "buy")]
+    lanes.found_sourced(Sourced(sourced, {}, None), ("", ""), 0.0)
+    both = offered(lanes)
+    lanes.claimed(both, [claimed(both[0])], limit=4)
+    assert [lane.task for lane in offered(lanes)] == ["buy", "visit"]
+
+
+def test_a_look_through_some_sources_says_nothing_of_the_others() -> None:
+    def states(*sources: str) -> list[LaneState]:
+        return [LaneState("default", source, "visit", 5, MOMENT, ready=True) for source in sources]
+
+    lanes = Lanes()
+    lanes.found_sourced(Sourced(states("a", "b", "c"), {}, None), ("", ""), 0.0)
+    lanes.found_sourced(Sourced(states(), {"b": 60.0}, ("default", "b")), ("default", "a"), 0.0)
+    assert names(offered(lanes)) == [("a", 5), ("c", 5)]
+    assert lanes.opens_at is None, "a source that stays closed for long is found by a look"
+    lanes.found_sourced(Sourced(states("a"), {"c": 2.0}, None), ("", ""), 10.0)
+    assert names(offered(lanes)) == [("a", 5)]
+    assert lanes.opens_at == pytest.approx(12.0)
+
+
+# The real thing
+
+
+@pytest.mark.usefixtures("app")
+def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
+    start: Callable[..., Worker], connection: db.Connection
+) -> None:
+    """65"""
+    tasks = (
+        faults.warm.using(queue="a"),
+        faults.add.using(queue="b"),
+        faults.add.using(source="open shop"),
+        faults.work_a_little,
+    )
+    jobs = [task.using(priority=priority).job(n) for priority in (9, 0, 5, 1, 2) for n in range(8) for task in tasks]
+    faults.app.enqueue_many(jobs)
+    start(slots=2)
+    finished = "select count(*) from outlive.attempts where state = 'succeeded'"
+    eventually(lambda: connection.execute(finished).fetchone() == (len(jobs),), within_s=60, what="all are done")
+    order = "select j.priority from outlive.attempts a join outlive.jobs j on j.id = a.job_id order by a.token"
+    priorities = [row[0] for row in connection.execute(order)]
+    assert priorities == sorted(priorities)
+
+
+@pytest.mark.usefixtures("app")
+def test_an_urgent_job_waits_for_no_backlog(start: Callable[..., Worker], connection: db.Connection) -> None:
+    """65: whatever is claimed after it became known is at least as urgent."""
+    faults.app.enqueue_many(faults.work_a_little.using(priority=9).job(n) for n in range(3000))
+    start(slots=2)
+
+    def done(many: int) -> bool:
+        query = "select count(*) >= %s from outlive.attempts"
+        return connection.execute(query, [many]).fetchone() == (True,)
+
+    for n in range(1, 6):
+        eventually(partial(done, 20 * n), within_s=30, what="it works")
+        urgent = faults.add.using(priority=n % 3).enqueue(n)
+        assert urgent.result(timeout=10) == n
+    late = connection.execute(
+        "select count(*) from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
+        " where j.priority = 9 and exists (select from outlive.attempts u join outlive.jobs v on v.id = u.job_id"
+        "   where v.priority < 9 and u.token > a.token and a.started_at > v.created_at + interval '0.5 s')"
+    ).fetchone()
+    assert late == (0,)

@@ -50,7 +50,8 @@ class Hand:
     def claim(self, limit: int = 512) -> list[Claimed]:
         """Look for lanes and claim from them, as a worker does."""
         tasks = [row[0] for row in self.connection.execute("select distinct task from outlive.jobs").fetchall()]
-        found = db.run(self.connection, store.lanes(tasks))
+        sourced = db.run(self.connection, store.sourced_lanes(tasks))
+        found = [*db.run(self.connection, store.lanes(tasks)), *sourced.lanes]
         lanes = [Lane(one.queue, one.source, one.task, one.priority) for one in sorted(found, key=lambda o: o.priority)]
         return db.run(self.connection, store.end_and_claim(self.id, [], lanes, limit=limit)).claimed
 

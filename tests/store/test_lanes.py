@@ -195,7 +195,9 @@ def test_each_job_is_claimed_exactly_once(connect: Connect, workers: int, jobs: 
 
 
 def found(connection: db.Connection, *tasks: str, queues: list[str] | None = None) -> list[LaneState]:
-    return db.run(connection, store.lanes(tasks or ("work",), queues))
+    sourced = db.run(connection, store.sourced_lanes(tasks or ("work",), queues))
+    assert sourced.reached is None, "there are few sources"
+    return [*db.run(connection, store.lanes(tasks or ("work",), queues)), *sourced.lanes]
 
 
 def test_every_lane_that_has_something_is_found_once(connection: db.Connection) -> None:
@@ -220,6 +222,7 @@ def test_lanes_of_foreign_tasks_are_left_out(connection: db.Connection) -> None:
     make(connection, "mine"), make(connection, "theirs")
     assert [one.task for one in found(connection, "mine", "unheard of")] == ["mine"]
     assert db.run(connection, store.lanes([])) == []
+    assert db.run(connection, store.sourced_lanes([])).lanes == []
 
 
 def test_a_worker_of_some_queues_finds_only_theirs(connection: db.Connection) -> None:
@@ -292,4 +295,41 @@ def test_many_jobs_of_the_future_cost_the_lanes_nothing(connection: db.Connectio
         node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
     ]
     assert {node["Node Type"] for node in scans} == {"Index Only Scan"}
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) == pytest.approx(3, abs=0.1)
+    # One row for each queue, and one for each lane.
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) == pytest.approx(6, abs=0.1)
+
+
+def test_many_sources_cost_the_lanes_without_a_source_nothing(connection: db.Connection) -> None:
+    enqueue(connection, [request(source=f"site-{n:04}") for n in range(2000)])
+    make(connection), make(connection, queue="other")
+    statement = store.lanes(["work"])
+    scans = [
+        node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
+    ]
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) == pytest.approx(4, abs=0.1)
+    assert [(one.queue, one.source) for one in db.run(connection, statement)] == [("default", ""), ("other", "")]
+
+
+def test_sources_are_looked_through_in_parts_and_closed_ones_cost_one_step(connection: db.Connection) -> None:
+    set_now(connection)
+    names = [f"site-{n}" for n in range(10)]
+    enqueue(connection, [request(source=name, queue=queue) for name in names for queue in ("a", "b", "foreign")])
+    connection.execute("update outlive.sources set enabled = false where name in ('site-0', 'site-4')")
+    connection.execute(
+        "update outlive.sources set rate_limit_per_minute = 6, full_at = outlive.now() + interval '7 s'"
+        " where name = 'site-7'"
+    )
+    after, seen, waits, parts = ("", ""), list[tuple[str, str]](), dict[str, float](), 0
+    while True:
+        part = db.run(connection, store.sourced_lanes(["work"], ["a", "b"], after=after, batch=8))
+        seen += [(one.queue, one.source) for one in part.lanes]
+        waits |= part.waits_s
+        parts += 1
+        if part.reached is None:
+            break
+        assert len(part.lanes) <= 8
+        after = part.reached
+    closed = ("site-0", "site-4", "site-7")
+    assert seen == [(queue, name) for queue in ("a", "b") for name in names if name not in closed]
+    assert waits == {"site-0": 30.0, "site-4": 30.0, "site-7": 7.0}
+    assert parts == 3

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from outlive import db, store
 from outlive.bench.offer import Offer
-from outlive.bench.stock import TASK, Stock
+from outlive.bench.stock import MOST_SOURCES, TASK, Stock
 from outlive.model import Claimed, Ended
 
 LOOK_S = 1.0
@@ -67,7 +67,8 @@ class Drain:
     def _look(self, now_s: float) -> bool:
         self._looked_s = now_s
         states = db.run(self._connection, store.lanes([TASK]))
-        return self._offer.refresh(states)
+        sourced = db.run(self._connection, store.sourced_lanes([TASK], batch=MOST_SOURCES))
+        return self._offer.refresh([*states, *sourced.lanes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

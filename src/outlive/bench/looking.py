@@ -13,7 +13,7 @@ from outlive import db, store
 from outlive.bench.crowds import many_lanes, pending
 from outlive.bench.figures import Bound, Figure
 from outlive.bench.run import Line, Run
-from outlive.bench.stock import TASK
+from outlive.bench.stock import MOST_SOURCES, TASK
 from outlive.client.app import App
 
 LOOKS_FOR_LANES = 10
@@ -51,14 +51,19 @@ class LaneLooks:
 
     def prepare(self) -> Callable[[], list[float]]:
         connection = db.connect(self.url, hot=True)
-        db.run(connection, store.lanes([TASK]))
+
+        def look() -> None:
+            db.run(connection, store.lanes([TASK]))
+            db.run(connection, store.sourced_lanes([TASK], batch=MOST_SOURCES))
+
+        look()
 
         def timed() -> list[float]:
             took_ms = []
             with connection:
                 for _ in range(LOOKS_FOR_LANES):
                     began_s = monotonic()
-                    db.run(connection, store.lanes([TASK]))
+                    look()
                     took_ms.append((monotonic() - began_s) * 1000)
             return took_ms
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from outlive import db
 
 TASK = "outlive.bench.noop"
+MOST_SOURCES = 1_000_000
 
 # Ids grow as a client's do; the moments of readiness lie a microsecond apart, as those of one batch do.
 _PUT = """

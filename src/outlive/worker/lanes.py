@@ -1,16 +1,19 @@
-"""Which lanes a worker offers to its next claim, from where on, and in whose turn: this is fairness.
+"""Which lanes a worker offers to its next claim, from where on, and in whose turn: this is priority, then fairness.
 
-Pure: it is told what was found and claimed, and says what to offer.
+No less urgent job is claimed while a more urgent one could be: lanes that can't be claimed together are claimed in the
+order of their priorities. Pure: it is told what was found and claimed, and says what to offer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import islice
 
-from outlive.model import Claimed, Lane, LaneState
+from outlive.model import Claimed, Lane, LaneState, Sourced
 
 MAX_OFFERED = 64
+MAX_DRY = 32
 SLACK = timedelta(milliseconds=20)
 """Transactions commit late: a watermark stays this far behind what was claimed."""
 
@@ -23,27 +26,74 @@ Key = tuple[str, str, str, int]
 class Lanes:
     def __init__(self) -> None:
         self._marks: dict[Key, datetime | None] = {}
+        self._dry: dict[Key, datetime | None] = {}
+        """Lanes without a source that had nothing lately: they are offered before what is less urgent."""
         self._closed: dict[str, float] = {}
-        """Sources that admit nobody now, and when (monotonic) to ask them again."""
+        """Sources that admit no job now, and when (monotonic) to ask them again."""
+        self.opens_at: float | None = None
+        """When (monotonic) the first of the sources opens that looks have left out."""
 
     def found(self, states: Iterable[LaneState]) -> None:
-        """What has something now. Every watermark is forgotten: the next picks scan from the start."""
-        found = ((state.queue, state.source, state.task, state.priority) for state in states if state.ready)
-        ready: dict[Key, datetime | None] = dict.fromkeys(found)
-        # Lanes known before keep their place in the line, so that turns go on.
-        known: dict[Key, datetime | None] = {key: None for key in self._marks if key in ready}
-        self._marks = known | ready
+        """What has something now, of the lanes without a source."""
+        before = self._dry | self._marks
+        self._replace(states, lambda key: not key[1])
+        dry = [key for key in before if not key[1] and key not in self._marks]
+        self._dry = {key: before[key] for key in dry[-MAX_DRY:]}
 
-    def offer(self, quota: int, wanted: Callable[[Key], bool], now: float = 0.0) -> list[Lane]:
-        """The most urgent first, then in turn; at most some 64. None of a source that said to ask later."""
-        keys = [key for key in self._marks if wanted(key) and self._closed.get(key[1], 0.0) <= now]
+    def found_sourced(self, found: Sourced, after: tuple[str, str], now: float) -> None:
+        """What has something now, of the sources behind `after`, as far as the look has come."""
+        self._replace(
+            found.lanes,
+            lambda key: key[1] != "" and after < key[:2] and (found.reached is None or key[:2] <= found.reached),
+        )
+        opening = [now + wait_s for wait_s in found.waits_s.values() if wait_s <= ASK_AGAIN_S]
+        if self.opens_at is not None and self.opens_at > now:
+            opening.append(self.opens_at)
+        self.opens_at = min(opening, default=None)
+
+    def _replace(self, states: Iterable[LaneState], looked_at: Callable[[Key], bool]) -> None:
+        """Lanes known before keep their place in the line, so that turns go on. Nothing visible is before its mark."""
+        ready: dict[Key, datetime | None] = {
+            (state.queue, state.source, state.task, state.priority): state.ready_at - SLACK
+            for state in states
+            if state.ready
+        }
+        kept = {key: mark for key, mark in self._marks.items() if key in ready or not looked_at(key)}
+        self._marks = kept | ready
+
+    def offer(
+        self,
+        tasks: Container[str],
+        kind: Callable[[Key], Hashable],
+        quota: Callable[[Key], int],
+        now: float = 0.0,
+    ) -> list[Lane]:
+        """The most urgent first, then in turn; some 64 at most, of one kind. No source is asked before it said to.
+
+        `kind` says what can be claimed together. What is None can't begin now, but nothing less urgent goes before it.
+        """
+        keys = [key for key in self._marks if key[2] in tasks and self._closed.get(key[1], 0.0) <= now]
         keys.sort(key=lambda key: key[3])
-        return [Lane(*key, mark=self._marks[key], quota=quota) for key in keys[:MAX_OFFERED]]
+        kinds = [kind(key) for key in keys]
+        chosen = next((one for one in kinds if one is not None), None)
+        if chosen is None:
+            return []
+        bound = next((key[3] for key, one in zip(keys, kinds, strict=True) if one != chosen), 9)
+        mine = (key for key, one in zip(keys, kinds, strict=True) if one == chosen and key[3] <= bound)
+        offered = list(islice(mine, MAX_OFFERED))
+        if offered and not offered[0][1]:
+            offered += [
+                key for key in self._dry if key[3] < offered[-1][3] and key[2] in tasks and kind(key) is not None
+            ]
+            offered.sort(key=lambda key: key[3])
+        return [Lane(*key, mark=self._marks.get(key, self._dry.get(key)), quota=quota(key)) for key in offered]
 
     def wait(self, waits_s: Mapping[str, float], now: float) -> None:
-        """Don't ask these sources before."""
+        """Don't ask these sources before. Those that stay closed for longer are found again when they open."""
         self._closed = {source: until for source, until in self._closed.items() if until > now}
         self._closed |= {source: now + min(wait_s, ASK_AGAIN_S) for source, wait_s in waits_s.items()}
+        if any(wait_s > ASK_AGAIN_S for wait_s in waits_s.values()):
+            self._marks = {key: mark for key, mark in self._marks.items() if waits_s.get(key[1], 0.0) <= ASK_AGAIN_S}
 
     def opens_in_s(self, now: float) -> float | None:
         """When a source that has jobs here may admit one; None if none is waited for."""
@@ -51,22 +101,30 @@ class Lanes:
         due = [until - now for source, until in self._closed.items() if until > now and source in waited_for]
         return min(due, default=None)
 
-    def claimed(self, offered: list[Lane], jobs: list[Claimed], limit: int) -> None:
-        """Move the watermarks, send those that were served to the end of the line, and drop those that ran dry.
+    @property
+    def has_sources(self) -> bool:
+        return self.opens_at is not None or any(key[1] for key in self._marks)
 
-        Those that were not reached, or whose source admits nobody now, keep their place: it is their turn next.
+    def claimed(self, offered: list[Lane], jobs: list[Claimed], limit: int) -> None:
+        """Move the watermarks, send those that were served to the end of the line, and note those that ran dry.
+
+        Those that were not reached, or whose source admits no more now, keep their place: it is their turn next.
         """
         latest: dict[Key, datetime] = {}
         for job in jobs:
             key = (job.queue, job.source, job.task, job.priority)
             latest[key] = max(latest.get(key, job.ready_at), job.ready_at)
+        served = {key[1] for key in latest if key[1]}
         for lane in offered:
             key = (lane.queue, lane.source, lane.task, lane.priority)
             if key in latest:
                 self._marks.pop(key, None)
+                self._dry.pop(key, None)
                 self._marks[key] = latest[key] - SLACK
-            elif len(jobs) < limit and lane.source not in self._closed:
+            elif len(jobs) < limit and lane.source not in self._closed and lane.source not in served:
                 self._marks.pop(key, None)
+                if not lane.source:
+                    self._dry[key] = lane.mark
 
     def __bool__(self) -> bool:
         return bool(self._marks)

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from uuid import UUID
 
-import msgspec
 import psycopg
 
 from outlive import db, kernel, store
@@ -25,10 +24,9 @@ from outlive.model import Claimed, Ended, Lane
 from outlive.statement import Statement
 from outlive.states import Outcome
 from outlive.worker.crew import Crew
-from outlive.worker.lanes import Lanes
+from outlive.worker.lanes import Key, Lanes
+from outlive.worker.looking import LOOK_S, Looking
 
-LOOK_S = 1.0
-"""How often lanes are looked for while busy; the last of the pauses when idle."""
 IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 MAX_CLAIM = 512
 GATHER_S = 0.005
@@ -47,6 +45,7 @@ class Turns:
     def __init__(self, worker: UUID, config: Config, url: str) -> None:
         self.worker, self.config, self.url = worker, config, url
         self.lanes = Lanes()
+        self.looking = Looking(self.lanes)
         self.ended: list[Ended] = []
         self.bringing: list[Ended] = []
         """Ends with which something else is written, each in a transaction of its own."""
@@ -59,13 +58,11 @@ class Turns:
         self.forgotten: set[int] = set()
         """Tokens whose jobs are being killed because the database has nothing of them: no end of theirs is written."""
         self.wake = asyncio.Event()
-        self.notified = True
         self.closing = False
         self.making_room = False
         """Nothing is claimed until this worker is idle and can run a suspect alone."""
         self._suspect_last = False
         """What this worker claimed last was a suspect: other jobs that wait come before the next one."""
-        self._looked_at = 0.0
         self._rested_at = 0.0
         self._idle_looks = 0
         self._asleep = False
@@ -100,8 +97,8 @@ class Turns:
             self.outcomes.append((source, end.token, end.source_ok))
 
     def notify(self) -> None:
-        """Somebody has put something into the queue."""
-        self.notified = True
+        """Something was put into the queue."""
+        self.looking.notified = True
         self.wake.set()
 
     async def run_once(self, crew: Crew) -> None:
@@ -229,43 +226,47 @@ class Turns:
             self.leases[job.token] = trusted_until
 
     def _offer(self, crew: Crew) -> tuple[list[Lane], int]:
-        """Lanes for free slots; if there are none, lanes of warm tasks that can be given ahead."""
+        """Lanes for free slots: of fresh jobs, one for each slot, of one warm task, with some ahead, or of sources.
+
+        If no slot is free, lanes of warm tasks whose children can be given some ahead.
+        """
         if self.closing or self.making_room or not self.lanes or self._has_forgotten(crew):
             return [], 0
-        if free := crew.capacity():
-            return self._for_free_slots(crew, free)
-        room = crew.room()
-        limit = min(MAX_CLAIM, sum(room.values()))
-        if limit < 1:
-            return [], 0
-        return self.lanes.offer(limit, lambda key: not key[1] and room.get(key[2], 0) > 0), limit
+        free = crew.capacity()
+        room = {} if free else crew.room()
 
-    def _for_free_slots(self, crew: Crew, free: int) -> tuple[list[Lane], int]:
-        """Whoever's turn it is decides: fresh jobs, one for each slot, or jobs of one warm task, with some ahead."""
-        lanes = self.lanes.offer(free, lambda key: key[2] in crew.tasks, time.monotonic())
-        if lanes and lanes[0].source:
-            return [lane for lane in lanes if lane.source and lane.priority == lanes[0].priority], free
-        lanes = [lane for lane in lanes if not lane.source]
-        ahead = crew.ahead(lanes[0].task) if lanes else 1
-        if ahead <= 1:
-            return [lane for lane in lanes if crew.ahead(lane.task) <= 1], free
-        limit = min(MAX_CLAIM, free * ahead)
-        return [msgspec.structs.replace(lane, quota=limit) for lane in lanes if lane.task == lanes[0].task], limit
+        def kind(key: Key) -> object:
+            _, source, task, priority = key
+            if not free:
+                return "ahead" if not source and room.get(task, 0) > 0 else None
+            if source:
+                return ("source", priority)
+            return ("warm", task) if crew.ahead(task) > 1 else "fresh"
+
+        def quota(key: Key) -> int:
+            return free * (1 if key[1] else crew.ahead(key[2])) if free else room.get(key[2], 0)
+
+        if not free and not room:
+            return [], 0
+        lanes = self.lanes.offer(crew.tasks, kind, quota, time.monotonic())
+        if not lanes:
+            return [], 0
+        return lanes, min(MAX_CLAIM, lanes[-1].quota if free else sum(room.values()))
 
     async def _look(self, connection: db.AsyncConnection, crew: Crew) -> None:
-        """Find the lanes that have something: when told so, when idle, and once a second while busy."""
+        """Find the lanes that have something: when told so, when idle, and as often as it costs little while busy."""
         if self._asleep and time.monotonic() - self._rested_at > LOOK_S:
             await db.arun(connection, store.wake(self.worker))  # Busy for a while: enqueuing need not notify us.
             self._asleep = False
-        due = self.notified or self.making_room or time.monotonic() - self._looked_at > LOOK_S or not self.lanes
-        if self.closing or not due or not (crew.capacity() or crew.room()):
+        if self.closing or not (crew.capacity() or crew.room()):
             return
-        self.notified = False
-        self._looked_at = time.monotonic()
-        queues = self.config.queues
-        states = await db.arun(connection, store.lanes(list(crew.tasks), queues))
-        self.lanes.found(states)
-        if crew.idle() and not (self._suspect_last and self._offer(crew)[0]):
+        tasks, queues = list(crew.tasks), self.config.queues
+        due = self.looking.due() or self.making_room
+        if due:
+            await self.looking.look(connection, tasks, queues)
+        if self.looking.sources_due():
+            await self.looking.look_at_sources(connection, tasks, queues)
+        if due and crew.idle() and not (self._suspect_last and self._offer(crew)[0]):
             await self._take_suspect(connection, crew)
 
     async def _take_suspect(self, connection: db.AsyncConnection, crew: Crew) -> None:
@@ -283,12 +284,11 @@ class Turns:
         if crew.capacity():
             if not self._asleep:
                 await db.arun(connection, store.sleep(self.worker))
-                self._asleep = self.notified = True
+                self._asleep = self.looking.notified = True
                 self._rested_at = time.monotonic()
                 return
             pause_s = IDLE_PAUSES_S[min(self._idle_looks, len(IDLE_PAUSES_S) - 1)]
-            if (opens_in_s := self.lanes.opens_in_s(time.monotonic())) is not None:
-                pause_s = min(pause_s, opens_in_s)
+            pause_s = min(pause_s, self.looking.pause_s())
             self._idle_looks += 1
             self._rested_at = time.monotonic() + pause_s
         with contextlib.suppress(TimeoutError):

@@ -1,23 +1,81 @@
 -- Statements by which a worker finds work and goes to sleep.
 
 -- name: lanes
--- The lanes that have something, with the earliest moment something in each is ready: a loose index scan, one step per
--- lane and priority. Paused queues and sources that are closed are left out, and tasks that this worker does not have.
-with recursive lane as (
-  (select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
-   order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1)
+-- The lanes without a source that have something, with the earliest moment something in each is ready: a loose index scan
+-- of each queue's part without a source, one step per lane and priority. Sources cost it nothing, however many there are,
+-- nor do queues that are paused or not this worker's, and tasks that it does not have are left out.
+with recursive queue as (
+  (select w.queue as name from outlive.waiting w order by w.queue limit 1)
   union all
-  select n.queue, n.source, n.task, n.priority, n.ready_at
+  select n.name from queue q, lateral (
+    select w.queue as name from outlive.waiting w where w.queue > q.name order by w.queue limit 1) n),
+mine as materialized (
+  select q.name from queue q
+  where (:queues::text[] is null or q.name = any(:queues::text[]))
+    and not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null)),
+lane as (
+  select q.name as queue, n.task, n.priority, n.ready_at
+  from mine q, lateral (
+    select w.task, w.priority, w.ready_at from outlive.waiting w where w.queue = q.name and w.source = ''
+    order by w.task, w.priority, w.ready_at, w.id limit 1) n
+  union all
+  select l.queue, n.task, n.priority, n.ready_at
   from lane l, lateral (
-    select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
-    where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
-    order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n)
-select l.queue, l.source, l.task, l.priority, l.ready_at, l.ready_at <= outlive.now() as ready
-from lane l
-where l.task = any(:tasks::text[]) and (:queues::text[] is null or l.queue = any(:queues::text[]))
-  and not exists (select from outlive.queues q where q.name = l.queue and q.paused_at is not null)
-  and not exists (select from outlive.sources s where s.name = l.source
-                  and (not s.enabled or coalesce(s.paused_until > outlive.now(), false)));
+    select w.task, w.priority, w.ready_at from outlive.waiting w
+    where w.queue = l.queue and w.source = '' and (w.task, w.priority) > (l.task, l.priority)
+    order by w.task, w.priority, w.ready_at, w.id limit 1) n)
+select l.queue, '' as source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at,
+  l.ready_at <= outlive.now() as ready
+from lane l where l.task = any(:tasks::text[]);
+
+-- name: sourced_lanes
+-- The lanes of the next :batch sources that have something, after a queue and source: a loose index scan, and what a
+-- source leaves out early costs one step. A row without a task says of a source that is closed, or whose bucket is
+-- empty, in how many seconds to ask again. Fewer rows' numbers than :batch: no source is behind.
+with recursive queue as (
+  (select w.queue as name from outlive.waiting w order by w.queue limit 1)
+  union all
+  select n.name from queue q, lateral (
+    select w.queue as name from outlive.waiting w where w.queue > q.name order by w.queue limit 1) n),
+mine as materialized (
+  select q.name from queue q
+  where (:queues::text[] is null or q.name = any(:queues::text[]))
+    and not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null)),
+pair as (
+  select :after_queue::text collate "C" as queue, :after_source::text collate "C" as source, 0 as n
+  union all
+  -- The next source of the same queue, or else the beginning of the next queue.
+  select s.queue, s.source, p.n + 1
+  from pair p, lateral (
+    (select w.queue, w.source from outlive.waiting w where w.queue = p.queue and w.source > p.source
+       and exists (select from mine q where q.name = p.queue)
+     order by w.queue, w.source limit 1)
+    union all
+    (select q.name, '' from mine q where q.name > p.queue order by q.name limit 1)
+    limit 1) s
+  where p.n < :batch::int)
+select p.queue, p.source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
+  l.ready_at <= outlive.now(), c.wait_s, p.n
+from pair p
+  left join outlive.sources s on s.name = p.source
+  cross join lateral (
+    select coalesce(greatest(case when not s.enabled then 30 end, extract(epoch from s.paused_until - outlive.now()),
+      extract(epoch from s.wanted_until - outlive.now()),
+      extract(epoch from s.full_at - outlive.now()) - (coalesce(s.set_burst, s.burst) - 1) * 60
+        / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute)), 0)::double precision as wait_s) c
+  left join lateral (
+    with recursive lane as (
+      (select w.task, w.priority, w.ready_at from outlive.waiting w
+       where p.source <> '' and c.wait_s <= 0 and w.queue = p.queue and w.source = p.source
+       order by w.task, w.priority, w.ready_at, w.id limit 1)
+      union all
+      select n.task, n.priority, n.ready_at
+      from lane l, lateral (
+        select w.task, w.priority, w.ready_at from outlive.waiting w
+        where w.queue = p.queue and w.source = p.source and (w.task, w.priority) > (l.task, l.priority)
+        order by w.task, w.priority, w.ready_at, w.id limit 1) n)
+    select a.* from lane a where a.task = any(:tasks::text[])) l on true
+where p.n > 0;
 
 -- name: sleep
 -- This worker wants to be notified. It looks for work once more after this and before it sleeps.
