@@ -560,6 +560,19 @@ def spawn(key: str) -> None:
 
 
 @app.task
+def spawn_many(n: int) -> int:
+    context, later = outlive.current(), add.using(delay="1h", queue="later")
+    for number in range(n):
+        context.spawn(later.job(number, number))
+    return n
+
+
+@app.task
+def find(key: str) -> None:
+    outlive.current().record("prices", key, {"price": 1})
+
+
+@app.task
 def spoil_a_record() -> None:
     """Nobody can know it before the end."""
     found: dict[str, object] = {"price": 1}

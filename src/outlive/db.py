@@ -20,6 +20,7 @@ from psycopg.rows import tuple_row
 
 from outlive.errors import (
     BadArguments,
+    DatabaseBusy,
     DatabaseUnreachable,
     DuplicateJob,
     OutliveError,
@@ -49,8 +50,21 @@ _WATCHED = (
     "set statement_timeout = 0; set lock_timeout = 0; set idle_session_timeout = 0; "
     "set idle_in_transaction_session_timeout = 0"
 )
-_HASTY = "set lock_timeout = '5s'"
+# A role's or a database's own limits are made for other statements: 3 s would keep a large end from being written.
+_OWN_LIMITS = (
+    "set lock_timeout = {lock_ms}; set statement_timeout = {statement_ms}; set idle_session_timeout = 0; "
+    "set idle_in_transaction_session_timeout = 0"
+)
+HOT_LOCK_S = 0.1
+LOCK_S = 5.0
+STATEMENT_S = 60.0
 _MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
+_NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
+_BUSY = {
+    "55P03": "another transaction holds a lock that this needs, for longer than it waits; nothing was written: "
+    "try again, and see pg_locks for the transaction",
+    "57014": "the server ended the statement before it was done; nothing was written",
+}
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
 
 
@@ -135,9 +149,16 @@ def connect(url: str, *, hot: bool = False) -> Connection:
     return connection
 
 
-async def aconnect(url: str, *, hot: bool = False, watched: bool = False, hasty: bool = False) -> AsyncConnection:
-    """The async twin of `connect`. On a `watched` one both sides notice within seconds that the other is gone, and on
-    a `hasty` one no statement waits for others' locks for longer than some seconds.
+async def aconnect(
+    url: str,
+    *,
+    hot: bool = False,
+    watched: bool = False,
+    lock_s: float | None = None,
+    statement_s: float = STATEMENT_S,
+) -> AsyncConnection:
+    """The async twin of `connect`. On a `watched` one both sides notice within seconds that the other is gone; with
+    `lock_s` no statement waits longer for another transaction's lock, or takes longer than `statement_s` in all.
     """
     connection = await psycopg.AsyncConnection.connect(
         _noticing(url, _NOTICE_FAST if watched else _NOTICE), autocommit=True, connect_timeout=10
@@ -146,8 +167,11 @@ async def aconnect(url: str, *, hot: bool = False, watched: bool = False, hasty:
     cursor = await connection.execute("select pg_backend_pid()")
     if await cursor.fetchone() != (connection.info.backend_pid,):
         connection.prepare_threshold = _POOLED
-    elif hot or watched or hasty:
-        await connection.execute(PINNED if hot else _WATCHED if watched else _HASTY)
+    elif watched:
+        await connection.execute(_WATCHED)
+    elif lock_s is not None:
+        limits = _OWN_LIMITS.format(lock_ms=round(lock_s * 1000), statement_ms=round(statement_s * 1000))
+        await connection.execute((f"{PINNED}; {limits}" if hot else limits).encode())
     return connection
 
 
@@ -169,6 +193,11 @@ def transient(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
         error.sqlstate is None or error.sqlstate in _TRANSIENT
     )
+
+
+def may_be_the_session(error: psycopg.Error) -> bool:
+    """Whether a new connection may do what this one can't: sessions keep a role, a search_path and a read-only mode."""
+    return error.sqlstate is not None and error.sqlstate[:2] not in _NOT_THE_SESSION
 
 
 @contextmanager
@@ -196,6 +225,8 @@ def blamed(*, foreign: bool = False) -> Iterator[None]:
             raise
         if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
             raise BadArguments(said) from error
+        if error.sqlstate in _BUSY:
+            raise DatabaseBusy(f"{_BUSY[error.sqlstate]} ({said})") from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {said}") from error
         raise OutliveError(f"the database refused: {said}") from error

@@ -39,6 +39,10 @@ class DatabaseUnreachable(OutliveError):
     """The database can't be reached or answers no more."""
 
 
+class DatabaseBusy(DatabaseUnreachable):
+    """The database answers, but not this: another transaction's lock, or too little time. Nothing was written."""
+
+
 class SchemaMismatch(OutliveError):
     """The database's schema is not the one that this version works with."""
 

@@ -224,6 +224,13 @@ def _turn(_: Sequence[str], rows: list[Row]) -> Turn:
     )
 
 
+def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
+    """Those that can't be ended now for another transaction's lock."""
+    return _statement(
+        "locked_ends", lambda _, rows: {row[0] for row in rows}, worker=worker, tokens=column(BIGINTS, tokens)
+    )
+
+
 def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
     """Claim at most `limit` jobs from lanes that have a source, as far as these admit them."""
 
@@ -371,16 +378,20 @@ def ask_source(source: str, token: int | None) -> Statement[Grant]:
 
 
 def count_outcomes(
-    outcomes: Sequence[tuple[str, int | None, bool | None]], slots: Iterable[int] = ()
-) -> Statement[None]:
-    """How calls of sources went: the source, whose attempt, and whether well. None only gives back slot and trial."""
+    outcomes: Sequence[tuple[str, int | None, bool | None]], slots: Iterable[int] = (), *, patient: bool = True
+) -> Statement[list[int]]:
+    """How calls of sources went: the source, whose attempt, and whether well. None only gives back slot and trial.
+
+    What comes back: the places, from 1, of those that are not counted because their source is locked.
+    """
     return _statement(
         "count_outcomes",
-        _none,
+        _scalar,
         sources=column(TEXTS, (source for source, _, _ in outcomes)),
         tokens=column(BIGINTS, (token for _, token, _ in outcomes)),
         oks=column(BOOLEANS, (ok for _, _, ok in outcomes)),
         slots=column(BIGINTS, slots),
+        patient=patient,
     )
 
 

@@ -122,7 +122,7 @@ class Request:
             if grant.granted:
                 await self.tell(self.said(None, grant.slot))
 
-    async def tell(self, said: Statement[None]) -> None:
+    async def tell(self, said: Statement[list[int]]) -> None:
         """The async twin of what `__exit__` does."""
         try:
             await self.way.arun(said)
@@ -149,14 +149,14 @@ class Request:
             raise SourceBusy(f"the source {self.source} has no token for the next {grant.wait_s:.1f} s")
         return min(max(grant.wait_s, 0.001), ASK_AGAIN_S)
 
-    def outcome(self, error: BaseException | None) -> Statement[None]:
+    def outcome(self, error: BaseException | None) -> Statement[list[int]]:
         """Count how it went. What is raised is counted here, and not again when the job ends with it."""
         counts = error is None or (self.job.blames_source(error) if self.job is not None else _blames(error))
         if error is not None and self.job is not None:
             self.job.counted = error
         return self.said((error is None) if counts else None, self.slot)
 
-    def said(self, ok: bool | None, slot: int | None) -> Statement[None]:
+    def said(self, ok: bool | None, slot: int | None) -> Statement[list[int]]:
         return store.count_outcomes([(self.source, self.token, ok)], [] if slot is None else [slot])
 
 

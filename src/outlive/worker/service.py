@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from outlive import db, statement, store, wire
-from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError
+from outlive import store, wire
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.talk import Call, Progress, Reply
-from outlive.worker.children import Child
+from outlive.talk import Progress
+from outlive.worker.bringing import bring
+from outlive.worker.calls import Calls
 from outlive.worker.line import Line
-from outlive.worker.turns import bring
 
 if TYPE_CHECKING:
     from outlive.worker.supervisor import Supervisor
@@ -65,7 +64,7 @@ def _portions(said: list[Progress]) -> Iterator[list[Progress]]:
 class Service:
     def __init__(self, supervisor: Supervisor, url: str) -> None:
         self.supervisor, self.url = supervisor, url
-        self.calls: asyncio.Queue[tuple[Child, Call]] = asyncio.Queue()
+        self.calls = Calls(url)
         self.progress: dict[int, Progress] = {}
         """What attempts have said since it was written last: the latest word of each."""
         self.last_words: list[Ended] = []
@@ -74,9 +73,6 @@ class Service:
         """Attempts that have ended, or said they would, in a transaction of their own."""
         self.line = Line(url)
         self.run = self.line.run
-        self.jobs_line = Line(url)
-        """What jobs ask for may wait for somebody's locks; heartbeats, renewals and looks must not wait for that."""
-        self._call_bytes = 0
         self._left_out: dict[int, None] = {}
         """Attempts whose progress could not be written, the oldest first."""
         self._hurry = asyncio.Event()
@@ -157,10 +153,6 @@ class Service:
             if child.given[0].job.token in asked and child.given[0].verdict is None:
                 me.watch.end(child, Outcome.CANCELLED, "cancelled on request")
 
-    async def serve_once(self) -> None:
-        """One request of a job."""
-        await self._answer(*await self.calls.get())
-
     async def progress_once(self) -> None:
         """What jobs have said since the last time, and what their app is like if it was imported anew."""
         with contextlib.suppress(TimeoutError):
@@ -213,11 +205,7 @@ class Service:
 
     def burden_bytes(self) -> int:
         """What jobs have said that waits here to be written, or to be asked."""
-        return self._call_bytes + sum(len(said.checkpoint or b"") for said in self.progress.values())
-
-    def hear_call(self, child: Child, call: Call) -> None:
-        self._call_bytes += len(call.body)
-        self.calls.put_nowait((child, call))
+        return self.calls.size_bytes + sum(len(said.checkpoint or b"") for said in self.progress.values())
 
     def hear_progress(self, said: Progress) -> None:
         """Only the latest word is kept: a job that never stops talking must not fill our memory."""
@@ -231,30 +219,6 @@ class Service:
         self.last_words.append(end)
         self._hurry.set()
         return True
-
-    async def _answer(self, child: Child, call: Call) -> None:
-        """Whatever is wrong with a call costs the job that made it, and no other."""
-        try:
-            reply = Reply(call.number, await self._do(child, call))
-        except OutliveError as error:
-            reply = Reply(call.number, str(error).encode(), type(error).__name__)
-        except psycopg.Error as error:
-            reply = Reply(call.number, str(error).encode(), DatabaseUnreachable.__name__)
-        except Exception as error:
-            words = f"the call can't be understood: {type(error).__name__}: {error}"
-            reply = Reply(call.number, words.encode(errors="replace"), BadArguments.__name__)
-        finally:
-            self._call_bytes -= len(call.body)
-        child.answer(reply)
-
-    async def _do(self, child: Child, call: Call) -> bytes:
-        """Statements that a job wants run. They are durable when it hears of them."""
-        if call.verb != "run":
-            raise OutliveError(f"a job asked for {call.verb}, which there is not")
-        token = child.given[0].job.token if child.given else None
-        statements = [store.asked(name, parameters, token) for name, parameters in statement.read_asked(call.body)]
-        with db.blamed():
-            return statement.answer(await self.jobs_line.run_all(statements))
 
     async def settle_once(self) -> None:
         """Read back what became of attempts that were to end in their own transaction; end the others ourselves.
@@ -282,9 +246,9 @@ class Service:
         """Report everything that has ended, and give back the rest, also what was claimed and not heard of."""
         me = self.supervisor
         await self._write_progress()
-        await self.run(store.count_outcomes(me.turns.outcomes))
+        await self.run(store.count_outcomes(me.turns.outcomes, patient=False))
         ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
-        for end in me.turns.to_bring:
+        for end in me.turns.bringing.pending.values():
             with contextlib.suppress(psycopg.Error):  # It runs again, and nothing of it was written.
                 if (instead := await bring(self.run, me.id, end)) is not None:
                     ends.append(instead)
@@ -292,7 +256,8 @@ class Service:
         for job in await self.run(store.adopt(me.id)):
             if job.token not in known:
                 ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
-        if ends:
+        locked = await self.run(store.locked_ends(me.id, [end.token for end in ends]))
+        if ends := [end for end in ends if end.token not in locked]:
             await self.run(store.end_and_claim(me.id, ends))
         await self.run(store.wake(me.id))
         await self.run(store.stop_worker(me.id))

@@ -24,10 +24,11 @@ from outlive.errors import DatabaseUnreachable
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.talk import Call, Progress
+from outlive.worker import bringing, calls
 from outlive.worker.alerts import Alerts
 from outlive.worker.children import Child
 from outlive.worker.crew import Crew
-from outlive.worker.line import Line
+from outlive.worker.line import Line, Lines
 from outlive.worker.liveness import Liveness
 from outlive.worker.loops import RETRY_S, forever
 from outlive.worker.reaper import Reaper
@@ -140,7 +141,8 @@ class Supervisor:
                 ("sweep", self.reaper.sweep_once),
                 ("suspects", self.suspects.run_once),
                 ("cancel", self.service.cancel_once),
-                ("serve", self.service.serve_once),
+                *[("serve", self.service.calls.serve_once)] * calls.LINES,
+                *[("bring", self.turns.bringing.run_once)] * bringing.LINES,
                 ("progress", self.service.progress_once),
                 ("settle", self.service.settle_once),
             )
@@ -187,7 +189,7 @@ class Supervisor:
         self.turns.wake.set()
         started = time.monotonic()
         terminated = False
-        while self.crew.busy:
+        while self.crew.busy or self.turns.bringing.under_way:
             waited_s = time.monotonic() - started
             hurried = self.stop_asked > 1
             if not terminated and (hurried or waited_s > self.config.grace_s - TERM_BEFORE_END_S):
@@ -218,8 +220,8 @@ class Supervisor:
         _log.info("Worker %s stopped", self.id)
 
     @property
-    def _connected(self) -> tuple[Turns | Line | Liveness, ...]:
-        return self.turns, self.service.line, self.service.jobs_line, self.liveness
+    def _connected(self) -> tuple[Turns | Line | Lines | Liveness, ...]:
+        return self.turns, self.turns.bringing.lines, self.service.line, self.service.calls.lines, self.liveness
 
     async def _at_most(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for tasks; those that take longer wait for a server that is silent, and their connections are cut."""
@@ -250,7 +252,7 @@ class Supervisor:
             self.turns.end(end)
 
     def called(self, child: Child, call: Call) -> None:
-        self.service.hear_call(child, call)
+        self.service.calls.put(child, call)
 
     def progressed(self, progress: Progress) -> None:
         self.service.hear_progress(progress)

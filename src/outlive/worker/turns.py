@@ -12,8 +12,6 @@ import logging
 import math
 import struct
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
 from uuid import UUID
 
 import psycopg
@@ -21,20 +19,20 @@ import psycopg
 from outlive import db, kernel, store
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Lane
-from outlive.statement import Statement
 from outlive.states import Outcome
+from outlive.worker.bringing import Bringing, refused
 from outlive.worker.crew import Crew
 from outlive.worker.lanes import Key, Lanes
+from outlive.worker.line import Failures
 from outlive.worker.looking import LOOK_S, Looking
 
 IDLE_PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 MAX_CLAIM = 512
 GATHER_S = 0.005
-STUCK_S = 1.0
-"""How long to wait with an end that could not be written, before it is tried again."""
-_NEVER = ("OL", "54")
-"""Errors that would come again: our own, and those of things that are too large."""
-MAX_ERROR_CHARS = 1000
+CAREFUL_S = 5.0
+"""How long after a lock was met the ends are looked at first, and those set aside that are locked."""
+TELL_AGAIN_S = 0.5
+MAX_OUTCOMES = 10_000
 
 _log = logging.getLogger("outlive.worker")
 
@@ -47,10 +45,8 @@ class Turns:
         self.lanes = Lanes()
         self.looking = Looking(self.lanes)
         self.ended: list[Ended] = []
-        self.bringing: list[Ended] = []
-        """Ends with which something else is written, each in a transaction of its own."""
-        self.stuck: list[Ended] = []
-        """Those of them that somebody else's lock, or the like, has kept from being written."""
+        self.bringing = Bringing(worker, url, self._written, self.end)
+        """Ends with which something else is written, and those that are locked."""
         self.outcomes: list[tuple[str, int | None, bool | None]] = []
         """How calls of sources went, that no source was told of yet."""
         self.leases: dict[int, float] = {}
@@ -68,7 +64,9 @@ class Turns:
         self._asleep = False
         """The database knows that this worker wants to be notified."""
         self._unsure = False
-        self._unstick_at = 0.0
+        self._careful_until = 0.0
+        self._tell_at = 0.0
+        self._failures = Failures()
         self._reconciled_at = time.monotonic()
         self._connection: db.AsyncConnection | None = None
 
@@ -77,19 +75,18 @@ class Turns:
             self.forgotten.remove(end.token)
             self.leases.pop(end.token, None)
         elif end.records is not None or end.spawns is not None:
-            self.bringing.append(end)
+            self.bringing.add(end)
         else:
             self.ended.append(end)
         self.wake.set()
 
-    @property
-    def to_bring(self) -> list[Ended]:
-        return self.stuck + self.bringing
+    def _written(self, token: int) -> None:
+        self.leases.pop(token, None)
 
     @property
     def unreported(self) -> list[Ended]:
         """All that have ended and the database does not know of, as far as we have heard."""
-        return self.ended + self.to_bring
+        return [*self.ended, *self.bringing.pending.values()]
 
     def hear(self, end: Ended, source: str) -> None:
         """What the end of an attempt says about its source, however it is ended."""
@@ -102,14 +99,23 @@ class Turns:
         self.wake.set()
 
     async def run_once(self, crew: Crew) -> None:
-        """One turn, or a wait until there may be something to do."""
+        """One turn. A connection on which turns keep failing in the same way is replaced."""
+        try:
+            await self._turn(crew)
+        except psycopg.Error as error:
+            if self._failures.repeated("turn", error):
+                await self.close()
+            raise
+        self._failures.passed("turn")
+
+    async def _turn(self, crew: Crew) -> None:
+        """End and claim, or wait until there may be something to do."""
         self.wake.clear()
         if len(self.ended) < MAX_CLAIM // 2 and crew.content():
             await asyncio.sleep(GATHER_S)  # A statement for many costs little more than one for few.
         connection = await self._connected(crew)
         await self._look(connection, crew)
         await self._tell_sources(connection)
-        await self._bring(connection)
         offered, limit = self._offer(crew)
         if not self.ended and not offered:
             await self._rest(connection, crew)
@@ -122,6 +128,9 @@ class Turns:
 
     async def _end_and_claim(self, connection: db.AsyncConnection, crew: Crew, offered: list[Lane], limit: int) -> None:
         started = time.monotonic()
+        careful = started < self._careful_until
+        if careful:
+            await self._set_aside_locked(connection)
         ending, self.ended = self.ended, []
         self._unsure = True  # Until all that follows is known; being cancelled counts too.
         try:
@@ -130,6 +139,12 @@ class Turns:
             turn = await db.arun(connection, statement)
         except (psycopg.DataError, struct.error) as error:
             self.ended += await self._writable(connection, ending, error)
+            return
+        except psycopg.errors.LockNotAvailable:
+            self.ended, self._unsure = ending + self.ended, False
+            self._careful_until = started + CAREFUL_S
+            if careful:
+                raise
             return
         except BaseException:
             self.ended = ending + self.ended
@@ -152,33 +167,21 @@ class Turns:
         await self._begin(connection, admitted.claimed, crew, started)
 
     async def _tell_sources(self, connection: db.AsyncConnection) -> None:
-        """How it went, while a probe is still known as such."""
-        if self.outcomes:
-            outcomes, self.outcomes = self.outcomes, []
-            await db.arun(connection, store.count_outcomes(outcomes))
+        """How it went, while a probe is still known as such. What a locked source can't be told now waits for it."""
+        if self.outcomes and time.monotonic() > self._tell_at:
+            telling = list(self.outcomes)
+            uncounted = await db.arun(connection, store.count_outcomes(telling, patient=False))
+            left = [telling[n - 1] for n in uncounted] + self.outcomes[len(telling) :]
+            self.outcomes = left[-MAX_OUTCOMES:]
+            self._tell_at = time.monotonic() + (TELL_AGAIN_S if uncounted else 0.0)
 
-    async def _bring(self, connection: db.AsyncConnection) -> None:
-        """End those that bring something, with that. One that can't be written now holds up no other."""
-        if self.stuck and time.monotonic() > self._unstick_at:
-            self.bringing, self.stuck = self.stuck + self.bringing, []
-        while self.bringing:
-            end = self.bringing[0]
-            self._unsure = True
-            try:
-                instead = await bring(partial(db.arun, connection), self.worker, end)
-            except psycopg.Error as error:
-                if db.transient(error):
-                    raise
-                _log.warning("how attempt %d ended can't be written yet: %s", end.token, str(error).strip())
-                self.stuck.append(end)
-                self._unstick_at = time.monotonic() + STUCK_S
-            else:
-                if instead is None:
-                    self.leases.pop(end.token, None)
-                else:
-                    self.ended.append(instead)
-            self.bringing.remove(end)
-            self._unsure = False
+    async def _set_aside_locked(self, connection: db.AsyncConnection) -> None:
+        """Ends that wait for another transaction are written beside this connection, when they can be."""
+        if locked := await db.arun(connection, store.locked_ends(self.worker, [end.token for end in self.ended])):
+            _log.warning("%d ends wait for a lock that another transaction holds", len(locked))
+            for end in [end for end in self.ended if end.token in locked]:
+                self.ended.remove(end)
+                self.bringing.add(end)
 
     async def _begin(self, connection: db.AsyncConnection, jobs: list[Claimed], crew: Crew, since: float) -> None:
         """Hand over what was claimed, with what earlier attempts have left, and without known killers."""
@@ -230,7 +233,7 @@ class Turns:
 
         If no slot is free, lanes of warm tasks whose children can be given some ahead.
         """
-        if self.closing or self.making_room or not self.lanes or self._has_forgotten(crew):
+        if self.closing or self.making_room or not self.lanes or self._has_forgotten(crew) or self.bringing.too_much:
             return [], 0
         free = crew.capacity()
         room = {} if free else crew.room()
@@ -297,7 +300,7 @@ class Turns:
 
     async def _connected(self, crew: Crew) -> db.AsyncConnection:
         if self._connection is None or self._connection.broken or self._connection.closed:
-            self._connection = await db.aconnect(self.url, hot=True)
+            self._connection = await db.aconnect(self.url, hot=True, lock_s=db.HOT_LOCK_S)
             self._asleep = False  # A server that has crashed does not know any more who sleeps.
             self._reconciled_at = -math.inf  # And it may be another one, which never heard of what we have.
         if self._unsure or time.monotonic() - self._reconciled_at > self.config.renew_s:
@@ -313,8 +316,8 @@ class Turns:
         known = set(self.leases)
         have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
         reported = {end.token for end in self.unreported}
-        for ends in (self.ended, self.bringing, self.stuck):
-            ends[:] = [end for end in ends if end.token in have]
+        self.ended[:] = [end for end in self.ended if end.token in have]
+        self.bringing.keep(have.keys())
         self._forget((known & self.leases.keys()) - have.keys() - reported, crew)
         for token in reported - have.keys():
             self.leases.pop(token, None)
@@ -351,27 +354,3 @@ class Turns:
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
-
-
-Run = Callable[[Statement[None]], Awaitable[None]]
-
-
-async def bring(run: Run, worker: UUID, end: Ended) -> Ended | None:
-    """End an attempt with what it brings. How it ends instead, if that can't ever be written; raises what may pass."""
-    try:
-        await run(store.complete(worker, end))
-    except psycopg.Error as error:
-        if error.sqlstate == "OL002":
-            _log.warning("attempt %d was not ours any more: nothing of it was written", end.token)
-            return None
-        if isinstance(error, psycopg.DataError | psycopg.IntegrityError) or (error.sqlstate or "")[:2] in _NEVER:
-            return refused(end, error)
-        raise
-    return None
-
-
-def refused(end: Ended, error: Exception) -> Ended:
-    """How an attempt ends whose end can't be written."""
-    _log.error("how attempt %d ended can't be written: %s", end.token, error)
-    words = f"how it ended can't be written: {error}".replace("\0", "")
-    return Ended(end.token, Outcome.FAILED, error=words[:MAX_ERROR_CHARS], final=True)

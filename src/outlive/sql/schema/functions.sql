@@ -612,11 +612,13 @@ begin
     perform outlive.keep_records(ended, records);
   end if;
   if spawns is not null then
-    perform outlive.enqueue(s.task, s.args, s.queue, s.source, s.priority, s.delay_s * interval '1 second', s.run_at,
-      s.dedupe_key, coalesce(s.on_conflict, 'skip'), s.options, s.id, 2147483647, false)
+    perform outlive.enqueue(array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
+      array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s), array_agg(s.run_at),
+      case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end, array_agg(coalesce(s.on_conflict, 'skip')),
+      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false)
     from json_to_recordset(spawns) s(id uuid, task text, args json, queue text, source text, priority int,
       delay_s double precision, run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
-    order by s.task, s.dedupe_key;
+    having count(*) > 0;
   end if;
 end $$;
 
@@ -803,24 +805,36 @@ begin
   end if;
 end $$;
 
-create or replace function outlive.count_outcomes(names text[], tokens bigint[], oks boolean[], slots bigint[] default null)
-returns void language plpgsql as $$
+create or replace function outlive.count_outcomes(
+  names text[], tokens bigint[], oks boolean[], slots bigint[] default null, patient boolean default true)
+returns int[] language plpgsql as $$
 -- How calls of sources went. While the breaker is closed so many failures in a row open it; while it is half-open the
 -- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot, and
--- the part of the probe: somebody else may try. In the order of the names, so that two workers never wait for each other.
+-- the part of the probe: another attempt may try. In the order of the names, so that two workers never wait for each
+-- other. A caller that is not `patient` gets back the numbers of those whose source another transaction has locked.
 declare
   o record;
   s outlive.sources;
   fails boolean;
+  uncounted int[] := '{}';
 begin
   delete from outlive.requests q where q.id = any(slots) and q.token = any(tokens);
   for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) order by name, n loop
+    if patient then
+      select t.* into s from outlive.sources t where t.name = o.name for update;
+    else
+      select t.* into s from outlive.sources t where t.name = o.name for update skip locked;
+    end if;
+    if not found then
+      if exists (select from outlive.sources t where t.name = o.name) then
+        uncounted := uncounted || o.n::int;
+      end if;
+      continue;
+    end if;
     if o.ok is null then
       update outlive.sources t set probe = null where t.name = o.name and t.probe = o.token;
       continue;
     end if;
-    select t.* into s from outlive.sources t where t.name = o.name for update;
-    continue when not found;
     if o.ok then
       s.last_success_at := outlive.now();
     else
@@ -839,4 +853,5 @@ begin
       failure_streak = s.failure_streak, paused_until = s.paused_until, probe = s.probe
     where t.name = o.name;
   end loop;
+  return uncounted;
 end $$;

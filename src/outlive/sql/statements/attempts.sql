@@ -66,6 +66,20 @@ where cardinality(:tokens::bigint[]) <> (select count(*) from ended) and not exi
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null from undone where state is null;
 
+-- name: locked_ends
+-- Which of these attempts can't be ended now, because another transaction has locked their row or their job's dedupe key.
+with free as materialized (
+  select r.token, r.id from outlive.running r
+  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
+  order by r.token for update skip locked),
+keys as materialized (
+  select k.id from outlive.dedupe_keys k where k.id = any(array(select id from free))
+  order by k.task, k.key for update skip locked)
+select r.token from outlive.running r
+where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
+  and (not exists (select from free f where f.token = r.token)
+    or exists (select from outlive.dedupe_keys k where k.id = r.id and not exists (select from keys l where l.id = k.id)));
+
 -- name: claim_suspect
 -- pending (suspect) -> running, alone: one job that must have a worker to itself; or -> quarantined, if it is over its
 -- crash limit by now. The last column is for how many seconds it keeps the worker to itself. Zero rows: no suspect for

@@ -44,8 +44,9 @@ from outlive.claim_sourced(:worker::uuid, :queues::text[], :sources::text[], :ta
 select granted, wait_s, open, slot from outlive.ask_source(:source::text, :token::bigint);
 
 -- name: count_outcomes
--- How calls went, and the slots that they give back.
-select outlive.count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[]);
+-- How calls went, and the slots that they give back. The numbers that come back, from 1, are not counted: another
+-- transaction has locked their source, and the caller is not patient.
+select outlive.count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[], :patient::boolean);
 
 -- name: complete
 -- running -> succeeded, with what the job has found and what it asks for next. The attempt may be stale: an error. So is

@@ -1,0 +1,164 @@
+"""Locks, limits and modes that others leave on the database delay what needs them, and nothing else."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outlive import db
+from outlive.states import Outcome, State
+from tests import faults
+from tests.processes.conftest import Worker
+from tests.processes.test_faults import admin, begun, terminate
+from tests.processes.test_running import attempts, finished
+from tests.processes.test_strangers import moment
+from tests.waiting import eventually
+
+__all__ = ["admin"]
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+Admin = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session that locks something and does not come to the end of its transaction."""
+    with psycopg.connect(database_url, application_name="stranger") as connection:
+        yield connection
+        connection.rollback()
+
+
+def others_run() -> None:
+    """Some turns of ends and claims."""
+    for n in range(3):
+        assert faults.add.enqueue(n, n).result(timeout=8) == 2 * n
+
+
+def test_an_uncommitted_cancel_delays_only_the_job_that_it_names(
+    start: Start, connection: db.Connection, stranger: Admin, tmp_path: Path
+) -> None:
+    """55"""
+    start(slots=2)
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    begun(tmp_path, "go")
+    stranger.execute("select outlive.cancel(%s)", [[job.id]])
+    (tmp_path / "go").touch()
+    others_run()
+    assert moment(connection, "select count(*) from outlive.running") == 1
+    stranger.rollback()
+    assert finished(job, within_s=8) is State.SUCCEEDED
+    assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
+
+
+def test_a_locked_dedupe_key_delays_only_the_end_of_its_job(
+    start: Start, connection: db.Connection, stranger: Admin, tmp_path: Path
+) -> None:
+    """55"""
+    start(slots=2)
+    job = faults.wait_for.using(dedupe_key="mine").enqueue(str(tmp_path / "go"))
+    begun(tmp_path, "go")
+    stranger.execute("select from outlive.dedupe_keys for update")
+    (tmp_path / "go").touch()
+    others_run()
+    assert job.status() is State.RUNNING
+    stranger.rollback()
+    assert finished(job, within_s=8) is State.SUCCEEDED
+
+
+def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
+    start: Start, connection: db.Connection, stranger: Admin, admin: Admin, tmp_path: Path
+) -> None:
+    """55"""
+    start(slots=2)
+    job = faults.wait_for.using(source="shop").enqueue(str(tmp_path / "go"))
+    begun(tmp_path, "go")
+    stranger.execute("select from outlive.sources where name = 'shop' for update")
+    (tmp_path / "go").touch()
+    others_run()
+    assert finished(job, within_s=8) is State.SUCCEEDED
+    waiting = faults.add.using(source="shop").enqueue(1, 1)
+    terminate(admin, keep=connection.info.backend_pid)
+    others_run()
+    assert waiting.status() is State.PENDING
+    assert moment(connection, "select last_success_at from outlive.sources") is None
+    stranger.rollback()
+    assert waiting.result(timeout=8) == 2
+    succeeded = "select last_success_at from outlive.sources"
+    eventually(lambda: moment(connection, succeeded), within_s=8, what="the source hears how it went")
+
+
+def test_a_jobs_call_that_waits_for_a_lock_delays_no_other_jobs_call_and_says_so(
+    start: Start, connection: db.Connection, stranger: Admin
+) -> None:
+    """55"""
+    start(slots=4)
+    faults.add.using(dedupe_key="theirs", connection=stranger).enqueue(1, 1)
+    asking = [faults.ask_for.using(max_attempts=1).enqueue("theirs") for _ in range(2)]
+    blocked = (
+        "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'outlive'"
+    )
+    eventually(lambda: moment(connection, blocked), within_s=20, what="both wait")
+    assert faults.spawn_more.enqueue(2).result(timeout=20)[-1] == 42
+    assert [job.status() for job in asking] == [State.RUNNING] * 2, "these still wait for the lock"
+    for job in asking:
+        assert finished(job) is State.FAILED
+        (only,) = attempts(connection, job)
+        assert "DatabaseBusy: another transaction holds a lock" in (only.error or "")
+
+
+# Sessions
+
+
+def test_a_worker_works_again_soon_after_a_spell_of_read_only(
+    start: Start, connection: db.Connection, admin: Admin
+) -> None:
+    """53"""
+    worker = start(slots=2)
+    others_run()
+    name = connection.info.dbname
+    admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+    terminate(admin, keep=connection.info.backend_pid)
+    eventually(lambda: worker.log().count("read-only transaction") >= 8, within_s=30, what="turns and heartbeats fail")
+    admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+    job = faults.add.enqueue(1, 1)
+    assert job.result(timeout=8) == 2
+    seen = moment(connection, "select last_seen from outlive.workers")
+    eventually(lambda: moment(connection, "select last_seen from outlive.workers") >= seen, within_s=8)
+    fresh = "select worker is not null from outlive.liveness l join pg_stat_activity a on a.pid = l.backend_pid"
+    eventually(lambda: moment(connection, fresh), within_s=8, what="it shows life again")
+
+
+# Ends
+
+
+def test_a_huge_end_under_a_short_statement_timeout_is_written_and_delays_no_other(
+    start: Start, connection: db.Connection, admin: Admin
+) -> None:
+    """61"""
+    admin.execute(f"alter database {connection.info.dbname} set statement_timeout = '200ms'".encode())
+    start(slots=2)
+    flood = faults.spawn_many.enqueue(20_000)
+    while flood.status() is not State.SUCCEEDED:
+        others_run()
+        assert flood.status() in (State.PENDING, State.RUNNING, State.SUCCEEDED)
+    assert moment(connection, "select count(*) from outlive.waiting where queue = 'later'") == 20_000
+    assert [one.outcome for one in attempts(connection, flood)] == [Outcome.SUCCEEDED]
+
+
+def test_an_end_that_fails_again_and_again_becomes_a_failure_that_says_why(
+    start: Start, connection: db.Connection
+) -> None:
+    """61"""
+    connection.execute(
+        "create function no() returns trigger language plpgsql as $$ begin raise 'no room for records'; end $$;"
+        "create trigger no before insert on outlive.records execute function no()"
+    )
+    start(slots=2)
+    job = faults.find.enqueue("a")
+    others_run()
+    assert finished(job) is State.FAILED
+    (only,) = attempts(connection, job)
+    assert "no room for records" in (only.error or "")
