@@ -24,7 +24,11 @@ class ConfigError(OutliveError):
 
 
 class AppNotFound(OutliveError):
-    """The module or the app in it can't be imported."""
+    """The module or the app in it can't be imported; `traceback` is that of the user's code, if it got so far."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
 
 
 class TaskNotFound(OutliveError):

@@ -7,7 +7,9 @@ time; the others then find nothing to do.
 
 from __future__ import annotations
 
+import msgspec
 import psycopg
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db, embedded, sql
@@ -84,6 +86,33 @@ def address(config: Config) -> str:
             "with %20 and the like for special characters"
         ) from None
     return config.database_url or embedded.fall_back(config.home)
+
+
+def agreed(config: Config, app_url: str | None) -> Config:
+    """The configuration of an app that may name its database itself. Two that differ are refused."""
+    if app_url is None:
+        return config
+    theirs = msgspec.structs.replace(config, database_url=app_url)
+    if config.database_url is None:
+        return theirs
+    ours, named = _place(config), _place(theirs)
+    if ours != named:
+        raise ConfigError(
+            f"the app works on {_told(named)} (its App has a database_url), but the settings name {_told(ours)}: jobs "
+            f"would wait where no worker looks; remove one of the two, or choose with --database-url"
+        )
+    return config
+
+
+def _place(config: Config) -> dict[str, str]:
+    """Which database an address means: not how one gets in."""
+    defaults = {option.keyword.decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
+    said = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(address(config)).items()}}
+    return {key: said.get(key) or "" for key in ("host", "port", "dbname", "user")}
+
+
+def _told(place: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in place.items() if value)
 
 
 def ready(config: Config) -> str:

@@ -136,16 +136,18 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Ready(Said, frozen=True, tag=9):
-    """The app is imported. `threads` names what a fork would leave behind."""
+    """The app is imported. `threads` names what a fork would leave behind; `database_url` is the app's own, if any."""
 
     tasks: list[TaskFacts]
     sources: list[SourceLimits]
     threads: list[str]
+    database_url: str | None
 
 
 class Broken(Said, frozen=True, tag=10):
     """The app can't be imported."""
 
+    reason: str
     traceback: str
 
 

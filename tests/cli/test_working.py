@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
 from outlive import db
@@ -24,8 +25,8 @@ def start() -> Iterator[Start]:
     """Starts commands and ends those that still run."""
     started: list[subprocess.Popen[str]] = []
 
-    def make(url: str, *words: object) -> "subprocess.Popen[str]":
-        started.append(Cli(url).process(*words))
+    def make(url: str | None, *words: object, **environment: str) -> "subprocess.Popen[str]":
+        started.append(Cli(url).process(*words, **environment))
         return started[-1]
 
     yield make
@@ -116,6 +117,99 @@ def test_an_app_that_is_not_there_is_exit_code_3(database_url: str, start: Start
     ran = ended(start(database_url, "worker", "tests.nowhere:app"))
     assert ran.code == 3
     assert "tests.nowhere" in ran.err
+
+
+BROKEN = """
+import outlive
+app = outlive.App()
+import inner
+"""
+
+
+@pytest.mark.parametrize("verb", ["worker", "up"])
+def test_an_app_that_cannot_be_imported_is_told_with_file_line_and_error_before_the_database_is_touched(
+    empty_database_url: str, start: Start, tmp_path: Path, verb: str
+) -> None:
+    (tmp_path / "outer.py").write_text(BROKEN)
+    (tmp_path / "inner.py").write_text("import json\n\njson.loads('{')\n")
+    ran = ended(start(empty_database_url, verb, "outer:app", PYTHONPATH=str(tmp_path)))
+    assert ran.code == 3
+    first, second, *rest = ran.err.splitlines()
+    assert first.startswith(f"outlive: {tmp_path}/inner.py, line 3: json.decoder.JSONDecodeError: Expecting property")
+    assert first.endswith("(importing outer)")
+    assert len(first) < 300
+    assert second == "Traceback (most recent call last):"
+    assert rest[0] == f'  File "{tmp_path}/outer.py", line 4, in <module>'
+    assert "importlib" not in ran.err
+    with db.connect(empty_database_url) as connection:
+        assert connection.execute("select to_regnamespace('outlive')").fetchone() == (None,)
+
+
+def test_a_worker_whose_app_cannot_be_imported_is_not_registered(
+    database_url: str, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_halfway.py").write_text("import outlive\napp = outlive.App(\n")
+    ran = ended(start(database_url, "worker", "shop_halfway:app", PYTHONPATH=str(tmp_path)))
+    assert ran.code == 3
+    assert ran.err.startswith(f"outlive: {tmp_path}/shop_halfway.py, line 2: SyntaxError: '(' was never closed")
+    with db.connect(database_url) as connection:
+        assert connection.execute("select count(*) from outlive.workers").fetchone() == (0,)
+
+
+NAMED = """
+import outlive
+app = outlive.App({url!r})
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+@pytest.mark.parametrize("verb", ["worker", "up"])
+def test_a_worker_works_on_the_database_that_its_app_names(
+    database_url: str, empty_database_url: str, start: Start, tmp_path: Path, verb: str
+) -> None:
+    url = empty_database_url if verb == "up" else database_url
+    (tmp_path / "shop_named.py").write_text(NAMED.format(url=url))
+    around = {"PYTHONPATH": str(tmp_path), "OUTLIVE_HOME": str(tmp_path / "home")}
+    start(None, verb, "shop_named:app", "--slots", 1, **around)
+    with db.connect(url) as connection:
+        eventually(lambda: connection.execute("select to_regclass('outlive.jobs')").fetchone() != (None,), within_s=20)
+        made = ended(start(None, "enqueue", "shop_named:app", "add", "[20, 22]", "--json", **around)).json
+        ended_well = "select result::text from outlive.attempts where job_id = %s"
+        eventually(lambda: connection.execute(ended_well, [made["id"]]).fetchone() == ("42",), within_s=20)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("words", [("worker", "shop_named:app"), ("enqueue", "shop_named:app", "add", "[1, 2]")])
+def test_an_app_and_settings_that_name_different_databases_are_refused(
+    database_url: str, start: Start, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    own = make_conninfo(database_url, dbname="another", password="s3cret-pass")
+    (tmp_path / "shop_named.py").write_text(NAMED.format(url=own))
+    ran = ended(start(database_url, *words, PYTHONPATH=str(tmp_path)))
+    assert ran.code == 2
+    assert "dbname=another" in ran.err
+    assert f"dbname={conninfo_to_dict(database_url)['dbname']}" in ran.err
+    assert "s3cret-pass" not in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_an_app_and_settings_may_name_the_same_database_in_different_words(
+    database_url: str, start: Start, tmp_path: Path
+) -> None:
+    own = make_conninfo(database_url, password="s3cret-pass", application_name="shop")
+    (tmp_path / "shop_named.py").write_text(NAMED.format(url=own))
+    ran = ended(start(database_url, "enqueue", "shop_named:app", "add", "[1, 2]", PYTHONPATH=str(tmp_path)))
+    assert ran.code == 0, ran.err
+
+
+def test_a_flag_overrules_the_database_that_an_app_names(database_url: str, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "shop_named.py").write_text(NAMED.format(url="postgresql://nowhere.invalid/shop"))
+    words = ("enqueue", "shop_named:app", "add", "[1, 2]", "--database-url", database_url)
+    ran = ended(start(None, *words, PYTHONPATH=str(tmp_path)))
+    assert ran.code == 0, ran.err
 
 
 def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url: str, start: Start) -> None:

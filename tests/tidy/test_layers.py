@@ -14,7 +14,21 @@ LAYERS = [
     {"client", "worker", "child"},
     {"store", "migrate"},
     {"db", "sql", "embedded"},
-    {"statement", "states", "model", "policy", "errors", "config", "wire", "talk", "inside", "kernel", "units", "logs"},
+    {
+        "statement",
+        "states",
+        "model",
+        "policy",
+        "errors",
+        "config",
+        "wire",
+        "talk",
+        "inside",
+        "kernel",
+        "units",
+        "logs",
+        "importing",
+    },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 APART = {"client", "worker", "child"}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-import traceback
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from outlive import config as configuration
+from outlive import importing
 from outlive.child import copies
-from outlive.errors import AppNotFound
 from outlive.policy import Unset, limits
 from outlive.talk import TaskFacts
 
@@ -23,22 +20,14 @@ class App(Protocol):
     def tasks(self) -> Mapping[str, Any]: ...
     @property
     def sources(self) -> Mapping[str, Any]: ...
+    @property
+    def database_url(self) -> str | None: ...
 
 
 def import_app(target: str) -> App:
     """`pkg.module:app`, from the current directory on."""
-    module_name, _, attribute = target.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        with copies.left_here(os.getpid()):
-            module = importlib.import_module(module_name)
-    except BaseException as error:
-        raise AppNotFound(f"{module_name} can't be imported: {traceback.format_exc()}") from error
-    app: Any = getattr(module, attribute or "app", None)
-    if not hasattr(app, "tasks"):
-        raise AppNotFound(f"{module_name} has no outlive.App named {attribute or 'app'}")
-    found: App = app
-    return found
+    with copies.left_here(os.getpid()):
+        return cast("App", importing.find_app(target))
 
 
 def facts_of(app: App) -> list[TaskFacts]:

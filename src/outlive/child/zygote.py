@@ -54,7 +54,8 @@ class Zygote:
         serving.get_ready(self.stack)
         gc.collect()
         gc.freeze()
-        self.say(Ready(facts_of(self.app), [one.limits for one in self.app.sources.values()], _threads()))
+        limits = [one.limits for one in self.app.sources.values()]
+        self.say(Ready(facts_of(self.app), limits, _threads(), self.app.database_url))
 
     def run(self) -> None:
         poll = select.poll()
@@ -181,10 +182,11 @@ def main(descriptor: int, target: str) -> int:
     try:
         zygote.prepare()
     except AppNotFound as error:
-        zygote.say(Broken(str(error)))
+        zygote.say(Broken(str(error), error.traceback))
         return IMPORT_FAILED
-    except BaseException:
-        zygote.say(Broken(traceback.format_exc()))
+    except BaseException as error:
+        reason = f"{target} is imported, but can't be made ready: {type(error).__name__}: {error}"
+        zygote.say(Broken(reason, traceback.format_exc()))
         return IMPORT_FAILED
     zygote.run()
     return 0

@@ -71,6 +71,11 @@ class Desk:
         """The configuration with the flags of one command."""
         return config.load(self.config_file, flags={"database_url": self.database_url, **flags})
 
+    def config_of(self, app_url: str | None, **flags: object) -> config.Config:
+        """The configuration for an app that may name a database of its own; --database-url overrules it."""
+        settings = self.reconfigured(**flags)
+        return settings if self.database_url is not None else migrate.agreed(settings, app_url)
+
     @functools.cached_property
     def connection(self) -> db.Connection:
         """To a database with the right schema."""
@@ -135,7 +140,7 @@ def reported(*, debug: bool) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except errors.OutliveError as error:
-        _complain(str(error), debug=debug)
+        _complain(str(error), debug=debug, below=error.traceback if isinstance(error, errors.AppNotFound) else "")
         codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
         raise typer.Exit(next(codes, 1)) from None
     except Exception as error:
@@ -143,9 +148,11 @@ def reported(*, debug: bool) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _complain(message: str, *, debug: bool) -> None:
+def _complain(message: str, *, debug: bool, below: str = "") -> None:
     if not logs.flush():
         return  # A stderr that takes no more lines would hold up the end for ever.
     if debug:
         print(screen.plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
     screen.complain(message)
+    if below:
+        print(screen.plain(logs.redacted(below)), file=sys.stderr)

@@ -1,22 +1,18 @@
 """enqueue: import somebody's app, find the task, and ask for a run of it as the app itself would."""
 
 import difflib
-import importlib
-import os
-import sys
-import traceback
 from typing import Annotated, Any, cast
 
 import msgspec
 import typer
 from rich.text import Text
 
-from outlive import wire
+from outlive import importing, wire
 from outlive.cli import screen
 from outlive.cli.common import Desk, Json, app, command
 from outlive.client.app import App
 from outlive.client.task import Task, Using
-from outlive.errors import AppNotFound, BadArguments, OutliveError, TaskNotFound
+from outlive.errors import AppNotFound, BadArguments, TaskNotFound
 from outlive.model import new_job_id
 
 
@@ -39,8 +35,7 @@ def enqueue(
     """Ask for a run of a task. When this returns, the job is durable."""
     found = find_app(where)
     args, kwargs = wire.unpack(_decoded(arguments))
-    if desk.chosen:
-        found.config = desk.config
+    found.config = desk.config_of(found.database_url)
     said = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
     given = {key: value for key, value in said.items() if value is not None}
     id = new_job_id()
@@ -69,44 +64,10 @@ def _decoded(text: str) -> object:
 
 def find_app(where: str) -> App:
     """Import pkg.module:app. AppNotFound says what was tried, and where."""
-    name, _, attribute = where.partition(":")
-    attribute = attribute or "app"
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module = _imported(name)
-    if not hasattr(module, attribute):
-        apps = sorted(key for key, value in vars(module).items() if isinstance(value, App))
-        has = f"its apps are {', '.join(apps)}" if apps else "it has no outlive.App at all"
-        raise AppNotFound(f"the module {name} has nothing named {attribute}: {has}")
-    if not isinstance(found := getattr(module, attribute), App):
-        raise AppNotFound(f"{name}:{attribute} is of type {type(found).__name__}, not an outlive.App")
+    found = importing.find_app(where)
+    if not isinstance(found, App):
+        raise AppNotFound(f"{where} is of type {type(found).__name__}, not an outlive.App")
     return found
-
-
-def _imported(name: str) -> object:
-    if not name or "/" in name or name.endswith(".py"):
-        right = name.removesuffix(".py").strip("./").replace("/", ".") or "pkg.module"
-        raise AppNotFound(f"{name!r} is not the name of a module: write it like {right}:app")
-    try:
-        return importlib.import_module(name)
-    except OutliveError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise AppNotFound(
-                f"the module {name} was found, but it imports {error.name}, which is not there"
-            ) from error
-        missing = f"there is no module {error.name}" + ("" if error.name == name else f" (for {name})")
-        raise AppNotFound(
-            f"{missing}: tried {os.getcwd()} (the current directory) and {len(sys.path) - 1} more places of sys.path, "
-            f"first {sys.path[0] or os.getcwd()}; run it where the module is, or set PYTHONPATH"
-        ) from error
-    except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise AppNotFound(
-            f"importing {name} failed: {type(error).__name__}: {error} ({last.filename}, line {last.lineno}); "
-            f"--debug shows how it came to that"
-        ) from error
 
 
 def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:

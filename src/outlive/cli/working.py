@@ -6,7 +6,7 @@ from typing import Annotated, cast
 
 import typer
 
-from outlive import logs, migrate
+from outlive import db, logs, migrate
 from outlive.cli.common import Desk, app, command
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
@@ -27,17 +27,32 @@ def worker(
 @command(app)
 def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
     """Everything on this machine: the database (an embedded one if none is named), its schema, and a worker."""
-    migrate.migrate(desk.bare_connection)
-    desk.close()  # The zygote is made before the worker has any connection.
-    work(desk, target, slots=slots, queues=None, name=None, quiet=quiet)
+    work(desk, target, slots=slots, queues=None, name=None, quiet=quiet, migrating=True)
 
 
-def work(desk: Desk, target: str, *, slots: int | None, queues: str | None, name: str | None, quiet: bool) -> None:
+def work(
+    desk: Desk,
+    target: str,
+    *,
+    slots: int | None,
+    queues: str | None,
+    name: str | None,
+    quiet: bool,
+    migrating: bool = False,
+) -> None:
     from outlive.worker import supervisor
+
+    def database(app_url: str | None) -> str:
+        """Where the jobs are; asked once the app is imported, for it may say so itself."""
+        config = desk.config_of(app_url)
+        if migrating:
+            with db.blamed(), db.connect(migrate.address(config)) as connection:
+                migrate.migrate(connection)
+        return migrate.ready(config)
 
     if desk.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(desk.config_file.absolute())  # Jobs read it too.
     level = logging.WARNING if quiet else logging.INFO
     config = desk.reconfigured(slots=slots, queues=queues, name=name)
     logs.configure(cast("logs.Format", config.log_format), level=level)
-    raise typer.Exit(supervisor.work(target, config, lambda: migrate.ready(config)))
+    raise typer.Exit(supervisor.work(target, config, database))

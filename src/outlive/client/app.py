@@ -67,7 +67,7 @@ class App:
     def __init__(self, database_url: str | None = None) -> None:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.sources: dict[str, Source] = {}
-        self._database_url = database_url
+        self.database_url = database_url
         self._way = Way(lambda: self.config)
 
     @property
@@ -77,7 +77,7 @@ class App:
 
     @functools.cached_property
     def config(self) -> Config:
-        return configuration.load(flags={"database_url": self._database_url})
+        return configuration.load(flags={"database_url": self.database_url})
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...

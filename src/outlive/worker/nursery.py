@@ -56,7 +56,7 @@ class Nursery:
                     self.facts = message
                     return message
                 if isinstance(message, Broken):
-                    raise AppNotFound(message.traceback)
+                    raise AppNotFound(message.reason, message.traceback)
             if not data:
                 raise AppNotFound(f"the process that imports {self.target} died with code {self.process.wait()}")
 

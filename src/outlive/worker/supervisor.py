@@ -44,7 +44,7 @@ GOODBYE_S = 2.0
 _log = logging.getLogger("outlive.worker")
 
 
-def work(target: str, config: Config, url: Callable[[], str]) -> int:
+def work(target: str, config: Config, url: Callable[[str | None], str]) -> int:
     """Be a worker until told to stop. One that was given up by the others begins anew, under a new id."""
     formerly: UUID | None = None
     while True:
@@ -63,7 +63,9 @@ def work(target: str, config: Config, url: Callable[[], str]) -> int:
 
 
 class Supervisor:
-    def __init__(self, target: str, config: Config, url: Callable[[], str], formerly: UUID | None = None) -> None:
+    def __init__(
+        self, target: str, config: Config, url: Callable[[str | None], str], formerly: UUID | None = None
+    ) -> None:
         self.id: UUID = uuid4()
         self.formerly = formerly
         """Who it was when it was given up."""
@@ -98,14 +100,15 @@ class Supervisor:
         return 0
 
     async def _start(self) -> None:
-        url = await asyncio.to_thread(self.url)
+        ready = await self.crew.zygotes.nursery.ready()
+        url = await asyncio.to_thread(self.url, ready.database_url)
         self.turns = Turns(self.id, self.config, url)
         self.service = Service(self, url)
         self.reaper = Reaper(self.service.line, self.config, self.alerts, self.id)
         self.liveness = Liveness(self.id, url, self.turns.notify)
         self.suspects = Suspects(self.id, self.crew, self.turns, self.service.line)
         self.watch = Watch(self.crew, self.turns, self.alerts)
-        await self.crew.zygotes.prepare()
+        self.crew.zygotes.settle_in(ready)
         await self._register()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))

@@ -66,11 +66,8 @@ class Zygotes:
         self.nursery = Nursery(self.target, self.worker)
         self.nursery.start()
 
-    async def prepare(self) -> None:
-        """Wait for the app to be imported, and make the first children."""
-        self._settle_in(await self.nursery.ready())
-
-    def _settle_in(self, ready: Ready) -> None:
+    def settle_in(self, ready: Ready) -> None:
+        """The app is imported: make the first children."""
         if ready.threads:
             names = ", ".join(ready.threads)
             _log.warning("the app has started threads at import (%s): a forked job does not have them", names)
@@ -104,7 +101,7 @@ class Zygotes:
         self.ready.clear()
         self._forking = 0
         _log.info("the app is imported anew: %d tasks", len(ready.tasks))
-        self._settle_in(ready)
+        self.settle_in(ready)
 
     def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | None) -> None:
         match message:
@@ -225,7 +222,7 @@ class Zygotes:
                 await asyncio.sleep(REVIVE_S)
                 continue
             if self.nursery is new:
-                self._settle_in(ready)
+                self.settle_in(ready)
             else:
                 new.end()
             return
