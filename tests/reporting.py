@@ -1,6 +1,11 @@
-"""A table of what tests have shown: `--report FILE`. Each is a row, with the last line that it printed."""
+"""A table of what tests have shown: `--report FILE`. Each is a row, with the last line that it printed.
 
-from collections.abc import Iterator
+A run of some of them replaces their rows and keeps the others; a test that has not been run yet has a row that says so.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,13 +14,31 @@ import pytest
 _HEAD = """# What the long tests have shown: {version}
 
 `./run test --long` writes this: the tests that need longer than `./run test` allows, one after the other, with the
-bounds that the specification names. The last column is what a test has measured itself.
+bounds that the specification names. The last column is what a test has measured itself. `./run test --long -k NAME`
+replaces the rows of the tests that it runs.
 
 {summary}
 
 | test | | s | seen |
 |---|---|---|---|
 """
+_ROW = re.compile(r"^\| (?P<test>\S+\.py: .*?) \| (?P<outcome>[a-z ]+) \| (?P<seconds>\d*) \| (?P<seen>.*) \|$", re.M)
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    test: str
+    outcome: str
+    seconds: str = ""
+    seen: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.test.partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"| {self.test} | {self.outcome} | {self.seconds} | {self.seen} |\n"
 
 
 class Report:
@@ -23,32 +46,53 @@ class Report:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[tuple[str, str, float, str]] = []
+        self.rows: dict[str, Row] = {}
+        self.collected: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Before any of them is left out."""
+        self.collected = [name_of(item.nodeid) for item in items if item.get_closest_marker("long")]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
             lines = report.capstdout.strip().splitlines()
             why = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
-            seen = why or (lines[-1] if lines else "")
-            self.rows.append((report.nodeid, report.outcome, report.duration, seen))
+            seen = (why or (lines[-1] if lines else "")).replace("|", " ")
+            name = name_of(report.nodeid)
+            self.rows[name] = Row(name, report.outcome, f"{report.duration:.0f}", seen)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self) -> Iterator[None]:
         yield
-        if not self.rows:
-            return
-        outcomes = [outcome for _, outcome, _, _ in self.rows]
-        summary = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(sorted(outcomes)))
-        minutes = sum(seconds for _, _, seconds, _ in self.rows) / 60
-        rows = [
-            f"| {_name(test)} | {outcome} | {seconds:.0f} | {seen.replace('|', ' ')} |\n"
-            for test, outcome, seconds, seen in self.rows
-        ]
-        head = _HEAD.format(version=version("outlive"), summary=f"{summary}, in {minutes:.0f} minutes.")
-        self.path.write_text(head + "".join(rows))
+        if self.rows:
+            before = rows_of(self.path.read_text()) if self.path.exists() else []
+            self.path.write_text(page(merged(before, self.collected, self.rows)))
 
 
-def _name(test: str) -> str:
+def merged(before: Sequence[Row], collected: Sequence[str], ran: dict[str, Row]) -> list[Row]:
+    """The new rows and, of the old ones, those of tests that were not run and are still there as far as is known."""
+    looked_at = {Row(name, "").file for name in collected}
+    old = {row.test: row for row in before}
+    names = [*collected, *(name for name in ran if name not in collected)]
+    elsewhere = [row for row in before if row.file not in looked_at and (Path("tests") / row.file).exists()]
+    rows = [ran.get(name) or old.get(name) or Row(name, NOT_RUN) for name in names]
+    return sorted([*rows, *elsewhere], key=lambda row: row.file)
+
+
+def rows_of(text: str) -> list[Row]:
+    return [Row(**found.groupdict()) for found in _ROW.finditer(text)]
+
+
+def page(rows: Sequence[Row]) -> str:
+    outcomes = [row.outcome for row in rows]
+    summary = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(sorted(outcomes)))
+    minutes = sum(int(row.seconds or 0) for row in rows) / 60
+    head = _HEAD.format(version=version("outlive"), summary=f"{summary}, in {minutes:.0f} minutes.")
+    return head + "".join(str(row) for row in rows)
+
+
+def name_of(test: str) -> str:
     """As a sentence, in its file."""
     path, _, name = test.partition("::")
     return f"{Path(path).relative_to('tests')}: {name.removeprefix('test_').replace('_', ' ')}"

@@ -72,8 +72,6 @@ def test_a_worker_that_nobody_hears_kills_its_jobs_before_its_leases_end(
         all_end_once(database_url, jobs)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, batch: int
@@ -128,6 +126,8 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
     assert connection.execute("select distinct outcome from outlive.attempts").fetchall() == [("succeeded",)]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_connections_cut_at_random_moments_lose_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from outlive.states import Outcome, State
 from tests import faults
 from tests.processes.conftest import Worker, alive, cmdline
 from tests.processes.test_running import attempts, finished
-from tests.proxy import Boundary, Proxy, Side
+from tests.proxy import Boundary, Link, Proxy, Side
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("app")
@@ -496,19 +496,29 @@ def test_short_timeouts_of_the_database_stop_no_work(
 
 @pytest.mark.parametrize("within_s", exact(2.5, 1.1))
 def test_a_worker_that_lost_its_listener_still_begins_at_once(
-    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], within_s: float
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path, within_s: float
 ) -> None:
     """41: it looks every second, and then a turn claims the job."""
-    start()
-    for n in range(3):
-        eventually(lambda: admin.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
-        terminate(admin, query="listen%")
-        [(enqueued_at,)] = admin.execute("select clock_timestamp()")
-        job = faults.add.enqueue(n, 1)
-        assert job.result(timeout=20) == n + 1
-        began_at = attempts(connection, job)[0].started_at
-        assert began_at
-        assert (began_at - enqueued_at).total_seconds() < within_s
+    listeners: list[Link] = []
+
+    def note(at: Boundary) -> None:
+        if at.text.lower().startswith("listen"):
+            listeners.append(at.link)
+
+    with Proxy(database_url, tmp_path, at_boundary=note) as proxy:
+        worker = start(url=proxy.url)
+        for n in range(3):
+            eventually(lambda: connection.execute("select 1 from outlive.sleepers").fetchone(), what="it sleeps")
+            for link in listeners:
+                link.silence()
+            [(enqueued_at,)] = connection.execute("select clock_timestamp()")
+            job = faults.add.enqueue(n, 1)
+            assert job.result(timeout=20) == n + 1
+            began_at = attempts(connection, job)[0].started_at
+            assert began_at
+            assert (began_at - enqueued_at).total_seconds() < within_s
+        worker.stop()
+    assert listeners
 
 
 def test_arguments_of_10_megabytes_are_refused_with_a_sentence() -> None:

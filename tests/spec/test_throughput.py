@@ -72,9 +72,11 @@ def test_I3_neighbours_keep_their_throughput_beside_a_flood_of_output(
 def test_I11_older_jobs_of_other_tasks_do_not_slow_a_worker(
     start: Start, connection: db.Connection, strangers: int, least: float
 ) -> None:
+    """They are in the same queue, and in front."""
     start()
-    alone = [seconds(connection, [faults.warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
+    warm = faults.warm.using(queue="bench")
+    alone = [seconds(connection, [warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
     Stock(count=strangers, task="another.app.task").put(connection)
     connection.execute("vacuum analyze outlive.waiting, outlive.jobs")
-    beside = [seconds(connection, [faults.warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
+    beside = [seconds(connection, [warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
     assert kept(alone, beside) >= least
