@@ -41,6 +41,20 @@ def warm(n: int = 0) -> int:
     return os.getpid()
 
 
+@app.task(recycle_after=10000)
+def warm_until(path: str) -> None:
+    """Quick without a path; with one it says that it has begun, and goes on until the path is there."""
+    if path:
+        Path(path + ".begun").touch()
+        while not Path(path).exists():
+            time.sleep(0.01)
+
+
+@app.task
+def touch(path: str) -> None:
+    Path(path).touch()
+
+
 @app.task
 def own_pid() -> list[int]:
     return [os.getpid(), os.getpgid(0), os.getsid(0), os.getppid()]

@@ -186,8 +186,9 @@ def end_and_claim(
     *,
     limit: int = 0,
     lease_s: float = 300.0,
+    begun: bool = True,
 ) -> Statement[Turn]:
-    """End attempts and claim at most `limit` jobs from the lanes, in one statement."""
+    """End attempts, claim at most `limit` jobs from the lanes, in one statement. Not `begun`: they wait in a line."""
     ended = sorted(ended, key=lambda end: end.token)
     outcomes = (None if end.outcome is Outcome.SUCCEEDED else end.outcome for end in ended)
     return _statement(
@@ -196,6 +197,7 @@ def end_and_claim(
         worker=worker,
         limit=limit,
         lease_s=lease_s,
+        begun=begun,
         tokens=column(BIGINTS, (end.token for end in ended)),
         outcomes=column(TEXTS, outcomes),
         errors=column(TEXTS, (end.error for end in ended)),
@@ -279,6 +281,10 @@ def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Sta
     return _statement(
         "renew", lambda _, rows: dict(rows), worker=worker, tokens=column(BIGINTS, tokens), lease_s=lease_s
     )
+
+
+def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[None]:
+    return _statement("mark_begun", _none, worker=worker, tokens=column(BIGINTS, tokens))
 
 
 def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
@@ -437,9 +443,9 @@ def register_worker(
     )
 
 
-def heartbeat(worker: UUID, state: str) -> Statement[bool]:
-    """False: it was given up."""
-    return _statement("heartbeat", lambda _, rows: bool(rows), worker=worker, state=state)
+def heartbeat(worker: UUID, state: str, trouble: str | None = None) -> Statement[bool]:
+    """False: it was given up. `trouble` says why it can't begin any job at present."""
+    return _statement("heartbeat", lambda _, rows: bool(rows), worker=worker, state=state, trouble=trouble)
 
 
 def stop_worker(worker: UUID) -> Statement[None]:

@@ -5,6 +5,8 @@ Arguments and results travel as the JSON that the database has; nobody on the wa
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -82,6 +84,7 @@ class Done(Said, frozen=True, tag=4):
     source_ok: bool | None = None
     records: bytes | None = None
     spawns: bytes | None = None
+    got_sigterm: bool = False
 
 
 class Call(Said, frozen=True, tag=5):
@@ -175,6 +178,20 @@ FromChild = Done | Call | Progress | Completing
 ToZygote = Fork
 FromZygote = Ready | Broken | Forked | NotForked | Exited
 
+TICKET_BYTES = 8
+"""A child takes a ticket, which is the job's token, before it begins a job. Tickets lie in a pipe that the supervisor
+reads too: each is read once, so the supervisor knows which jobs have begun, and can take back the others, whatever the
+child does meanwhile. A job's ticket is written before its Run."""
+
+
+def write_tickets(tokens: Iterable[int]) -> bytes:
+    return array("q", tokens).tobytes()
+
+
+def read_tickets(data: bytes) -> list[int]:
+    return array("q", data).tolist()
+
+
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 # Making a decoder takes milliseconds; these are made once, before any fork.
@@ -219,3 +236,7 @@ class Frames(Generic[T]):
             view.release()
         del buffer[:start]
         return messages
+
+    def rest(self) -> bytes:
+        """The beginning of a message that is not whole yet."""
+        return bytes(self._buffer)

@@ -237,3 +237,39 @@ def test_what_a_worker_says_after_it_was_reaped_is_not_written(connection: db.Co
     assert turn.stale == [scene.token]
     assert db.run(connection, store.renew(ANNA, [scene.token])) == {}
     assert contents(connection) == before
+
+
+def test_a_loss_is_not_counted_before_the_job_had_begun_and_is_counted_the_next_time(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    job = enqueue(connection)
+    turn = db.run(connection, store.end_and_claim(ANNA, lanes=[LANE], limit=1, begun=False))
+    assert [one.id for one in turn.claimed] == [job]
+    give_up(connection, ANNA)
+    reap(connection)
+    assert counters(connection, job) == (0, 0, 0)
+    register(connection, BERT)
+    db.run(connection, store.end_and_claim(BERT, lanes=[LANE], limit=1, begun=False))
+    give_up(connection, BERT)
+    reap(connection)
+    assert counters(connection, job) == (0, 0, 1)
+
+
+def test_a_job_that_was_claimed_ahead_and_has_begun_is_charged_with_its_loss(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    job = enqueue(connection)
+    [claimed] = db.run(connection, store.end_and_claim(ANNA, lanes=[LANE], limit=1, begun=False)).claimed
+    db.run(connection, store.mark_begun(BERT, [claimed.token]))  # It is not Bert's.
+    db.run(connection, store.mark_begun(ANNA, [claimed.token]))
+    give_up(connection, ANNA)
+    reap(connection)
+    assert counters(connection, job) == (0, 0, 1)
+
+
+def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(connection: db.Connection) -> None:
+    register(connection, ANNA)
+    job = enqueue(connection)
+    assert claim(connection, ANNA)
+    assert db.run(connection, store.heartbeat(ANNA, "draining"))
+    give_up(connection, ANNA)
+    reap(connection)
+    assert (counters(connection, job), state_of(connection, job)) == ((0, 0, 0), State.PENDING)

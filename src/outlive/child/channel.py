@@ -13,6 +13,7 @@ from outlive import errors
 from outlive.child import stops
 from outlive.talk import (
     MAX_SAID_BYTES,
+    TICKET_BYTES,
     TO_CHILD,
     Call,
     Completing,
@@ -24,6 +25,7 @@ from outlive.talk import (
     Said,
     Stopping,
     frame,
+    read_tickets,
 )
 
 
@@ -43,8 +45,9 @@ def _bounded(message: Said) -> bytes:
 
 
 class Channel:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, tickets: int) -> None:
         self._socket = sock
+        self.tickets = tickets
         self._frames = Frames(TO_CHILD)
         self._runs: deque[Run] = deque()
         self._replies: dict[int, Reply] = {}
@@ -58,9 +61,32 @@ class Channel:
     def next_run(self) -> Run:
         """The next job to run; waits for it. A thread that the last one has left can't ask for anything meanwhile."""
         with self._lock:
-            while not self._runs:
-                self._read()
-            return self._runs.popleft()
+            while True:
+                while not self._runs:
+                    self._read()
+                if (run := self._take_ticket()) is not None:
+                    return run
+
+    def _take_ticket(self) -> Run | None:
+        """The job of the next ticket; None if the supervisor has taken back all that came before."""
+        try:
+            (token,) = read_tickets(os.read(self.tickets, TICKET_BYTES))
+        except BlockingIOError:
+            self._runs.clear()
+            return None
+        while True:
+            while self._runs:
+                if (run := self._runs.popleft()).token == token:
+                    return run
+            self._read()
+
+    def unread(self) -> tuple[list[Run], bytes]:
+        """What was received and not used yet, for the program that goes on with this socket."""
+        return list(self._runs), self._frames.rest()
+
+    def resume(self, runs: list[Run], rest: bytes) -> None:
+        self._runs.extend(runs)
+        self._frames.feed(rest)
 
     def told_to_stop(self) -> bool:
         self._refuse_copies()

@@ -30,7 +30,7 @@ from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.policy import Policy
 from outlive.states import Outcome
-from outlive.talk import MARK, MAX_BROUGHT_BYTES, MAX_ERROR_CHARS, MAX_STACK_CHARS, Done, Run, frame
+from outlive.talk import MARK, MAX_BROUGHT_BYTES, MAX_ERROR_CHARS, MAX_STACK_CHARS, Done, Run, frame, write_tickets
 
 
 class Runnable(Protocol):
@@ -60,16 +60,18 @@ def rehearse() -> None:
     """Become a child and run nothing, a few times: the interpreter has warmed up before the forks. Nobody sees it."""
     seen = [os.dup(descriptor) for descriptor in (0, 1, 2)]
     read, write = os.pipe()
+    tickets, put = os.pipe()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(REHEARSALS):
             _settle(write)
+            os.write(put, write_tickets([0]))
             ours.sendall(frame(Run(0, b"", "", 1, b"[]", True, 100)))
-            channel = Channel(socket.socket(fileno=os.dup(theirs.fileno())))
+            channel = Channel(socket.socket(fileno=os.dup(theirs.fileno())), tickets)
             channel.send(_attempt(_Nothing(), channel.next_run(), channel))
     for descriptor, number in zip(seen, (0, 1, 2), strict=True):
         os.dup2(descriptor, number)
-    for descriptor in (*seen, read, write):
+    for descriptor in (*seen, read, write, tickets, put):
         os.close(descriptor)
 
 
@@ -82,12 +84,12 @@ class _Nothing:
         pass
 
 
-def main(tasks: Tasks, target: str, sock: int, output: int, stack: int) -> int:
+def main(tasks: Tasks, target: str, sock: int, output: int, stack: int, tickets: int) -> int:
     """Become a child of its own session, with its output where the supervisor finds it."""
     os.setsid()
     kernel.die_with_parent()
     _settle(output)
-    return serve(tasks, target, sock, stack)
+    return serve(tasks, target, sock, stack, Channel(socket.socket(fileno=sock), tickets))
 
 
 def _settle(output: int) -> None:
@@ -99,16 +101,15 @@ def _settle(output: int) -> None:
     _reseed()
 
 
-def serve(tasks: Tasks, target: str, sock: int, stack: int, first: Run | None = None) -> int:
+def serve(tasks: Tasks, target: str, sock: int, stack: int, channel: Channel, first: Run | None = None) -> int:
     """Take jobs until one is the last, or nobody is left to work for."""
-    channel = Channel(socket.socket(fileno=sock))
     inside.gateway = channel
     with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
         while True:
             run = first or channel.next_run()
             task = tasks.get(run.task)
             if task is not None and not task.policy.preload and first is None:
-                _exec(target, sock, stack, run)
+                _exec(target, sock, stack, channel, run)
             channel.send(_attempt(task, run, channel))
             if run.last:
                 break
@@ -116,14 +117,14 @@ def serve(tasks: Tasks, target: str, sock: int, stack: int, first: Run | None = 
     return 0
 
 
-def _exec(target: str, sock: int, stack: int, run: Run) -> None:
+def _exec(target: str, sock: int, stack: int, channel: Channel, run: Run) -> None:
     """Go on in an interpreter that has imported nothing, for code that hates a fork. Socket, output and pid stay."""
     note = os.memfd_create("outlive-run")
-    os.write(note, msgspec.msgpack.encode(run))
-    for descriptor in (sock, stack, note):
+    os.write(note, msgspec.msgpack.encode((run, *channel.unread())))
+    for descriptor in (sock, stack, channel.tickets, note):
         os.set_inheritable(descriptor, True)
-    words = [sys.executable, "-m", "outlive.child.serving", target, *map(str, (sock, stack, note))]
-    os.execv(sys.executable, words)
+    numbers = map(str, (sock, stack, channel.tickets, note))
+    os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", target, *numbers])
 
 
 def _plug(output: int) -> None:
@@ -170,7 +171,7 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
             end = (Outcome.FAILED, None, _words(error), None, True, None)
     # What a process had before it was executed anew counts in ru_maxrss: there it is the zygote's.
     peak_bytes = after.ru_maxrss * 1024 if task.policy.preload else kernel.peak_bytes(os.getpid())
-    return Done(run.token, *end, cpu_s, peak_bytes, _mark_output(), me.source_ok, *brought)
+    return Done(run.token, *end, cpu_s, peak_bytes, _mark_output(), me.source_ok, *brought, stops.came())
 
 
 def _brought(me: context.Context, result: bytes | None) -> tuple[bytes | None, bytes | None]:
@@ -259,14 +260,17 @@ def _mark_output() -> bool:
     return False
 
 
-def go_on(target: str, sock: int, stack: int, note: int) -> int:
+def go_on(target: str, sock: int, stack: int, tickets: int, note: int) -> int:
     """The other side of `_exec`."""
-    run = msgspec.msgpack.decode(os.pread(note, os.fstat(note).st_size, 0), type=Run)
+    carried = os.pread(note, os.fstat(note).st_size, 0)
+    run, runs, rest = msgspec.msgpack.decode(carried, type=tuple[Run, list[Run], bytes])
     os.close(note)
-    for descriptor in (sock, stack):
+    for descriptor in (sock, stack, tickets):
         os.set_inheritable(descriptor, False)
     get_ready(stack)
-    return serve(import_app(target).tasks, target, sock, stack, run)
+    channel = Channel(socket.socket(fileno=sock), tickets)
+    channel.resume(runs, rest)
+    return serve(import_app(target).tasks, target, sock, stack, channel, run)
 
 
 if __name__ == "__main__":

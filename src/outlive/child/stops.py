@@ -10,14 +10,21 @@ from outlive.errors import Stopped
 
 _holds = 1  # Held until a job's code runs.
 _pending = False
+_came = False
 
 
 def on_sigterm(number: int, frame: FrameType | None) -> None:
-    global _pending
+    global _pending, _came
+    _came = True
     if _holds:
         _pending = True
     else:
         raise Stopped("the worker has told this job to stop")
+
+
+def came() -> bool:
+    """Whether SIGTERM has come since the last job began."""
+    return _came
 
 
 @contextmanager
@@ -35,8 +42,8 @@ def held() -> Iterator[None]:
 @contextmanager
 def let_through() -> Iterator[None]:
     """The job's code runs in here, and may be stopped."""
-    global _holds, _pending
-    _pending = False
+    global _holds, _pending, _came
+    _pending = _came = False
     _holds -= 1
     try:
         yield

@@ -103,10 +103,10 @@ class Zygote:
             self.control.close()
             os.close(self.wake_read)
             os.close(self.wake_write)
-            sock, output, stack = descriptors
+            sock, output, stack, tickets = descriptors
             os.dup2(stack, self.stack, inheritable=False)
             os.close(stack)
-            code = serving.main(self.app.tasks, self.target, sock, output, self.stack)
+            code = serving.main(self.app.tasks, self.target, sock, output, self.stack, tickets)
         finally:
             _exit(code)  # As it was when the app was imported: a job may have replaced it since.
 
@@ -178,6 +178,9 @@ def _threads() -> list[str]:
 
 
 def main(descriptor: int, target: str) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # A stop of the whole tree is for the supervisor. Not SIG_IGN: what an import starts would inherit that.
+        signal.signal(number, lambda *_: None)
     zygote = Zygote(socket.socket(fileno=descriptor), target)
     try:
         zygote.prepare()

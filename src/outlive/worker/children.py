@@ -10,13 +10,14 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from uuid import UUID
+
+import msgspec
 
 from outlive import kernel
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.talk import FROM_CHILD, MAX_SAID_BYTES, Frames, FromChild, Reply, Run, Said, TaskFacts, frame
-from outlive.worker import memory
+from outlive.worker import memory, tickets
 from outlive.worker.nursery import Nursery
 
 OUTPUT_TAIL_BYTES = 64 * 1024
@@ -24,6 +25,9 @@ STACK_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0
 LEAVE_S = 2.0
 """How long a child may take to exit after its last job."""
+AHEAD_S = 0.03
+"""How much work a warm child is given ahead."""
+OVER_S = 2 * AHEAD_S
 
 
 @dataclass(slots=True)
@@ -35,11 +39,17 @@ class Assignment:
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
+    checkpoint: bytes | None
+    marked: bool
+    """The database knows that it has begun, or begins at once."""
     alone: bool = False
     """Nothing else may run in this worker, until the database knows that something does."""
     taken: float = field(default_factory=time.monotonic)
+    waits_until: float = 0.0
+    """When it goes back to the queue if no child could take it."""
     started: float = 0.0
     moved: float = 0.0
+    begun: bool = False
     completing: bool = False
     verdict: tuple[Outcome, str] | None = None
     """Why the supervisor has decided to end it, if it has."""
@@ -58,6 +68,7 @@ class Child:
     socket: socket.socket
     output: int
     stack: int
+    tickets: int
     pid: int = 0
     task: str | None = None
     served: int = 0
@@ -93,8 +104,9 @@ class Child:
         """Whether this is the attempt that it runs now."""
         return bool(self.given) and self.given[0].job.token == token
 
-    def give(self, assignments: list[Assignment], max_result_bytes: int, checkpoints: dict[UUID, bytes]) -> None:
+    def give(self, assignments: list[Assignment], max_result_bytes: int) -> None:
         """Hand over work, in order. The first begins now if nothing is before it."""
+        tickets.put(self.tickets, [one.job.token for one in assignments])
         for assignment in assignments:
             job = assignment.job
             self.given.append(assignment)
@@ -104,10 +116,28 @@ class Child:
             self.served += 1
             last = self.served >= assignment.facts.recycle_after
             self.retiring = self.retiring or last
-            checkpoint = checkpoints.pop(job.id, None)
-            limits = (last, max_result_bytes, checkpoint, job.source)
+            limits = (last, max_result_bytes, assignment.checkpoint, job.source)
             self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
         self.flush()
+
+    def take_back(self) -> list[Assignment]:
+        """What it has not begun, and does not begin any more."""
+        tokens = tickets.take_back(self.tickets)
+        back = [one for one in self.given if one.job.token in tokens]
+        if back:
+            self.given = deque(one for one in self.given if one.job.token not in tokens)
+            self.served -= len(back)
+        return back
+
+    def has_begun(self) -> bool:
+        """Whether the first of what it was given has begun."""
+        current = self.given[0]
+        current.begun = current.begun or tickets.left(self.tickets) < len(self.given)
+        return current.begun
+
+    def runs_over(self, now: float) -> bool:
+        """Its job takes longer than all the work that a child is given ahead: nothing should wait behind it."""
+        return bool(self.given) and now - self.given[0].started > OVER_S
 
     def begin(self) -> None:
         """The first of what it was given begins, with the memory that the child has already."""
@@ -196,6 +226,29 @@ class Child:
         self.socket.close()
         os.close(self.output)
         os.close(self.stack)
+        os.close(self.tickets)
+
+
+class _Overrides(msgspec.Struct):
+    """The limits that a job has of its own; unset ones are its task's, and null is none."""
+
+    timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    stall_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    memory_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None) -> Assignment:
+    own = _Overrides() if job.options is None else msgspec.json.decode(job.options, type=_Overrides)
+    return Assignment(
+        job,
+        facts,
+        timeout_s=facts.timeout_s if own.timeout_s is msgspec.UNSET else own.timeout_s,
+        stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
+        memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
+        checkpoint=checkpoint,
+        marked=facts.recycle_after == 1 or job.attempt > 1,  # Only the others are claimed ahead.
+        alone=job.alone_s > 0,
+    )
 
 
 def as_text(data: bytes) -> str | None:

@@ -6,11 +6,10 @@ It knows processes and no database; what it learns goes to the `Report` that it 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -19,18 +18,19 @@ import msgspec
 from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.states import Outcome
-from outlive.talk import MARK, Done, Exited, Ready, Stopping, TaskFacts
+from outlive.talk import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
-from outlive.worker.children import Assignment, Child, died
+from outlive.worker.aside import Aside, looks_stopped, released
+from outlive.worker.children import AHEAD_S, Assignment, Child, assignment, died
+from outlive.worker.ends import KernelKills, Unbegun, answered, divided
 from outlive.worker.hearing import Hearing, Listener
 from outlive.worker.zygotes import Zygotes
 
-AHEAD_S = 0.03
-"""How much work a warm child is given ahead."""
 MAX_AHEAD = 400
-POSSIBLY_FOR_MEMORY = (
-    "the process was killed by SIGKILL; the kernel killed a process for want of memory at that time, possibly this one"
-)
+WAIT_FOR_CHILD_S = 1.0
+"""How long a claimed job waits for a child before it goes back to the queue."""
+MOVE_S = 0.04
+"""The same for one that was taken back from a child, where there may be room in another worker."""
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 _log = logging.getLogger("outlive.worker")
@@ -41,6 +41,7 @@ class Report(Listener, Protocol):
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
     def free(self) -> None: ...
+    def troubled(self) -> None: ...
     def renewed_app(self) -> None: ...
 
 
@@ -55,7 +56,11 @@ class Crew:
         self.sources: list[SourceLimits] = []
         self.pace_s: dict[str, float] = {}
         self.draining = False
-        self._oom_kills = _oom_kills()
+        self.aside = Aside(report)
+        self.trouble: str | None = None
+        """Why no job can begin here at present."""
+        self._unbegun = Unbegun()
+        self._kernel_kills = KernelKills()
 
     @property
     def children(self) -> Collection[Child]:
@@ -75,17 +80,33 @@ class Crew:
         self._place()
         self.report.free()
 
+    def look_for_trouble(self, now: float) -> None:
+        """Say once that nothing can begin here, and once that it can again."""
+        trouble = self.zygotes.trouble(now)
+        if trouble == self.trouble:
+            return
+        if trouble is not None:
+            _log.error("this worker can't begin any job: %s; it claims nothing meanwhile", trouble)
+        else:
+            _log.info("this worker can begin jobs again")
+        self.trouble = trouble
+        self.report.troubled()
+
     # Work
 
     @property
     def busy(self) -> list[Child]:
         return [child for child in self.children if child.given]
 
+    @property
+    def _free(self) -> int:
+        return self.slots - len(self.busy) - len(self.unplaced)
+
     def capacity(self) -> int:
-        """How many more jobs could begin at once."""
-        if self.draining or self.zygotes.fork_refused_at or self.has_suspect():
+        """How many more jobs could begin at once: there is a slot for each, and a child, or one that is being made."""
+        if self.draining or self.has_suspect():
             return 0
-        return max(0, self.slots - len(self.busy) - len(self.unplaced))
+        return max(0, min(self._free, self.zygotes.at_hand() - len(self.unplaced)))
 
     def idle(self) -> bool:
         """Nothing is under way, and something could be."""
@@ -101,16 +122,22 @@ class Crew:
         return next((one for one in (*self.unplaced, *given) if one.alone), None)
 
     def room(self) -> dict[str, int]:
-        """How many jobs of which warm tasks could be given ahead to children that are at it."""
+        """How many jobs of which warm tasks could be given to children that are bound to them."""
         room: dict[str, int] = {}
         if self.draining or self.has_suspect():
             return room
+        now, free = time.monotonic(), self._free
         for child in self.children:
-            if child.open_to_more and child.given and child.task in self.tasks:
-                facts = self.tasks[child.task]
-                left = min(self.ahead(child.task) - len(child.given), facts.recycle_after - child.served)
-                if left > 0:
-                    room[child.task] = room.get(child.task, 0) + left
+            if child.task not in self.tasks or not child.open_to_more or child.runs_over(now):
+                continue
+            if not child.given:  # It is asked only if no other child can be made, else its slot is free for all tasks.
+                free -= 1
+                if free < 0:
+                    continue
+            facts = self.tasks[child.task]
+            left = min(self.ahead(child.task) - len(child.given), facts.recycle_after - child.served)
+            if left > 0:
+                room[child.task] = room.get(child.task, 0) + left
         return room
 
     def ahead(self, task: str) -> int:
@@ -135,8 +162,7 @@ class Crew:
             for job in jobs:
                 self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="its worker stops"))
             return
-        given: dict[int, list[Assignment]] = {}
-        taken = len(self.busy) + len(self.unplaced)
+        assignments = []
         for job in jobs:
             _log.info("Starting job %s", job.id)
             facts = self.tasks.get(job.task)
@@ -144,52 +170,121 @@ class Crew:
                 self._give_back(job)
                 continue
             try:
-                assignment = _assignment(job, facts)
+                assignments.append(assignment(job, facts, self.checkpoints.pop(job.id, None)))
             except msgspec.MsgspecError as error:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
-                continue
-            child, before = (None, 0) if job.losses else self._bound(job.task, facts, given)
-            if child is None or (before and taken < self.slots):  # A free slot is better than a place in a line.
-                self.unplaced.append(assignment)
-                taken += 1
+        self._hand_out(assignments, WAIT_FOR_CHILD_S)
+
+    def _hand_out(self, assignments: list[Assignment], wait_s: float) -> None:
+        """To warm children that have room; the others wait for a child that is ready or being made."""
+        given: dict[int, list[Assignment]] = {}
+        now, free = time.monotonic(), self._free
+        for one in assignments:
+            child, before = (None, 0) if one.job.losses else self._bound(one.job.task, one.facts, given, now)
+            if child is None or (before and free > 0):  # A free slot is better than a place in a line.
+                one.waits_until = now + wait_s
+                self.unplaced.append(one)
+                free -= 1
             else:
-                given.setdefault(child.slot, []).append(assignment)
-                taken += not before
-        for slot, assignments in given.items():
-            self.zygotes.children[slot].give(assignments, self.config.max_result_bytes, self.checkpoints)
+                given.setdefault(child.slot, []).append(one)
+                free -= not before
+        for slot, ones in given.items():
+            self.zygotes.children[slot].give(ones, self.config.max_result_bytes)
         self._place()
 
     def _give_back(self, job: Claimed) -> None:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0))
 
-    def _bound(self, task: str, facts: TaskFacts, given: dict[int, list[Assignment]]) -> tuple[Child | None, int]:
+    def _bound(
+        self, task: str, facts: TaskFacts, given: dict[int, list[Assignment]], now: float
+    ) -> tuple[Child | None, int]:
         """The warm child of this task that has the least to do, and how many jobs are before it."""
         best: Child | None = None
         least = 0
         for child in self.children if facts.recycle_after > 1 else ():
-            if child.task == task and child.open_to_more and child.pid:
+            if child.task == task and child.open_to_more and child.pid and not child.runs_over(now):
                 more = len(given.get(child.slot, ()))
                 load = len(child.given) + more
-                if child.served + more < facts.recycle_after and (best is None or load < least):
+                if child.served + more < facts.recycle_after and load < MAX_AHEAD and (best is None or load < least):
                     best, least = child, load
         return best, least
 
     def _place(self) -> None:
         if self.draining:
             return
-        while self.unplaced and self.zygotes.ready and (free := self.slots - len(self.busy)) > 0:
+        while self.unplaced and (free := self.slots - len(self.busy)) > 0:
             first = self.unplaced[0]
+            child = self._for(first)
+            if child is None:
+                break
             share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
             # Nothing is put before or behind a job with losses: if it kills its worker again, it alone is to blame.
             mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
             mine = [first] if first.job.losses else mine
-            mine = mine[: min(share, self.ahead(first.job.task))]
+            mine = mine[: min(share, self.ahead(first.job.task), first.facts.recycle_after - child.served)]
             placed = {one.job.token for one in mine}
             self.unplaced = deque(one for one in self.unplaced if one.job.token not in placed)
-            self.zygotes.ready.popleft().give(mine, self.config.max_result_bytes, self.checkpoints)
+            child.give(mine, self.config.max_result_bytes)
         self._retire_surplus()
         self.zygotes.fork_ahead()
+
+    def _for(self, first: Assignment) -> Child | None:
+        """An idle child: of the same task, or one that has no task yet."""
+        if first.facts.recycle_after > 1 and not first.job.losses:
+            for child in self.children:
+                if child.task == first.job.task and not child.given and child.pid and not child.retiring:
+                    return child
+        return self.zygotes.ready.popleft() if self.zygotes.ready else None
+
+    # What a child has not begun
+
+    def relieve(self, child: Child) -> None:
+        """Its job runs over: what was given ahead begins elsewhere."""
+        self.hearing.hear_output(child)  # Its answer may be waiting to be read.
+        if len(child.given) > 1 and child.runs_over(time.monotonic()):
+            self._hand_out(self._take_back(child), MOVE_S)
+
+    def give_up_on(self, child: Child) -> None:
+        """It does not begin what it was given: it is stopped, or stuck."""
+        _log.warning("child %d does not begin its job: it is killed, and the job is given to another", child.pid)
+        child.retiring = True
+        self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
+        child.signal(signal.SIGKILL)
+
+    def cancel(self, tokens: Collection[int]) -> None:
+        """End those that have not begun; the others are for the watch."""
+        back = [one for one in self.unplaced if one.job.token in tokens]
+        self.unplaced = deque(one for one in self.unplaced if one.job.token not in tokens)
+        for child in self.busy:
+            asked = [one for one in child.given if one.job.token in tokens]
+            if asked and (asked[0] is not child.given[0] or not child.has_begun()):
+                back += self._take_back(child)
+        for one in back:
+            if one.job.token in tokens:
+                end = Ended(one.job.token, Outcome.CANCELLED, error="cancelled on request, before it began")
+                self.report.ended(one.job, end)
+        self._hand_out([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
+
+    def drop_unplaced(self, now: float, leases: Mapping[int, float]) -> None:
+        """What no child could take goes back to the queue."""
+        late = [one for one in self.unplaced if now > min(one.waits_until, leases.get(one.job.token, now))]
+        for one in late:
+            self.unplaced.remove(one)
+            self._release(one)
+
+    def unmarked(self) -> list[Assignment]:
+        """What has begun and is still under way, though the database may not know it."""
+        return [child.given[0] for child in self.busy if not child.given[0].marked and child.has_begun()]
+
+    def _take_back(self, child: Child) -> list[Assignment]:
+        back = child.take_back()
+        if back and child.retiring and not child.given:
+            child.dismiss()  # Its last job was among them.
+        return back
+
+    def _release(self, one: Assignment, why: str = "it had not begun") -> None:
+        self.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error=why))
 
     def _retire_surplus(self) -> None:
         """A warm child that has nothing to do gives its slot to others."""
@@ -213,96 +308,70 @@ class Crew:
         if len(done.result or b"") > self.config.max_result_bytes:
             self.hearing.distrust(child, "gives a result that is larger than it may be")
             return
-        assignment = child.given.popleft()
-        now = time.monotonic()
-        took_s = now - assignment.started
-        pace_s = self.pace_s.get(assignment.job.task, took_s)
-        self.pace_s[assignment.job.task] = pace_s + (took_s - pace_s) * 0.1
+        ended = child.given.popleft()
+        took_s = time.monotonic() - ended.started
+        pace_s = self.pace_s.get(ended.job.task, took_s)
+        self.pace_s[ended.job.task] = pace_s + (took_s - pace_s) * 0.1
         if child.given:
             child.begin()
-        if done.marked:  # Else all that it printed was read before.
-            child.read_output()
-        error, killed_by = done.error, None
-        if assignment.verdict is not None:
-            outcome, error = assignment.verdict
-        elif outcome is Outcome.RELEASED and done.after_s is None and not self.draining:
-            # Nobody here told it to stop: a signal from elsewhere is a kill, or it would come back for ever.
-            outcome, error, killed_by = (
-                Outcome.CRASHED,
-                "the process got a SIGTERM that its worker did not send",
-                "SIGTERM",
-            )
-        end = Ended(
-            token=done.token,
-            outcome=outcome,
-            error=error,
-            exit_code=1 if outcome is Outcome.FAILED else None,
-            signal=killed_by,
-            peak_memory_bytes=max(done.peak_memory_bytes or 0, assignment.peak_bytes) or None,
-            cpu_s=done.cpu_s,
-            output=child.take_output(MARK if done.marked else None) if child.tail else None,
-            stack=done.stack or (child.take_stack() if assignment.verdict is not None else None),
-            result=done.result if outcome is Outcome.SUCCEEDED else None,
-            final=done.final,
-            after_s=done.after_s,
-            source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if assignment.verdict is None else None,
-            records=done.records if outcome is Outcome.SUCCEEDED else None,
-            spawns=done.spawns if outcome is Outcome.SUCCEEDED else None,
-        )
-        self.report.ended(assignment.job, end, completing=assignment.completing)
-        if child.retiring and not child.given and child.served < assignment.facts.recycle_after:
+        end, stopped = answered(child, ended, done, outcome, draining=self.draining)
+        self._tell(ended, end, stopped=stopped)
+        if child.retiring and not child.given and child.served < ended.facts.recycle_after:
             child.dismiss()  # It was told of no last job; it has become surplus since.
+        elif self.unplaced and not child.given:
+            self._place()
+
+    def _tell(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
+        """How an attempt that had begun has ended. One that was stopped waits until it is known by whom."""
+        self._unbegun.forget(ended)
+        if stopped and not self.draining:
+            self.aside.keep(ended.job, end, completing=ended.completing)
+            return
+        self.report.ended(ended.job, released(end) if stopped else end, completing=ended.completing)
 
     def gone(self, child: Child, exit: Exited) -> None:
-        """A child has ended, and what it left behind: the first that it had not answered for is to blame."""
+        """A child has ended, and what it left behind: the job that it had begun and not answered for is to blame."""
         if not child.given:
             return
-        culprit, *others = child.given
-        self._blame_memory(culprit, exit.status)
-        end = died(
-            culprit,
-            exit.status,
-            peak_bytes=weighing.peak_bytes(child, culprit, exit.peak_memory_bytes),
-            cpu_s=exit.cpu_s,
-            output=child.take_output(None),
-            stack=child.take_stack(),
-        )
+        begun, others = divided(child)
+        if begun is None and (others[0].verdict is not None or self._unbegun.too_often(others[0])):
+            begun = others.pop(0)
+        if begun is not None:
+            self._kernel_kills.blame(begun, exit.status)
+            stack = child.take_stack()
+            end = died(
+                begun,
+                exit.status,
+                peak_bytes=weighing.peak_bytes(child, begun, exit.peak_memory_bytes),
+                cpu_s=exit.cpu_s,
+                output=child.take_output(None),
+                stack=stack,
+            )
+            stopped = begun.verdict is None and (self.draining or looks_stopped(exit.status, stack))
+            self._tell(begun, end, stopped=stopped)
         child.given.clear()
-        self.report.ended(culprit.job, end, completing=culprit.completing)
         for other in others:
-            self.report.ended(other.job, Ended(other.job.token, Outcome.RELEASED, error="it had not begun"))
+            self._release(other)
 
     def orphaned(self, children: list[Child]) -> None:
-        """Their zygote died, and they with it: their attempts are lost, at nobody's fault."""
+        """Their zygote died, and they with it: what they had begun is lost, at nobody's fault."""
         for child in children:
-            for n, assignment in enumerate(child.given):
-                end = Ended(assignment.job.token, Outcome.LOST, error="Worker died unexpectedly")
-                if n > 0:
-                    end = Ended(assignment.job.token, Outcome.RELEASED, error="it had not begun")
-                self.report.ended(assignment.job, end, completing=assignment.completing)
-
-    def _blame_memory(self, culprit: Assignment, status: int) -> None:
-        """A SIGKILL that this worker did not send, while the kernel counted an OOM kill, may have been the kernel's.
-
-        The kernel counts for the whole machine, so this is a hint for people and no verdict.
-        """
-        kills = _oom_kills()
-        if (
-            culprit.verdict is None
-            and os.WIFSIGNALED(status)
-            and os.WTERMSIG(status) == signal.SIGKILL
-            and kills > self._oom_kills
-        ):
-            culprit.verdict = (Outcome.CRASHED, POSSIBLY_FOR_MEMORY)
-        self._oom_kills = kills
+            begun, others = divided(child)
+            for one in others:
+                self._release(one)
+            if begun is not None:
+                end = Ended(begun.job.token, Outcome.LOST, error="Worker died unexpectedly")
+                self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
     # The end
 
     def tell_to_stop(self) -> None:
         self.draining = self.zygotes.closing = True
-        while self.unplaced:
-            one = self.unplaced.popleft()
-            self.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error="its worker stops"))
+        self.aside.release()
+        back = [*self.unplaced, *(one for child in self.busy for one in self._take_back(child))]
+        self.unplaced.clear()
+        for one in back:
+            self._release(one, "its worker stops")
         for child in self.busy:
             child.send(Stopping())
             child.flush()
@@ -313,32 +382,3 @@ class Crew:
         self.draining = True
         self.zygotes.end()
         return left
-
-
-class _Overrides(msgspec.Struct):
-    """The limits that a job has of its own; unset ones are its task's, and null is none."""
-
-    timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    stall_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    memory_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
-
-
-def _assignment(job: Claimed, facts: TaskFacts) -> Assignment:
-    own = _Overrides() if job.options is None else msgspec.json.decode(job.options, type=_Overrides)
-    return Assignment(
-        job,
-        facts,
-        timeout_s=facts.timeout_s if own.timeout_s is msgspec.UNSET else own.timeout_s,
-        stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
-        memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
-        alone=job.alone_s > 0,
-    )
-
-
-def _oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started."""
-    try:
-        with open("/proc/vmstat") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    except OSError:
-        return 0

@@ -35,6 +35,7 @@ PORTION_BYTES = 2 * 1024 * 1024
 MAX_LEFT_OUT = 1000
 _UNWRITABLE = ("22", "54")
 """Errors of a value that Postgres does not take, and of one that is too large or too deep for it."""
+BEGUN_S = 0.1
 
 _log = logging.getLogger("outlive.worker")
 
@@ -100,7 +101,7 @@ class Service:
     async def heartbeat_once(self) -> None:
         """Say that this worker lives, whatever its jobs do."""
         me = self.supervisor
-        if not await self.run(store.heartbeat(me.id, "draining" if me.crew.draining else "active")):
+        if not await self.run(store.heartbeat(me.id, "draining" if me.stop_asked else "active", me.crew.trouble)):
             me.reaper.given_up = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(me.config.heartbeat_s):
@@ -121,6 +122,7 @@ class Service:
         tokens = {a.job.token: (child, a) for child in me.crew.busy for a in child.given if not child.exited}
         waiting = [a.job.token for a in me.crew.unplaced]
         unwritten = [end.token for end in (*turns.unreported, *self.last_words)]
+        unwritten += [one.end.token for one in me.crew.aside.kept]
         started = time.monotonic()
         renewed = await self.run(store.renew(me.id, [*tokens, *waiting, *unwritten], lease_s=me.config.lease_s))
         for token in renewed:
@@ -146,12 +148,23 @@ class Service:
     async def cancel_once(self) -> None:
         await asyncio.sleep(CANCEL_LOOK_S)
         me = self.supervisor
-        if not me.crew.busy:
+        if not me.crew.busy and not me.crew.unplaced:
             return
         asked = await self.run(store.cancels(me.id))
+        if asked:
+            me.crew.cancel(asked)
         for child in me.crew.busy:
             if child.given[0].job.token in asked and child.given[0].verdict is None:
                 me.watch.end(child, Outcome.CANCELLED, "cancelled on request")
+
+    async def begun_once(self) -> None:
+        """Let the database know which of the jobs that were claimed ahead have begun, and are still under way."""
+        await asyncio.sleep(BEGUN_S)
+        me = self.supervisor
+        if heads := me.crew.unmarked():
+            await self.run(store.mark_begun(me.id, [one.job.token for one in heads]))
+            for one in heads:
+                one.marked = True
 
     async def progress_once(self) -> None:
         """What jobs have said since the last time, and what their app is like if it was imported anew."""

@@ -144,6 +144,7 @@ class Supervisor:
                 ("sweep", self.reaper.sweep_once),
                 ("suspects", self.suspects.run_once),
                 ("cancel", self.service.cancel_once),
+                ("begun", self.service.begun_once),
                 *[("serve", self.service.calls.serve_once)] * calls.LINES,
                 *[("bring", self.turns.bringing.run_once)] * bringing.LINES,
                 ("progress", self.service.progress_once),
@@ -166,6 +167,8 @@ class Supervisor:
     def _ask_to_stop(self) -> None:
         self.stop_asked += 1
         self.stopping.set()
+        if hasattr(self, "service"):
+            self.service.changed.set()  # The database hears of it first: a kill may follow.
 
     def _reload(self) -> None:
         if self._reloading is None or self._reloading.done():
@@ -269,6 +272,9 @@ class Supervisor:
     def renewed_app(self) -> None:
         self.service.app_changed = True
         self.turns.notify()
+
+    def troubled(self) -> None:
+        self.service.changed.set()
 
     def free(self) -> None:
         self.turns.wake.set()

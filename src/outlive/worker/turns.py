@@ -135,7 +135,10 @@ class Turns:
         self._unsure = True  # Until all that follows is known; being cancelled counts too.
         try:
             limit = limit if offered else 0
-            statement = store.end_and_claim(self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s)
+            begun = limit <= crew.capacity()  # More than that wait behind others.
+            statement = store.end_and_claim(
+                self.worker, ending, offered, limit=limit, lease_s=self.config.lease_s, begun=begun
+            )
             turn = await db.arun(connection, statement)
         except (psycopg.DataError, struct.error) as error:
             self.ended += await self._writable(connection, ending, error)

@@ -7,7 +7,6 @@ import logging
 import signal
 import time
 
-from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker import weighing
 from outlive.worker.alerts import Alerts
@@ -16,6 +15,8 @@ from outlive.worker.crew import Crew
 from outlive.worker.turns import Turns
 
 WATCH_S = 0.05
+BEGIN_S = 2.0
+"""A child that takes longer than this to begin what it was given does not run."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -31,7 +32,9 @@ class Watch:
         self.crew.zygotes.wake(now)
         self.crew.zygotes.fork_ahead()
         self.crew.hearing.resume()
-        self._drop_unplaced(now)
+        self.crew.look_for_trouble(now)
+        self.crew.aside.judge(now)
+        self.crew.drop_unplaced(now, self.turns.leases)
         self._weigh_idle()
         self._end_finished(now)
         for child in self.crew.busy:
@@ -41,15 +44,13 @@ class Watch:
                 self._fence(child)
             elif current.verdict is not None:
                 self._insist(child, current, now)
+            elif not child.has_begun():
+                if now - current.started > BEGIN_S and not child.unsent:
+                    self.crew.give_up_on(child)
             else:
                 self._judge(child, current, now)
-
-    def _drop_unplaced(self, now: float) -> None:
-        """What waits for a child and can't be trusted to be ours any more is not begun."""
-        late = [one for one in self.crew.unplaced if now > self.turns.leases.get(one.job.token, now)]
-        for one in late:
-            self.crew.unplaced.remove(one)
-            self.crew.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error="it had not begun"))
+                if len(child.given) > 1 and child.runs_over(now):
+                    self.crew.relieve(child)
 
     def _weigh_idle(self) -> None:
         """What a warm child keeps between jobs counts as well."""

@@ -21,11 +21,14 @@ from uuid import UUID
 from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.talk import Exited, Forked, NotForked, Ready
+from outlive.worker import tickets
 from outlive.worker.children import Child
 from outlive.worker.hearing import Hearing
 from outlive.worker.nursery import SIGN, TREE, Nursery
 
 REVIVE_S = 1.0
+ANSWER_S = 1.0
+"""A zygote that takes longer than this to fork makes no promise of children."""
 WAKE_S = 0.3
 """How long a job that stops its zygote may keep its neighbours from beginning; asking costs one system call."""
 
@@ -52,6 +55,11 @@ class Zygotes:
         """Those that wait for their first job."""
         self.closing = False
         self.fork_refused_at: float | None = None
+        self._refused_because = ""
+        self._not_imported = ""
+        """Why the app could not be imported again."""
+        self._heard_at = 0.0
+        """When the zygote last answered, or was asked again after it had answered everything."""
         self._number = 0
         self._forking = 0
         self._coming: Nursery | None = None
@@ -71,6 +79,7 @@ class Zygotes:
         if ready.threads:
             names = ", ".join(ready.threads)
             _log.warning("the app has started threads at import (%s): a forked job does not have them", names)
+        self._not_imported = ""
         nursery = self.nursery
         nursery.listen(lambda message: self._hear(nursery, message))
         self.household.imported(ready)
@@ -103,7 +112,23 @@ class Zygotes:
         _log.info("the app is imported anew: %d tasks", len(ready.tasks))
         self.settle_in(ready)
 
+    def at_hand(self) -> int:
+        """How many children are ready or about to be."""
+        return len(self.ready) + (0 if self.trouble(time.monotonic()) else self._forking)
+
+    def trouble(self, now: float) -> str | None:
+        """Why no child can be made at present; None if one can."""
+        if self.nursery.facts is None:
+            return self._not_imported or "the zygote died, and the app is being imported again"
+        if self.fork_refused_at is not None:
+            return f"no process can be made for jobs: {self._refused_because}"
+        if self._forking and now - self._heard_at > ANSWER_S:
+            return "the zygote does not answer"
+        return None
+
     def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | None) -> None:
+        if nursery is self.nursery:
+            self._heard_at = time.monotonic()
         match message:
             case Forked(slot, pid):
                 self._forked(self.children[slot], pid)
@@ -174,12 +199,16 @@ class Zygotes:
                 with open(write, "wb", buffering=0):
                     stack = os.memfd_create("outlive-stack")
                     opened.callback(os.close, stack)
-                    self.nursery.fork(self._number, [theirs.fileno(), write, stack])
+                    queue = tickets.make()
+                    opened.callback(os.close, queue)
+                    self.nursery.fork(self._number, [theirs.fileno(), write, stack, queue])
             opened.pop_all()
         ours.setblocking(False)
         os.set_blocking(read, False)
-        child = Child(self._number, self.nursery, ours, read, stack)
+        child = Child(self._number, self.nursery, ours, read, stack, queue)
         self.children[child.slot] = child
+        if not self._forking:
+            self._heard_at = time.monotonic()
         self._forking += 1
         loop = asyncio.get_running_loop()
         loop.add_reader(ours.fileno(), self.household.hearing.hear, child)
@@ -187,6 +216,7 @@ class Zygotes:
 
     def _refused(self, reason: str) -> None:
         self.fork_refused_at = time.monotonic()
+        self._refused_because = reason
         _log.error("no new child: %s; nothing is claimed until one can be made", reason)
 
     def _died(self, nursery: Nursery) -> None:
@@ -196,13 +226,14 @@ class Zygotes:
         for child in mine:
             self.household.hearing.hear_all(child)  # It may have ended its job before.
             child.signal(signal.SIGKILL)
-            self.discard(child)
             self.children.pop(child.slot)
             self.by_pid.pop(child.pid, None)
         self.ready = deque(child for child in self.ready if child.nursery is not nursery)
         nursery.end()
         kernel.kill_tree(self._mark, spare=self._living())
         self.household.orphaned(mine)
+        for child in mine:
+            self.discard(child)
         if nursery is self.nursery and not self.closing:
             self._forking = 0
             self._revival = asyncio.get_running_loop().create_task(self._revive(nursery))
@@ -216,7 +247,10 @@ class Zygotes:
                 self.nursery = dead = new
                 ready = await new.ready()
             except (AppNotFound, OSError) as error:
-                _log.error("there is no new zygote yet: %s", error)
+                not_imported = f"the app can't be imported again: {_last_line(str(error))}"
+                if not_imported != self._not_imported:  # Once, and not every second.
+                    _log.error("there is no new zygote yet: %s", error)
+                self._not_imported = not_imported
                 if dead is new:
                     new.end()
                 await asyncio.sleep(REVIVE_S)
@@ -270,3 +304,8 @@ class Zygotes:
                 os.waitpid(seen.si_pid, os.WNOHANG)
         except ChildProcessError:
             pass
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback, the error."""
+    return text.strip().rpartition("\n")[2]

@@ -47,7 +47,8 @@ language sql stable
 begin atomic
   -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set when it goes to `held`.
   -- `killed` tells a memory kill (a crash) from a MemoryError (a failure); `final` means no retry, whatever is left;
-  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1.
+  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1. A loss is not counted for a
+  -- job that had not begun, nor if its worker was told to stop: then it was killed before it could give the job back.
   with counted as (
     select p.*, k.kind,
       (had).failures + (k.kind = 'failure')::int as f,
@@ -59,7 +60,8 @@ begin atomic
       lateral (select case
         when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
         when outcome in ('crashed', 'out_of_memory') then 'crash'
-        when outcome = 'lost' then 'loss'
+        when outcome = 'lost' and (had).begun and not exists (
+          select from outlive.workers w where w.id = (had).worker and w.stop_requested_at is not null) then 'loss'
         else 'none' end as kind) k),
   judged as (
     select n.*, case
@@ -332,7 +334,9 @@ begin
     select j.id from outlive.jobs j
     where j.id in (
       select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
-      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
+      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen
+        and a.losses <> coalesce((select p.losses from outlive.attempts p
+          where p.job_id = a.job_id and p.attempt = a.attempt - 1), 0))  -- Else it was not counted.
     order by j.id for update);
   perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
   perform from outlive.held t where t.id = any(rest) order by t.id for update;

@@ -9,7 +9,8 @@
 -- The pick scans each offered lane from its watermark, limits inside and out, and orders nothing above: so it locks
 -- just what it takes. It is deleted by ctid because waiting's rows are never updated. A job over its crash limit
 -- (the limit may have been lowered) is put into quarantine instead of being started. A worker that was given up
--- claims nothing: others would end what it has.
+-- claims nothing: others would end what it has. Jobs that are claimed to wait behind others are not :begun, so that the
+-- death of their worker is not charged to them; but a job that was claimed before may be what kills workers.
 with me as materialized (
   select k.state = 'dead' as given_up, k.name, k.hostname from outlive.workers k where k.id = :worker::uuid),
 ended as (
@@ -49,10 +50,10 @@ taken as (
   delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
 started as (
   insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority,
-    ready_at, failures, crashes, losses)
+    ready_at, failures, crashes, losses, begun)
   select t.id, t.attempt + 1, :worker::uuid, (select outlive.now()) + :lease_s::double precision * interval '1 second',
     (select outlive.now()), (select outlive.now()), t.queue, t.source, t.task, t.priority,
-    t.ready_at, t.failures, t.crashes, t.losses
+    t.ready_at, t.failures, t.crashes, t.losses, :begun::boolean or t.attempt > 0
   from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
     t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
@@ -119,6 +120,14 @@ update outlive.running r
 set lease_until = outlive.now() + :lease_s::double precision * interval '1 second', heartbeat_at = outlive.now()
 from mine where r.token = mine.token
 returning r.token, r.cancel_requested;
+
+-- name: mark_begun
+-- running -> running: these were claimed to wait behind others, and have begun. What is locked is just being ended.
+with due as (
+  select r.token from outlive.running r
+  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and not r.begun
+  order by r.token for update skip locked)
+update outlive.running r set begun = true from due where r.token = due.token;
 
 -- name: ended
 -- Which of these attempts have ended, and how. A token that is not here is still running, or was never claimed.

@@ -14,8 +14,11 @@ select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid 
 
 -- name: heartbeat
 -- A worker lives. Zero rows: it was given up, and must register anew. Losing one in a crash of the server costs nothing.
+-- One that drains was told to stop: whatever ends it from now on, its jobs are not charged.
 with hurry as (select set_config('synchronous_commit', 'off', true))
-update outlive.workers k set last_seen = outlive.now(), state = :state::text from hurry
+update outlive.workers k set last_seen = outlive.now(), state = :state::text, trouble = :trouble::text,
+  stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
+from hurry
 where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
 returning k.id;
 

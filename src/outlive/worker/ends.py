@@ -1,0 +1,109 @@
+"""How attempts end: as their child says, or as its death tells."""
+
+from __future__ import annotations
+
+import os
+import signal
+from uuid import UUID
+
+from outlive.model import Ended
+from outlive.states import Outcome
+from outlive.talk import MARK, Done
+from outlive.worker.children import Assignment, Child
+
+MAX_UNBEGUN = 10
+"""How often in a row a job may be the next one of a child that dies, before it is blamed: it may kill by its size."""
+UNBEGUN_KEPT = 10_000
+POSSIBLY_FOR_MEMORY = (
+    "the process was killed by SIGKILL; the kernel killed a process for want of memory at that time, possibly this one"
+)
+
+
+def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, draining: bool) -> tuple[Ended, bool]:
+    """Its end, and whether that looks like the work of a SIGTERM that this worker did not send."""
+    if done.marked:  # Else all that it printed was read before.
+        child.read_output()
+    error, killed_by, stopped = done.error, None, False
+    if ended.verdict is not None:
+        outcome, error = ended.verdict
+    elif outcome is Outcome.RELEASED and done.after_s is None and not draining:
+        # A signal from elsewhere is a kill, or the job would come back for ever: unless all of the worker stops.
+        outcome, killed_by, stopped = Outcome.CRASHED, "SIGTERM", True
+        error = "the process got a SIGTERM that its worker did not send"
+    elif done.got_sigterm and outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
+        stopped = True
+    end = Ended(
+        token=done.token,
+        outcome=outcome,
+        error=error,
+        exit_code=1 if outcome is Outcome.FAILED else None,
+        signal=killed_by,
+        peak_memory_bytes=max(done.peak_memory_bytes or 0, ended.peak_bytes) or None,
+        cpu_s=done.cpu_s,
+        output=child.take_output(MARK if done.marked else None) if child.tail else None,
+        stack=done.stack or (child.take_stack() if ended.verdict is not None else None),
+        result=done.result if outcome is Outcome.SUCCEEDED else None,
+        final=done.final,
+        after_s=done.after_s,
+        source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if ended.verdict is None else None,
+        records=done.records if outcome is Outcome.SUCCEEDED else None,
+        spawns=done.spawns if outcome is Outcome.SUCCEEDED else None,
+    )
+    return end, stopped
+
+
+def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:
+    """Of what a dead child was given and did not answer for: what it had begun, and all the others."""
+    back = child.take_back()
+    if not child.given:
+        return None, back
+    begun, *others = child.given
+    return begun, others + back
+
+
+class Unbegun:
+    """How often in a row the child of a job has died before the job began."""
+
+    def __init__(self) -> None:
+        self._times: dict[UUID, int] = {}
+
+    def too_often(self, one: Assignment) -> bool:
+        """It has happened again. True if it may be the arrival of the job that kills its children."""
+        times = self._times.pop(one.job.id, 0) + 1
+        self._times[one.job.id] = times
+        if len(self._times) > UNBEGUN_KEPT:
+            del self._times[next(iter(self._times))]
+        return times >= MAX_UNBEGUN
+
+    def forget(self, one: Assignment) -> None:
+        if self._times:
+            self._times.pop(one.job.id, None)
+
+
+class KernelKills:
+    """How many processes the kernel has killed for want of memory since it started."""
+
+    def __init__(self) -> None:
+        self._seen = self._count()
+
+    def blame(self, culprit: Assignment, status: int) -> None:
+        """A SIGKILL that this worker did not send, while the kernel counted an OOM kill, may have been the kernel's.
+
+        The kernel counts for the whole machine, so this is a hint for people and no verdict.
+        """
+        kills = self._count()
+        if (
+            culprit.verdict is None
+            and os.WIFSIGNALED(status)
+            and os.WTERMSIG(status) == signal.SIGKILL
+            and kills > self._seen
+        ):
+            culprit.verdict = (Outcome.CRASHED, POSSIBLY_FOR_MEMORY)
+        self._seen = kills
+
+    def _count(self) -> int:
+        try:
+            with open("/proc/vmstat") as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        except OSError:
+            return 0

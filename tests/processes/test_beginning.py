@@ -1,0 +1,134 @@
+"""Between claimed and begun: what a child has not begun is never to blame, begins elsewhere, and can be cancelled."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import outlive
+from outlive import db, kernel
+from outlive.states import State
+from tests import faults
+from tests.processes.conftest import Worker
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+BREAKS_ITS_CHILDREN = """
+import os
+import outlive
+app = outlive.App()
+mine, read = os.getpid(), os.read
+
+def broken(*arguments):
+    if os.getpid() != mine:
+        os._exit(7)
+    return read(*arguments)
+
+@app.task(max_crashes=1)
+def innocent():
+    pass
+
+os.read = broken
+"""
+
+
+def ends(connection: db.Connection) -> set[tuple[str, int, int, int]]:
+    return set(connection.execute("select outcome, failures, crashes, losses from outlive.attempts").fetchall())
+
+
+def running(connection: db.Connection) -> int:
+    (count,) = connection.execute("select count(*) from outlive.running").fetchone() or (0,)
+    return int(count)
+
+
+def all_succeeded(jobs: Sequence[outlive.Job[None]], *, within_s: float = 30) -> None:
+    eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=within_s, what="all succeed")
+
+
+@contextmanager
+def frozen_children(worker: Worker, slots: int) -> Iterator[list[int]]:
+    """The children that wait for their first job can't run."""
+    eventually(lambda: len(kernel.children_of(worker.zygote())) == slots)
+    children = kernel.children_of(worker.zygote())
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)
+    yield children
+    for pid in children:
+        kernel.kill(pid, signal.SIGCONT)
+
+
+def test_jobs_given_to_children_that_die_idle_are_not_blamed(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start(slots=2)
+    with frozen_children(worker, 2) as children:
+        jobs = [faults.touch.enqueue(str(tmp_path / str(n))) for n in range(2)]
+        eventually(lambda: running(connection) == 2)
+        for pid in children:
+            kernel.kill(pid)
+        all_succeeded(jobs)
+    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+
+
+def test_jobs_that_had_not_begun_are_not_lost_with_their_zygote(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start(slots=2)
+    with frozen_children(worker, 2):
+        jobs = [faults.touch.using(max_losses=1).enqueue(str(tmp_path / str(n))) for n in range(2)]
+        eventually(lambda: running(connection) == 2)
+        os.kill(worker.zygote(), signal.SIGKILL)
+        all_succeeded(jobs)
+    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+
+
+def test_a_job_whose_child_does_not_run_begins_in_another(start: Start, tmp_path: Path) -> None:
+    worker = start(slots=2)
+    with frozen_children(worker, 2):
+        all_succeeded([faults.touch.enqueue(str(tmp_path / str(n))) for n in range(2)], within_s=20)
+
+
+def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(BREAKS_ITS_CHILDREN)
+    start(slots=1, target="broken:app", folder=tmp_path)
+    connection.execute("select outlive.enqueue('broken.innocent', '{}')")
+    held = "select why from outlive.held"
+    eventually(lambda: connection.execute(held).fetchall() == [("quarantined",)], within_s=30)
+    assert {("released", 0, 0, 0), ("crashed", 0, 1, 0)} == ends(connection)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_waits_behind_a_warm_job_that_runs_over(
+    start: Start, connection: db.Connection, tmp_path: Path, workers: int
+) -> None:
+    """With one worker another slot takes what was given ahead, with two of one slot the other worker does."""
+    for _ in range(workers):
+        start(slots=2 // workers)
+    slow = tmp_path / "slow"
+    all_succeeded(faults.app.enqueue_many([faults.warm_until.job("")] * 500), within_s=60)  # Its pace is known now.
+    first, *quick = faults.app.enqueue_many([faults.warm_until.job(str(slow)), *[faults.warm_until.job("")] * 500])
+    all_succeeded(quick)
+    assert first.status() is State.RUNNING
+    slow.touch()
+    all_succeeded([first])
+    assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+
+
+def test_a_job_that_is_cancelled_before_it_begins_never_begins(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start(slots=1)
+    with frozen_children(worker, 1):
+        job = faults.touch.enqueue(str(tmp_path / "begun"))
+        eventually(lambda: running(connection) == 1)
+        assert job.cancel()
+        eventually(lambda: job.status() is State.CANCELLED, within_s=4, what="it is cancelled before it begins")
+    assert faults.add.enqueue(1, 1).result(timeout=30) == 2  # By the child that was stopped.
+    assert not (tmp_path / "begun").exists()
