@@ -463,6 +463,11 @@ def own_oom_score() -> int:
 
 
 @app.task
+def echo(text: str) -> str:
+    return text
+
+
+@app.task
 def length_of(text: str) -> int:
     return len(text)
 

@@ -184,8 +184,9 @@ def pooled(connection: psycopg.BaseConnection[Any]) -> bool:
 
 
 def _noticing(url: str, how: Mapping[str, int]) -> str:
-    """The address with our settings; what it says itself comes first."""
-    return make_conninfo("", **{"application_name": "outlive", **how, **conninfo_to_dict(url)})
+    """The address with our settings; what it says itself comes first. All texts are UTF-8, whatever others ask for."""
+    said = {"application_name": "outlive", **how, **conninfo_to_dict(url)}
+    return make_conninfo("", **{**said, "client_encoding": "UTF8"})
 
 
 def transient(error: psycopg.Error) -> bool:

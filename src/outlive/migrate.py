@@ -60,8 +60,19 @@ def check(connection: db.Connection) -> None:
         raise SchemaMismatch(f"the database has schema version {have}, newer than {VERSION}: upgrade outlive here")
 
 
+def check_encoding(connection: db.Connection) -> None:
+    """SchemaMismatch unless the database can keep every text."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SchemaMismatch(
+            f"the database has the encoding {encoding}, in which jobs' texts can't be kept: make one with "
+            f"`create database … encoding 'UTF8' template template0`"
+        )
+
+
 def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int]:
     """Bring the schema up to date, and make the roles if asked. Returns the version before and after."""
+    check_encoding(connection)
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
         before = version(connection)

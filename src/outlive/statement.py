@@ -70,6 +70,8 @@ def column(kind: Kind, values: Iterable[object]) -> Column | None:
 
 
 def _microseconds(moment: datetime) -> bytes:
+    if moment.replace(tzinfo=None) == datetime.min:  # -infinity: Postgres has earlier moments than Python.
+        return struct.pack(">q", -(2**63))
     return struct.pack(">q", (moment - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 

@@ -57,7 +57,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 Table = list[dict[str, Any]]
 
 WATERMARK_SLACK = timedelta(milliseconds=20)
-_EVER = datetime(2000, 1, 1, tzinfo=UTC)
+_EVER = datetime.min.replace(tzinfo=UTC)
 
 _TEXTS = {name: (text.text.encode(), text.parameters) for name, text in sql.statements().items()}
 
@@ -295,8 +295,14 @@ def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
     )
 
 
-def adopt(worker: UUID) -> Statement[list[Claimed]]:
-    return _statement("adopt", partial(_structs, Claimed), worker=worker)
+def adopt(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
+    """All that this worker has, or the attempts with these tokens."""
+    some = None if tokens is None else column(BIGINTS, tokens)
+    return _statement("adopt", partial(_structs, Claimed), worker=worker, tokens=some)
+
+
+def tokens_of(worker: UUID) -> Statement[list[int]]:
+    return _statement("tokens_of", _first, worker=worker)
 
 
 def expire(*, batch: int = 1000) -> Statement[list[Lost]]:

@@ -3,8 +3,11 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from outlive import db, store
 from outlive.cli.doctor import Finding, judge_jobs, judge_server
@@ -39,6 +42,23 @@ def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None
     ran = Cli(empty_database_url)("doctor")
     assert ran.code == 1
     assert "✗ the database has no outlive schema yet\n    → run `outlive migrate`" in ran.out
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_another_encoding_is_refused_and_named(server_url: str, encoding: str) -> None:
+    """54"""
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template template0 encoding '{encoding}' locale 'C'".encode())
+        try:
+            cli = Cli(make_conninfo(server_url, dbname=name))
+            refused = cli("migrate")
+            assert (refused.code, encoding in refused.err) == (5, True)
+            doctor = cli("doctor")
+            assert doctor.code == 1
+            assert f"✗ the database has the encoding {encoding}" in doctor.out
+        finally:
+            admin.execute(f"drop database {name} with (force)".encode())
 
 
 def test_a_long_transaction_is_named_by_its_backend(

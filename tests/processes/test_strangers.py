@@ -89,6 +89,43 @@ def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, c
     assert "its options can't be read" in (only.error or "")
 
 
+def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
+    start: Start, connection: db.Connection
+) -> None:
+    connection.execute("insert into outlive.queues (name, paused_at) values ('default', now())")
+    bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
+    deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
+    connection.execute("update outlive.jobs set options = %s where id = %s", [deep, bad.id])
+    connection.execute("delete from outlive.queues")
+    start()
+    assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
+    assert finished(bad) is State.FAILED
+
+
+def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start: Start, connection: db.Connection) -> None:
+    """54"""
+    connection.execute("insert into outlive.queues (name, paused_at) values ('default', now())")
+    bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
+    connection.execute("update outlive.waiting set ready_at = '0044-03-15 BC' where id = %s", [bad.id])
+    connection.execute("delete from outlive.queues")
+    start()
+    assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
+    assert finished(bad) is State.FAILED
+    (only,) = attempts(connection, bad)
+    assert "its row can't be read" in (only.error or "")
+    assert faults.add.enqueue(4, 4).result(timeout=20) == 8
+
+
+def test_texts_are_utf8_whatever_the_environment_asks_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """54"""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    faults.app.connections.close()
+    start()
+    said = ["käse", "5 €", "плов", "ok"]
+    jobs = [faults.echo.enqueue(text) for text in said]
+    assert [job.result(timeout=20) for job in jobs] == said
+
+
 def test_what_cannot_be_said_at_the_end_is_a_failure_and_no_crash(start: Start, connection: db.Connection) -> None:
     start()
     job = faults.spoil_a_record.enqueue()

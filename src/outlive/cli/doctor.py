@@ -58,6 +58,7 @@ def examine(desk: Desk) -> Iterator[Finding]:
         else:
             yield Finding("fine", f"{info.dbname} on {info.host}, port {info.port}, answers as {info.user}")
         try:
+            migrate.check_encoding(connection)
             migrate.check(connection)
         except SchemaMismatch as error:
             what, _, hint = str(error).partition(": ")

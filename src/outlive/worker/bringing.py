@@ -154,5 +154,8 @@ async def bring(run: Run, worker: UUID, end: Ended) -> Ended | None:
 def refused(end: Ended, error: Exception) -> Ended:
     """How an attempt ends whose end can't be written."""
     _log.error("how attempt %d ended can't be written: %s", end.token, error)
-    words = f"how it ended can't be written: {error}".replace("\0", "")
-    return Ended(end.token, Outcome.FAILED, error=words[:MAX_ERROR_CHARS], final=True)
+    return failed_for_good(end.token, f"how it ended can't be written: {error}")
+
+
+def failed_for_good(token: int, words: str) -> Ended:
+    return Ended(token, Outcome.FAILED, error=words.replace("\0", "")[:MAX_ERROR_CHARS], final=True)

@@ -171,7 +171,7 @@ class Crew:
                 continue
             try:
                 assignments.append(assignment(job, facts, self.checkpoints.pop(job.id, None)))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
         self._hand_out(assignments, WAIT_FOR_CHILD_S)

@@ -7,7 +7,7 @@ order of their priorities. Pure: it is told what was found and claimed, and says
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from outlive.model import Claimed, Lane, LaneState, Sourced
@@ -19,6 +19,8 @@ SLACK = timedelta(milliseconds=20)
 
 ASK_AGAIN_S = 5.0
 """A source may be changed by hand while a worker waits for it: no worker waits longer before it looks."""
+
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 Key = tuple[str, str, str, int]
 
@@ -54,7 +56,7 @@ class Lanes:
     def _replace(self, states: Iterable[LaneState], looked_at: Callable[[Key], bool]) -> None:
         """Lanes known before keep their place in the line, so that turns go on. Nothing visible is before its mark."""
         ready: dict[Key, datetime | None] = {
-            (state.queue, state.source, state.task, state.priority): state.ready_at - SLACK
+            (state.queue, state.source, state.task, state.priority): _mark(state.ready_at)
             for state in states
             if state.ready
         }
@@ -128,3 +130,8 @@ class Lanes:
 
     def __bool__(self) -> bool:
         return bool(self._marks)
+
+
+def _mark(first: datetime) -> datetime | None:
+    """From where on a lane is scanned. Enqueue refuses moments before 2000: what is there may be earlier still."""
+    return first - SLACK if first > _EARLIEST else None

@@ -20,7 +20,7 @@ from outlive import db, kernel, store
 from outlive.config import Config
 from outlive.model import Claimed, Ended, Lane
 from outlive.states import Outcome
-from outlive.worker.bringing import Bringing, refused
+from outlive.worker.bringing import Bringing, failed_for_good, refused
 from outlive.worker.crew import Crew
 from outlive.worker.lanes import Key, Lanes
 from outlive.worker.line import Failures
@@ -317,13 +317,14 @@ class Turns:
         """
         started = time.monotonic()
         known = set(self.leases)
-        have = {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}
+        have, unreadable = await self._read_all(connection)
         reported = {end.token for end in self.unreported}
         self.ended[:] = [end for end in self.ended if end.token in have]
         self.bringing.keep(have.keys())
         self._forget((known & self.leases.keys()) - have.keys() - reported, crew)
         for token in reported - have.keys():
             self.leases.pop(token, None)
+        self.ended += unreadable
         known |= self.leases.keys() | reported
         unknown = [job for token, job in have.items() if token not in known]
         if self._unsure or unknown:
@@ -331,6 +332,21 @@ class Turns:
             _log.info("looked up: %d reports were in already, %d claims are adopted", known_ends, len(unknown))
         self._reconciled_at = started
         await self._begin(connection, unknown, crew, started)
+
+    async def _read_all(self, connection: db.AsyncConnection) -> tuple[dict[int, Claimed], list[Ended]]:
+        """What the database has under our name, and the ends of those that can't be read: each costs only itself."""
+        try:
+            return {job.token: job for job in await db.arun(connection, store.adopt(self.worker))}, []
+        except (psycopg.DataError, ValueError) as error:
+            _log.error("a job that this worker has can't be read, and fails: %s", error)
+        have: dict[int, Claimed] = {}
+        unreadable: list[Ended] = []
+        for token in await db.arun(connection, store.tokens_of(self.worker)):
+            try:
+                have |= {job.token: job for job in await db.arun(connection, store.adopt(self.worker, [token]))}
+            except (psycopg.DataError, ValueError) as error:
+                unreadable.append(failed_for_good(token, f"its row can't be read: {error}"))
+        return have, unreadable
 
     def _forget(self, tokens: set[int], crew: Crew) -> None:
         """These are not ours: others gave them up, or a standby took over that had not heard of them.

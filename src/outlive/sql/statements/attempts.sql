@@ -134,11 +134,16 @@ update outlive.running r set begun = true from due where r.token = due.token;
 select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.token = any(:tokens::bigint[]);
 
 -- name: adopt
--- What this worker has, as the database sees it: read after an unknown outcome, before anything else is claimed.
+-- What this worker has, or some of it, as the database sees it: read after an unknown outcome, before anything else is
+-- claimed.
 select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
   j.args, j.options, case when r.alone then outlive.alone_s(r.id) else 0 end
 from outlive.running r join outlive.jobs j on j.id = r.id
-where r.worker = :worker::uuid order by r.token;
+where r.worker = :worker::uuid and (:tokens::bigint[] is null or r.token = any(:tokens::bigint[])) order by r.token;
+
+-- name: tokens_of
+-- The attempts that this worker has: what is in their rows may be unreadable.
+select r.token from outlive.running r where r.worker = :worker::uuid order by r.token;
 
 -- name: expire
 -- running -> pending, retryable, quarantined, failed: attempts whose lease has ended are lost. Zero rows: none has.
