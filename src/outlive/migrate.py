@@ -127,9 +127,12 @@ def _told(place: dict[str, str]) -> str:
 
 
 def ready(config: Config) -> str:
-    """The address of a database with the right schema; the embedded server, if none is named, gets it by itself."""
+    """The address of a database with the right schema; the embedded server, if none is named, gets it by itself.
+
+    Errors of the driver are left as they are: the client tries again after some of them.
+    """
     found = address(config)
-    with db.blamed(), db.connect(found) as connection:
+    with db.connect(found) as connection:
         if config.database_url is None:
             migrate(connection)
         else:

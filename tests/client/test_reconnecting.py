@@ -14,9 +14,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import outlive
 from outlive import db, embedded, migrate
+from outlive.client.connections import PATIENCE_S
 from tests.client.example import add, app_at
 from tests.waiting import eventually
 
@@ -169,13 +171,41 @@ def test_where_nothing_listens_the_error_says_so_in_time_and_without_the_passwor
 
     start = time.monotonic()
     errors = asyncio.run(use())
-    assert time.monotonic() - start < 10
+    assert PATIENCE_S <= time.monotonic() - start < PATIENCE_S + 10
     for error in errors:
         assert isinstance(error, outlive.DatabaseUnreachable)
         assert "the database can't be reached" in str(error)
         assert "127.0.0.1" in str(error)
         assert PASSWORD not in f"{error!r} {error.__cause__!r}"
     app.connections.close()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_client_that_comes_before_its_server_waits_for_it(server: Path, kind: str) -> None:
+    settings = {"fsync": "off"}
+    url = embedded.ensure(server, settings=settings)
+    with db.connect(url) as connection:
+        migrate.migrate(connection)
+    assert embedded.release(server, wait_s=10)
+    app = app_at(url)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(add.enqueue, 1) if kind == "sync" else threads.submit(asyncio.run, add.aenqueue(1))
+        before = time.monotonic()
+        eventually(lambda: time.monotonic() > before + 1)
+        assert not asked.done()
+        assert embedded.ensure(server, settings=settings) == url
+        asked.result(timeout=30)
+    app.connections.close()
+    embedded.release(server, wait_s=10)
+
+
+@pytest.mark.parametrize("wrong", [{"dbname": "no_such_database"}, {"user": "no_such_user"}])
+def test_a_server_that_refuses_is_asked_once(database_url: str, wrong: dict[str, Any]) -> None:
+    app_at(make_conninfo(database_url, **wrong))
+    start = time.monotonic()
+    with pytest.raises(outlive.DatabaseUnreachable, match="does not exist"):
+        add.enqueue(1)
+    assert time.monotonic() - start < PATIENCE_S
 
 
 @pytest.mark.long

@@ -20,8 +20,8 @@ Once = Annotated[bool, typer.Option("--once", help="Look, sweep, and end: for cr
 def reap(desk: Desk, once: Once = False) -> None:
     """Free the jobs of workers that died and of leases that ended, until Ctrl-C. Every worker does this too."""
     logs.configure(cast("logs.Format", desk.config.log_format), level=logging.INFO)
-    url = migrate.ready(desk.config)
     with db.blamed():
+        url = migrate.ready(desk.config)
         freed = asyncio.run(_once(desk.config, url) if once else _for_ever(desk.config, url))
     if once:
         note = "a clock of the database that has jumped can't be noticed in one look: leases were judged by it as it is"

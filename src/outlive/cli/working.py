@@ -45,10 +45,11 @@ def work(
     def database(app_url: str | None) -> str:
         """Where the jobs are; asked once the app is imported, for it may say so itself."""
         config = desk.config_of(app_url)
-        if migrating:
-            with db.blamed(), db.connect(migrate.address(config)) as connection:
-                migrate.migrate(connection)
-        return migrate.ready(config)
+        with db.blamed():
+            if migrating:
+                with db.connect(migrate.address(config)) as connection:
+                    migrate.migrate(connection)
+            return migrate.ready(config)
 
     if desk.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(desk.config_file.absolute())  # Jobs read it too.

@@ -26,6 +26,8 @@ T = TypeVar("T")
 MAX_IDLE = 8
 # How long work is repeated after its first failure: a server that restarts is back well before.
 PATIENCE_S = 5.0
+# A failed connection has no SQLSTATE. A server that says this in another language costs the client its patience.
+_REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
 
 _log = logging.getLogger("outlive")
 
@@ -61,7 +63,7 @@ class Connections:
                         self._give_back(connection)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
-                    if pause_s is None or not db.transient(error):
+                    if pause_s is None or not _may_pass(error):
                         raise
                     _log.debug("repeating after %s", error)
                     self.close()  # What broke one has probably broken them all.
@@ -81,7 +83,7 @@ class Connections:
                         return await work(connection)
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
-                    if pause_s is None or not db.transient(error):
+                    if pause_s is None or not _may_pass(error):
                         raise
                     _log.debug("repeating after %s", error)
                     await self.aclose()
@@ -143,6 +145,11 @@ class Connections:
         address = migrate.ready(config)
         self._checked = True
         return address
+
+
+def _may_pass(error: psycopg.Error) -> bool:
+    """Whether it may work in a moment. A server that refuses a user or knows no such database will go on doing so."""
+    return db.transient(error) and not (error.sqlstate is None and any(words in str(error) for words in _REFUSED))
 
 
 def _pauses() -> Iterator[float]:

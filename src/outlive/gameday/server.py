@@ -86,7 +86,9 @@ def server(config: Config) -> Iterator[tuple[Server, Path]]:
     own = home / "server" if config.database_url is None else None
     try:
         if own is None:
-            yield Server(migrate.ready(config), None), home
+            with db.blamed():
+                url = migrate.ready(config)
+            yield Server(url, None), home
         else:
             url = embedded.ensure(own, settings=SETTINGS)
             with db.connect(url) as connection:
