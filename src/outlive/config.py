@@ -6,6 +6,7 @@ A key that nobody knows is refused with a suggestion; a key that is not set foll
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import tomllib
@@ -88,9 +89,9 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Config:
-    """Read ./outlive.toml (or `path`, which must then exist), the environment, and flags that are not None."""
+    """Read outlive.toml (or `path`, which must then exist), the environment, and flags that are not None."""
     environ = os.environ if environ is None else environ
-    said = _from_file(path or environ.get("OUTLIVE_CONFIG"))
+    said = _from_file(file_in_force(path, environ=environ))
     said |= _from_environment(environ)
     said |= {key: value for key, value in (flags or {}).items() if value is not None}
     values = {key: _parse(key, value) for key, value in said.items()}
@@ -100,9 +101,32 @@ def load(
     return config
 
 
-def _from_file(path: str | Path | None) -> dict[str, object]:
-    file = Path(path or "outlive.toml")
-    if path is None and not file.exists():
+def file_in_force(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> Path | None:
+    """The file that settings are read from: the one that is named, or the nearest outlive.toml.
+
+    It is looked for in the current directory and upwards, to the home directory or the root of the file system. Above
+    the current directory a stranger's file is passed over: it could name commands to be run, as in a shared /tmp.
+    """
+    if named := path or (os.environ if environ is None else environ).get("OUTLIVE_CONFIG"):
+        return Path(named)
+    try:
+        here = Path.cwd()
+        trusted = {0, os.geteuid(), here.stat().st_uid}
+    except OSError:  # The current directory was removed.
+        return None
+    home = Path(os.path.expanduser("~"))
+    for folder in (here, *here.parents):
+        file = folder / "outlive.toml"
+        with contextlib.suppress(OSError):  # There is none, or the folder can't be searched.
+            if file.stat().st_uid in trusted or folder == here:
+                return file
+        if folder == home:
+            break
+    return None
+
+
+def _from_file(file: Path | None) -> dict[str, object]:
+    if file is None:
         return {}
     try:
         said = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """The configuration: defaults < file < environment < flags; what makes no sense is refused with a sentence."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,50 @@ def test_the_file_may_be_named_and_must_then_exist() -> None:
     assert load(OUTLIVE_CONFIG="other.toml").slots == 3
     with pytest.raises(ConfigError, match=r"missing\.toml can't be read: No such file"):
         config.load("missing.toml", environ={})
+
+
+def test_the_nearest_file_above_the_current_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / "shop" / "src" / "deep"
+    deep.mkdir(parents=True)
+    (tmp_path / "outlive.toml").write_text("slots = 2")
+    monkeypatch.chdir(deep)
+    assert load().slots == 2
+    (tmp_path / "shop" / "outlive.toml").write_text("max_attempts = 3")
+    assert (load().slots, load().max_attempts) == (None, 3)
+    assert config.file_in_force(environ={}) == tmp_path / "shop" / "outlive.toml"
+    assert load(file="slots = 5").slots == 5
+
+
+def test_no_file_above_the_home_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home" / "shop").mkdir(parents=True)
+    (tmp_path / "outlive.toml").write_text("slots = 2")
+    monkeypatch.chdir(tmp_path / "home" / "shop")
+    assert load().slots == 2
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load().slots is None
+    assert config.file_in_force(environ={}) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+def test_another_users_file_above_the_current_directory_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    planted = tmp_path / "outlive.toml"
+    planted.write_text('on_worker_dead = "run this"')
+    os.chown(planted, 12345, 12345)
+    monkeypatch.chdir(tmp_path / "shop")
+    assert load() == config.Config()
+    monkeypatch.chdir(tmp_path)
+    assert load().on_worker_dead == "run this"
+
+
+def test_in_a_directory_that_was_removed_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load() == config.Config()
 
 
 def test_a_file_that_is_not_toml_is_refused() -> None:
@@ -122,7 +167,7 @@ def test_a_value_that_is_none_is_refused_by_its_key(key: str, value: object, sai
     [
         (
             {"file": "lease = 5"},
-            "the configuration file outlive.toml has the unknown setting lease; did you mean lease_s?",
+            "outlive.toml has the unknown setting lease; did you mean lease_s?",
         ),
         ({"OUTLIVE_SLOT": "5"}, "the environment has the unknown setting OUTLIVE_SLOT; did you mean slots?"),
         ({"flags": {"slotz": 5}}, "a flag has the unknown setting slotz; did you mean slots?"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,16 @@ def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, world: World) -> 
     text = cli("doctor").out
     assert "✗ fsync is off" in text
     assert "→ alter system set fsync = on" in text
+
+
+def test_the_doctor_names_the_file_of_settings_that_is_in_force(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "er")
+    assert "there is no outlive.toml" in findings(cli)
+    (tmp_path / "outlive.toml").write_text("slots = 2\n")
+    assert f"settings are read from {tmp_path}/outlive.toml" in findings(cli)
 
 
 def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None:

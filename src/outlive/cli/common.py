@@ -39,7 +39,8 @@ _DatabaseUrl = Annotated[
     ),
 ]
 _ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="A TOML file instead of ./outlive.toml.", rich_help_panel="Common")
+    Path | None,
+    typer.Option("--config", help="A TOML file instead of the nearest outlive.toml.", rich_help_panel="Common"),
 ]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.", rich_help_panel="Common")]
 _COMMON = [

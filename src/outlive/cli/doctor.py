@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import typer
 from rich.text import Text
 
-from outlive import db, embedded, migrate, store
+from outlive import config, db, embedded, migrate, store
 from outlive.cli import screen
 from outlive.cli.common import Desk, Json, app, command
 from outlive.errors import SchemaMismatch
@@ -45,6 +45,8 @@ def _line(finding: Finding) -> Text:
 
 def examine(desk: Desk) -> Iterator[Finding]:
     """All that can be found out; a database that can't be reached is an error of its own (exit code 4)."""
+    file = config.file_in_force(desk.config_file)
+    yield Finding("fine", f"settings are read from {file.absolute()}" if file else "there is no outlive.toml")
     connection = desk.bare_connection
     info = connection.info
     with db.blamed():
