@@ -106,6 +106,38 @@ def test_a_server_killed_again_while_it_recovers_loses_nothing(server: Server, s
     all_end_once(server.url, load.acknowledged)
 
 
+@pytest.mark.parametrize("crashes_on", [False, True])
+def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
+    server: Server, start: Start, tmp_path: Path, crashes_on: bool
+) -> None:
+    """Within 15 s; also when the server goes on to crash every four seconds, and then no living worker is given up."""
+    victim = start(name="victim")
+    faults.wait_for.enqueue(str(tmp_path / "held"))
+    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    start(name="witness")
+    faults.app.connections.close()
+    victim.process.kill()
+    server.stop(signal.SIGQUIT)
+    victim.process.wait()
+    server.start()
+    crashed = back = time.monotonic()
+
+    def begins_again() -> bool:
+        nonlocal crashed
+        if crashes_on and time.monotonic() - crashed > 4:
+            with psycopg.connect(server.url) as backend:
+                os.kill(backend.info.backend_pid, signal.SIGKILL)
+            crashed = time.monotonic()
+        return len(list(tmp_path.glob("held.*.started"))) == 2
+
+    eventually(begins_again, within_s=35 if crashes_on else 15, what="the witness runs the victim's job")
+    print(f"the job began again {time.monotonic() - back:.1f} s after the server was back")
+    server.await_ready()
+    rows = server.ask("select name, state from outlive.workers order by started_at")
+    assert rows == [("victim", "dead"), ("witness", "active")]
+    (tmp_path / "held").touch()
+
+
 # Servers that are full, or held back
 
 

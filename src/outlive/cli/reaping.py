@@ -46,7 +46,7 @@ async def _once(config: Config, url: str) -> int:
 async def _for_ever(config: Config, url: str) -> int:
     from outlive.worker.alerts import Alerts
     from outlive.worker.line import Line
-    from outlive.worker.loops import forever
+    from outlive.worker.loops import RETRY_SOON_S, forever
     from outlive.worker.reaper import Reaper
 
     reaper = Reaper(Line(url), config, Alerts())
@@ -54,7 +54,7 @@ async def _for_ever(config: Config, url: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     services = [
-        asyncio.create_task(forever(name, run_once))
+        asyncio.create_task(forever(name, run_once, RETRY_SOON_S))
         for name, run_once in (("look", reaper.look_once), ("sweep", reaper.sweep_once))
     ]
     await stopping.wait()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import psycopg
 
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
+RETRY_SOON_S = RETRY_S[:-1]
+"""For the services by which workers know of each other's death."""
 
 _log = logging.getLogger("outlive.worker")
 
 
-async def forever(name: str, run_once: Callable[[], Awaitable[None]]) -> None:
+async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: Sequence[float] = RETRY_S) -> None:
     """One service. This is the other place with a catch-all: it says what failed, and tries again."""
     failures = 0
     while True:
@@ -24,7 +26,7 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]]) -> None:
             me = asyncio.current_task()
             if me is not None and me.cancelling():
                 raise asyncio.CancelledError from error  # The driver tells of the broken connection instead.
-            pause_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
+            pause_s = pauses_s[min(failures, len(pauses_s) - 1)]
             failures += 1
             if isinstance(error, psycopg.Error):
                 _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)

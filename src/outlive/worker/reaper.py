@@ -29,7 +29,11 @@ SECOND_LOOK_S = 0.5
 RECONNECT_S = 10.0
 """How long others may take to find a server that was away."""
 UNSEEN_S = 10.0
-"""How long after a start or crash of the server a worker may take to show life again. One that died beside it can't."""
+"""How long after a start or crash of the server a worker may take to show life again. A worker that died with the server
+is declared dead, and its jobs are free, at most 15 s after the server is back: a second to connect, these ten, and a look.
+"""
+UNSEEN = 0
+"""Stands for the key of a worker that has shown no life since the server came back."""
 LEAVE_TO_OTHERS_S = 2.0
 CRASHING_JOBS = 5
 CRASHING_WITHIN_S = 600.0
@@ -50,7 +54,13 @@ class Reaper:
         self.freed = 0
         """How many attempts of others it has ended."""
         self._seen: dict[UUID, tuple[int, float]] = {}
-        """Who was absent in the last look, with which key, and since when."""
+        """Workers without their lock in the last look, with which key, and since when."""
+        self._unseen_s: dict[UUID, float] = {}
+        """Workers that have shown no life since the server came back, and for how long looks have found that. A server
+        that crashes again and again does not begin this count again: each time the living come back before it looks.
+        """
+        self._looked: float | None = None
+        """When it looked last, through this session."""
         self._session = 0
         self._since = 0.0
         """When the server was back, if it was away."""
@@ -63,22 +73,29 @@ class Reaper:
     async def look_once(self) -> None:
         """One look at who holds no lock, and a pause until the next."""
         await self.look()
-        await asyncio.sleep(SECOND_LOOK_S if any(key for key, _ in self._seen.values()) else LOOK_S)
+        await asyncio.sleep(SECOND_LOOK_S if self._seen else LOOK_S)
 
     async def look(self) -> None:
         await self._compare_clocks()
         absent = await self.line.run(store.absent(self.worker))
         now = time.monotonic()
         self._notice_session(now)
+        # A look that comes late saw nothing meanwhile.
+        passed_s = 0.0 if self._looked is None else min(now - self._looked, 2 * LOOK_S)
+        self._looked = now
         seen: dict[UUID, tuple[int, float]] = {}
+        unseen_s: dict[UUID, float] = {}
         for worker, key in absent.items():
             if key is None:
                 self.given_up = True
+            elif worker != self.worker and key == UNSEEN:
+                unseen_s[worker] = self._unseen_s.get(worker, 0.0) + passed_s
             elif worker != self.worker:
                 known = self._seen.get(worker)
                 seen[worker] = known if known is not None and known[0] == key else (key, now)
-        self._seen = seen
-        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= _proof_s(key)}
+        self._seen, self._unseen_s = seen, unseen_s
+        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= SECOND_LOOK_S}
+        convicted |= {worker: UNSEEN for worker, for_s in unseen_s.items() if for_s >= UNSEEN_S}
         if convicted:
             dead = await self.line.run(store.bury(convicted))
             self._mourn(dead, "its session is gone")
@@ -112,6 +129,7 @@ class Reaper:
             self._since = now if self._session else 0.0
             self._session = self.line.session
             self._seen = {}
+            self._looked = None
 
     def _mourn(self, dead: Sequence[Dead], why: str) -> None:
         if any(one.hostname == socket.gethostname() for one in dead):
@@ -203,8 +221,3 @@ class Reaper:
                 jumped_s,
                 wait_s,
             )
-
-
-def _proof_s(key: int) -> float:
-    """How long somebody must be absent: 0 is the key of those who have shown no life since the server started."""
-    return SECOND_LOOK_S if key else UNSEEN_S

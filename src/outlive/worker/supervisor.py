@@ -30,7 +30,7 @@ from outlive.worker.children import Child
 from outlive.worker.crew import Crew
 from outlive.worker.line import Line, Lines
 from outlive.worker.liveness import Liveness
-from outlive.worker.loops import RETRY_S, forever
+from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
 from outlive.worker.reaper import Reaper
 from outlive.worker.service import Service
 from outlive.worker.suspects import Suspects
@@ -38,6 +38,8 @@ from outlive.worker.turns import Turns
 from outlive.worker.watch import Watch
 
 TERM_BEFORE_END_S = 5.0
+NOTICING = ("liveness", "look")
+"""The services by which workers know that they live."""
 GOODBYE_S = 2.0
 """How long a database that does not answer may delay the end, once for what is under way and once for the goodbye."""
 
@@ -133,7 +135,7 @@ class Supervisor:
     async def _work(self) -> None:
         """All services, until somebody asks to stop; then those that draining needs go on."""
         self._tasks = [
-            asyncio.create_task(forever(name, run_once))
+            asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in NOTICING else RETRY_S))
             for name, run_once in (
                 ("turn", lambda: self.turns.run_once(self.crew)),
                 ("watch", self.watch.run_once),
