@@ -174,6 +174,7 @@ class Attempt(msgspec.Struct, frozen=True):
     output: str | None
     stack: str | None
     worker: str | None
+    hostname: str | None
     started_at: datetime | None
     ended_at: datetime
     result: msgspec.Raw | None = None

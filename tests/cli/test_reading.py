@@ -2,14 +2,22 @@
 
 from datetime import datetime
 
+import pytest
+
+from outlive import db, store
+from outlive.cli.life import innermost
+from outlive.model import Ended
 from outlive.states import Outcome
+from outlive.talk import Progress
 from tests.cli.world import Cli, World, unknown
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress kills_by_others "
     "attempts result"
 )
-ATTEMPT_KEYS = "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker started_at ended_at"
+ATTEMPT_KEYS = (
+    "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at"
+)
 HOSTILE = "[red]boo[/red] \x1b[2J\x1b]0;title\x07\x9b31m\r\ntwo\u202e"
 
 
@@ -104,6 +112,43 @@ def test_killers_come_with_their_evidence(cli: Cli, world: World) -> None:
     assert (row["id"], row["signal"], row["crashes"]) == (str(job), "SIGSEGV", 3)
     assert row["peak_memory_bytes"] == 512_000_000
     assert "read_xref" in row["stack"]
+
+
+FATAL = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "pool.py", line 3 in wait
+
+Current thread 0x2 (most recent call first):
+  File "ctypes.py", line 9 in string_at
+  File "shop.py", line 7 in parse
+  File "serving.py", line 1 in serve
+  File "runpy.py", line 2 in _run_code
+"""
+RAISED = """Traceback (most recent call last):
+  File "serving.py", line 1, in serve
+  File "shop.py", line 7, in parse
+ValueError: no
+"""
+
+
+@pytest.mark.parametrize(("stack", "shown"), [(FATAL, "line 9 in string_at"), (RAISED, "line 7, in parse")])
+def test_of_a_stack_the_innermost_frames_are_shown(stack: str, shown: str) -> None:
+    frames = innermost(stack, 2)
+    assert shown in frames
+    assert "runpy" not in frames
+    assert "pool" not in frames
+
+
+def test_progress_of_an_earlier_attempt_does_not_look_current(cli: Cli, world: World) -> None:
+    world.register_worker()
+    job = world.job()
+    claimed = world.claimed(job)
+    db.run(world.connection, store.write_progress(world.worker, [Progress(claimed.token, 4.0, 5.0, "almost", None)]))
+    assert ", in attempt" not in cli("show", job).out
+    db.run(world.connection, store.end_and_claim(world.worker, [Ended(claimed.token, Outcome.CRASHED, after_s=0.0)]))
+    assert "4 of 5 almost" in cli("show", job).out
+    assert ", in attempt 1" in cli("show", job).out
 
 
 def test_a_job_whose_lease_has_ended_is_stuck(cli: Cli, world: World) -> None:

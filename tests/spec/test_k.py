@@ -234,6 +234,18 @@ def test_K8_a_transaction_that_outlasts_the_lease_is_not_torn_down(
     assert effects() == ["commit"]
 
 
+def test_K1_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
+    start: Start, connection: db.Connection
+) -> None:
+    start()
+    job = faults.segfault.enqueue()
+    ended(job, State.QUARANTINED)
+    last = attempts(connection, job)[-1]
+    assert last.error is not None
+    assert last.error.startswith("the process was killed by SIGSEGV")
+    assert last.error.endswith(": the last words before the segfault")
+
+
 # K6 and K7, with workers that vanish
 
 

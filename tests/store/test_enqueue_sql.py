@@ -277,7 +277,7 @@ def test_one_taken_key_with_raise_refuses_the_whole_batch(connection: db.Connect
     assert (count(connection, "jobs"), count(connection, "dedupe_keys")) == (1, 1)
 
 
-@pytest.mark.parametrize("before", ["pending", "retryable", "blocked", "quarantined"])
+@pytest.mark.parametrize("before", ["pending", "retryable", "blocked"])
 def test_replace_cancels_the_job_that_has_the_key(connection: db.Connection, before: str) -> None:
     match before:
         case "pending":
@@ -285,11 +285,9 @@ def test_replace_cancels_the_job_that_has_the_key(connection: db.Connection, bef
         case "retryable":
             old = make(connection, dedupe_key="key")
             run_one(connection, Outcome.FAILED)
-        case "blocked":
+        case _:
             old = make(connection, dedupe_key="key")
             db.run(connection, store.block([old], "wait"))
-        case _:
-            old = make_quarantined(connection, dedupe_key="key")
     assert state(connection, old) == before
     new = asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'")
     assert new != old
@@ -306,6 +304,23 @@ def test_replacing_a_running_job_means_skip(connection: db.Connection) -> None:
     assert end(connection, Ended(claimed.token)) == []
     assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") != old
     assert state(connection, old) is State.SUCCEEDED
+
+
+def test_a_killer_is_not_replaced_and_kills_no_more(connection: db.Connection) -> None:
+    """Each job that took its place would kill as often again."""
+    old = make_quarantined(connection, dedupe_key="key")
+    for _ in range(3):
+        assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
+    assert state(connection, old) is State.QUARANTINED
+    assert (count(connection, "waiting"), count(connection, "attempts")) == (0, 1)
+
+
+def test_a_suspect_is_not_replaced_and_keeps_its_losses(connection: db.Connection) -> None:
+    old = make(connection, dedupe_key="key", options=b'{"max_losses": 2}')
+    claim(connection, lease_s=-1.0)
+    assert [one.id for one in db.run(connection, store.expire())] == [old]
+    assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
+    assert values(connection, "select losses from outlive.held where why = 'suspect'") == [1]
 
 
 def test_a_job_in_quarantine_counts_as_unfinished(connection: db.Connection) -> None:

@@ -9,6 +9,7 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
+from outlive.talk import Progress
 from tests.store.making import (
     NOON,
     WORKER,
@@ -127,6 +128,7 @@ def test_a_retryable_job_shows_what_went_wrong_and_when_it_is_tried_again(connec
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED])
 def test_a_finished_job_shows_how_and_when(connection: db.Connection, outcome: Outcome) -> None:
+    register_worker(connection, name="crawler-1")
     job = make(connection)
     (claimed,) = claim(connection)
     set_now(connection, later_s=7)
@@ -139,7 +141,7 @@ def test_a_finished_job_shows_how_and_when(connection: db.Connection, outcome: O
         "error_message": error,
         "completed_at": NOON + timedelta(seconds=7),
         "next_retry_at": None,
-        "locked_by": None,
+        "locked_by": "crawler-1",
     }
     assert shown(job_state(connection, job), **expected) == expected
 
@@ -200,6 +202,48 @@ def test_the_view_and_the_store_agree_on_every_state(connection: db.Connection) 
 def test_recent_jobs_are_the_newest_hundred_newest_first(connection: db.Connection) -> None:
     made = make_many(connection, 130)
     assert values(connection, "select id from outlive.recent_jobs") == sorted(made, reverse=True)[:100]
+    connection.execute(
+        "update outlive.jobs set created_at = created_at + interval '1 second' where id = %s", [made[60]]
+    )
+    assert values(connection, "select id from outlive.recent_jobs limit 1") == [made[60]]
+
+
+def test_job_states_tell_which_worker_has_finished_how_many_also_when_it_is_forgotten(
+    connection: db.Connection,
+) -> None:
+    workers = {name: new_worker() for name in ("anna", "bert")}
+    for name, worker in workers.items():
+        register_worker(connection, worker, name=name)
+    make_many(connection, 5)
+    for worker, most in ((workers["anna"], 2), (workers["bert"], 3)):
+        end(connection, *(Ended(one.token) for one in claim(connection, worker=worker, limit=most)), worker=worker)
+    connection.execute("delete from outlive.workers")
+    rows = connection.execute(
+        "select status, locked_by, count(*) from outlive.job_states group by 1, 2 order by 2"
+    ).fetchall()
+    assert rows == [("succeeded", "anna", 2), ("succeeded", "bert", 3)]
+
+
+def test_the_workers_name_and_host_stay_with_the_attempt(connection: db.Connection) -> None:
+    register_worker(connection, name="crawler-1")
+    killer = make_quarantined(connection)
+    connection.execute("delete from outlive.workers")
+    (attempt,) = db.run(connection, store.attempts(killer))
+    (shown,) = db.run(connection, store.killers())
+    assert attempt.worker == shown["killed_on"] == "crawler-1"
+    assert attempt.hostname == shown["killed_on_host"]
+    assert attempt.hostname
+
+
+def test_progress_begins_again_with_each_attempt_and_the_checkpoint_stays(connection: db.Connection) -> None:
+    job = make(connection, options=b'{"max_attempts": 9}')
+    (first,) = claim(connection)
+    db.run(connection, store.write_progress(WORKER, [Progress(first.token, 40.0, 50.0, "almost", b"[40]")]))
+    end(connection, Ended(first.token, Outcome.CRASHED, signal="SIGSEGV", after_s=0.0))
+    (second,) = claim(connection)
+    db.run(connection, store.write_progress(WORKER, [Progress(second.token, 1.0, None, None, None)]))
+    expected = {"current": 1.0, "total": None, "message": None, "checkpoint": b"[40]", "progress_attempt": 2}
+    assert shown(db.run(connection, store.job(job))[0], **expected) == expected
 
 
 def test_a_running_job_is_stuck_when_its_lease_has_ended(connection: db.Connection) -> None:

@@ -71,7 +71,9 @@ def _progress(job: dict[str, Any]) -> str | None:
         return None
     count = "" if job["current"] is None else f"{job['current']:g}"
     count += "" if job["total"] is None else f" of {job['total']:g}"
-    return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}".strip()
+    live = job["state"] == "running" and job["progress_attempt"] == job["attempt"]
+    said_in = "" if live else f", in attempt {job['progress_attempt']}"
+    return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}{said_in}".strip()
 
 
 def _attempt(attempt: Attempt) -> list[RenderableType]:
@@ -83,6 +85,8 @@ def _attempt(attempt: Attempt) -> list[RenderableType]:
         line.append(f" + {screen.duration(max(0.0, took_s))}", style="dim")
     if attempt.worker is not None:
         line.append(f"  on {screen.plain(attempt.worker)}", style="dim")
+        if attempt.hostname and attempt.hostname not in attempt.worker:
+            line.append(f" ({screen.plain(attempt.hostname)})", style="dim")
     parts: list[RenderableType] = [line, *evidence_of(attempt)]
     if attempt.result is not None:
         parts.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
@@ -103,18 +107,24 @@ def evidence_of(attempt: Attempt) -> list[RenderableType]:
     if attempt.error:
         parts.append(_indented(attempt.error, "red"))
     if attempt.stack:
-        parts += [_indented("stack", "dim"), _indented(_innermost(attempt.stack), left=4)]
+        parts += [_indented("stack", "dim"), _indented(innermost(attempt.stack, TAIL_LINES), left=4)]
     if attempt.output:
         parts += [_indented("output", "dim"), _indented(screen.tail(attempt.output, TAIL_LINES), left=4)]
     return parts
 
 
-def _innermost(stack: str) -> str:
-    """The lines nearest to where it was: a traceback ends there, and what faulthandler writes begins there."""
+def innermost(stack: str, most: int) -> str:
+    """The lines nearest to where it was: a traceback ends there, and what faulthandler writes begins there.
+
+    faulthandler tells of every thread; the one that was hit is the current one.
+    """
     if "most recent call first" not in stack:
-        return screen.tail(stack, TAIL_LINES)
+        return screen.tail(stack, most)
     lines = [line for line in screen.plain(stack).splitlines() if line]
-    return "\n".join(lines[:TAIL_LINES])
+    first = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), None)
+    if first is None:
+        first = next(n for n, line in enumerate(lines) if "most recent call first" in line)
+    return "\n".join(lines[first : first + most])
 
 
 def _under_way(job: dict[str, Any]) -> Text:

@@ -13,7 +13,7 @@ from rich.text import Text
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.common import Desk, Json, Watch, app, command
-from outlive.cli.life import life
+from outlive.cli.life import innermost, life
 from outlive.cli.screen import Column, Row, count_of, of, state_of, time_of
 from outlive.errors import ConfigError, JobNotFound
 from outlive.model import Attempt
@@ -119,7 +119,7 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
     shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
     shape |= {"args": msgspec.Raw(job["args"]), "progress": None}
     if job["progress_at"] is not None:
-        progress = {key: job[key] for key in ("current", "total", "message")}
+        progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
         checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
     shape["kills_by_others"] = job["kills"]
@@ -145,7 +145,7 @@ def _murder(row: Row) -> Text:
 
 def _evidence(row: Row) -> Text:
     if row["stack"]:
-        return Text(screen.tail(row["stack"], 4))
+        return Text(innermost(row["stack"], 5))
     return Text(screen.tail(row["output"] or "", 4), style="dim")
 
 

@@ -28,6 +28,7 @@ LEAVE_S = 2.0
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 OVER_S = 2 * AHEAD_S
+MAX_LINE_CHARS = 300
 
 
 @dataclass(slots=True)
@@ -269,6 +270,8 @@ def died(
         outcome, error = Outcome.CRASHED, f"the process was killed by {name}"
     else:
         outcome, error = Outcome.CRASHED, f"the process exited with code {code} and no result"
+    if outcome is Outcome.CRASHED and (last := _last_line(output)):
+        error = f"{error}: {last}"
     killed_for_memory = outcome is Outcome.OUT_OF_MEMORY
     return Ended(
         token=assignment.job.token,
@@ -282,6 +285,11 @@ def died(
         stack=stack,
         source_ok=False if outcome is Outcome.TIMED_OUT else None,
     )
+
+
+def _last_line(output: str | None) -> str:
+    """What it printed last, to stdout or stderr, which are one; that is often the reason."""
+    return next((line.strip()[-MAX_LINE_CHARS:] for line in reversed((output or "").splitlines()) if line.strip()), "")
 
 
 def _signal_name(number: int) -> str:

@@ -29,8 +29,10 @@ SECOND_LOOK_S = 0.5
 RECONNECT_S = 10.0
 """How long others may take to find a server that was away."""
 UNSEEN_S = 10.0
-"""How long after a start or crash of the server a worker may take to show life again. A worker that died with the server
-is declared dead, and its jobs are free, at most 15 s after the server is back: a second to connect, these ten, and a look.
+"""How long after a start or crash of the server a worker may take to show life again.
+
+A worker that died with the server is declared dead, and its jobs are free, at most 15 s after the server is back: some
+seconds to connect, these ten, and a look.
 """
 UNSEEN = 0
 """Stands for the key of a worker that has shown no life since the server came back."""

@@ -518,15 +518,15 @@ begin
 end $$;
 
 create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
--- pending, retryable, blocked, quarantined -> cancelled, to make room for a job with the same dedupe key.
--- A running one stays: nobody throws away work that is under way.
+-- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running one stays: no work
+-- that is under way is thrown away. So do a quarantined one and a suspect: what they have killed would be forgotten.
 declare
   w record;
 begin
   perform from outlive.jobs j where j.id = holder for update;
   delete from outlive.waiting t where t.id = holder returning t.* into w;
   if not found then
-    delete from outlive.held t where t.id = holder returning t.* into w;
+    delete from outlive.held t where t.id = holder and t.why = 'blocked' returning t.* into w;
   end if;
   if found then
     perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);

@@ -14,7 +14,9 @@ select j.id, j.task, j.queue, j.source,
   j.created_at,
   coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
   case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
-  coalesce(k.name, r.worker::text) as locked_by,
+  -- Of a finished job the worker that ran it last.
+  coalesce(k.name, r.worker::text, case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end)
+    as locked_by,
   r.started_at as locked_at,
   r.heartbeat_at,
   outlive.now() - r.heartbeat_at as time_since_heartbeat,
@@ -33,13 +35,13 @@ from outlive.jobs j
   left join outlive.held h on h.id = j.id
   left join outlive.workers k on k.id = r.worker
   left join lateral (
-    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses
+    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses, t.worker, t.worker_name
     from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
 
 create view outlive.recent_jobs as
 select s.*
 from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
-order by s.id desc;
+order by s.created_at desc, s.id desc;
 
 -- A running job whose lease has ended: no heartbeat came in time, and no reaper has seen it yet.
 create view outlive.stuck_jobs as
@@ -50,7 +52,7 @@ where s.id in (select r.id from outlive.running r where r.heartbeat_at is null o
 create view outlive.killers as
 select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses,
   a.attempt, a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
-  coalesce(k.name, a.worker::text) as killed_on, a.ended_at as last_kill_at
+  coalesce(a.worker_name, k.name, a.worker::text) as killed_on, a.hostname as killed_on_host, a.ended_at as last_kill_at
 from outlive.held h
   left join lateral (
     select t.* from outlive.attempts t

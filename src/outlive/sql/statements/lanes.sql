@@ -104,7 +104,7 @@ select r.token from outlive.running r where r.cancel_requested and r.worker = :w
 
 -- name: write_progress
 -- What jobs say of themselves; only while the attempt is still under way, and this worker's. Nothing here goes backwards
--- in its attempt.
+-- in its attempt; the next attempt begins without it, and keeps only the checkpoint.
 with said as (
   select p.*, r.id, r.attempt from json_to_recordset(:progress::json)
     p(token bigint, current double precision, total double precision, message text, checkpoint json)
@@ -113,8 +113,10 @@ insert into outlive.progress (job_id, attempt, current, total, message, checkpoi
 select s.id, s.attempt, s.current, s.total, s.message, s.checkpoint, outlive.now() from said s
 on conflict (job_id) do update set
   attempt = excluded.attempt,
-  current = coalesce(excluded.current, progress.current), total = coalesce(excluded.total, progress.total),
-  message = coalesce(excluded.message, progress.message), checkpoint = coalesce(excluded.checkpoint, progress.checkpoint),
+  current = coalesce(excluded.current, case when progress.attempt = excluded.attempt then progress.current end),
+  total = coalesce(excluded.total, case when progress.attempt = excluded.attempt then progress.total end),
+  message = coalesce(excluded.message, case when progress.attempt = excluded.attempt then progress.message end),
+  checkpoint = coalesce(excluded.checkpoint, progress.checkpoint),
   updated_at = excluded.updated_at;
 
 -- name: checkpoints

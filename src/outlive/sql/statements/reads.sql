@@ -3,7 +3,7 @@
 -- name: outcomes
 -- The state of each job, and its last attempt. A job without a row does not exist.
 select s.id, s.status, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
-  k.name as worker, a.started_at, a.ended_at, a.result
+  coalesce(a.worker_name, k.name) as worker, a.hostname, a.started_at, a.ended_at, a.result
 from outlive.job_states s
   left join lateral (select t.* from outlive.attempts t where t.job_id = s.id order by t.attempt desc limit 1) a on true
   left join outlive.workers k on k.id = a.worker
@@ -18,7 +18,7 @@ select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = an
 select s.id, s.task, s.queue, s.source, s.status as state, j.args, j.options, s.priority, s.created_at, s.ready_at, s.attempt,
   s.failures, s.crashes, s.losses, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.lease_until,
   s.cancel_requested, s.completed_at, s.held_since, s.held_details, s.dedupe_key, s.fingerprint,
-  p.current, p.total, p.message, p.checkpoint, p.updated_at as progress_at,
+  p.current, p.total, p.message, p.checkpoint, p.updated_at as progress_at, p.attempt as progress_attempt,
   k.kills, k.killers, k.last_kill_at, k.last_killer, k.last_cause
 from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
   left join lateral (  -- What the same task with the same arguments has done as other jobs.
@@ -30,7 +30,7 @@ where s.id = :id::uuid;
 -- name: attempts
 -- Every attempt of one job that has ended, in order.
 select a.attempt, a.outcome, a.state, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
-  coalesce(k.name, a.worker::text) as worker, a.started_at, a.ended_at, a.result
+  coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at, a.result
 from outlive.attempts a left join outlive.workers k on k.id = a.worker
 where a.job_id = :id::uuid order by a.attempt;
 
