@@ -73,11 +73,12 @@ class Site:
         self._server.server_close()
 
     def times_asked(self, path: str) -> int:
-        """How often a page was asked for, with this time."""
+        """How often a page was asked for, with this time; 0 while the site is down: then no page is served."""
         with self._lock:
             self.requests += 1
-            self._asked[path] += 1
-            return self._asked[path]
+            if not self.down:
+                self._asked[path] += 1
+            return 0 if self.down else self._asked[path]
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -90,7 +91,7 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         times = self.site.times_asked(self.path)
         asked = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
-        if self.site.down:
+        if not times:
             return self._send(503, "closed for a moment")
         if not asked.keys() >= {"title", "series", "denomination", "page"}:
             return self._send(404, "no such page")

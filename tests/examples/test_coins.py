@@ -1,5 +1,6 @@
 """The coin example: what it finds, also while its workers are killed, and where it does not go."""
 
+import http.client
 import random
 import socket
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -253,6 +255,28 @@ def test_a_site_that_asks_for_patience_gets_it() -> None:
         with pytest.raises(outlive.Retry) as caught:
             fetching.get(f"http://{place}/search?title={title}&series=x&denomination=y&page=1", allowed=[place])
     assert caught.value.after == 1.0
+
+
+def test_a_page_that_hangs_does_so_once_its_site_is_up() -> None:
+    """Requests that a closed site refuses must not use up its hangs."""
+    title = INTAKES[5]["title"]
+    assert site.fault_of("dealer", title, 1) == "hang"
+
+    def ask(place: str) -> tuple[int, str | None]:
+        client = http.client.HTTPConnection(place, timeout=10)
+        client.request("GET", f"/search?{urlencode({'title': title, 'series': 'x', 'denomination': 'y', 'page': 1})}")
+        answer = client.getresponse()
+        client.close()
+        return answer.status, answer.headers["Content-Length"]
+
+    with site.serve() as sites:
+        dealer = sites["dealer"]
+        dealer.down = True
+        assert [ask(dealer.place)[0] for _ in range(3)] == [503] * 3
+        dealer.down = False
+        assert [ask(dealer.place) for _ in range(site.HANGS)] == [(200, None)] * site.HANGS
+        status, length = ask(dealer.place)
+        assert (status, length is None) == (200, False)
 
 
 def test_a_page_that_is_written_badly_is_read_all_the_same() -> None:

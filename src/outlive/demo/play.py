@@ -119,11 +119,16 @@ class Stage:
                 self._tell(seen)
                 self._trouble(seen)
                 self._kill(seen, stack)
-                if (not seen.unfinished and seen.settled() >= len(intakes)) or time.monotonic() > deadline:
+                if self._is_over(seen) or time.monotonic() > deadline:
                     break
                 for process in self._workers:
                     expect_alive(process, self.home)
                 time.sleep(LOOK_S)
+
+    def _is_over(self, seen: Seen) -> bool:
+        """All jobs are done. The successor of a worker that was killed may come after that."""
+        known = self.loss is None or (self.loss.noticed_s is not None and self.loss.replaced_s is not None)
+        return known and not seen.unfinished and seen.settled() >= len(self.intakes)
 
     def _start(self, stack: ExitStack) -> "Popen[bytes]":
         more = {
