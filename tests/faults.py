@@ -799,3 +799,25 @@ def stay_warm_for_ever() -> int:
 
     threading.Thread(target=hold_the_interpreter, daemon=True).start()
     return os.getpid()
+
+
+@app.task(max_losses=1)
+def leave_a_daemon(path: str, stay: bool = False) -> None:
+    """A process that has forked twice, with a session of its own and nothing in its environment."""
+    script = "import os, sys, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
+    script += "  open(sys.argv[1], 'w').write(str(os.getpid()))\n  time.sleep(600)\nos._exit(0)"
+    subprocess.run([sys.executable, "-I", "-S", "-c", script, path], check=True, env={})
+    while not Path(path).exists() or not Path(path).read_text():
+        time.sleep(0.01)
+    while stay:
+        time.sleep(1)
+
+
+@app.task
+def leave_a_process_of_roots(become_root: str) -> int:
+    """As `sudo … &` does."""
+    words = [become_root, "--reuid=0", "--regid=0", "--clear-groups", "setsid", "sleep", "60"]
+    left = subprocess.Popen(words)
+    while "sleep" not in Path(f"/proc/{left.pid}/comm").read_text():
+        time.sleep(0.01)
+    return left.pid

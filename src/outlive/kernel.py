@@ -8,13 +8,9 @@ import os
 import resource
 import signal
 import socket
-import time
-from collections.abc import Collection
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-KILL_TREE_S = 2.0
-"""A process that the kernel does not let go, as one that waits for a dead disk, must not hold up its killer."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -88,23 +84,16 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def kill_tree(mark: str, *, spare: Collection[int] = ()) -> None:
-    """Kill all below this process whose environment has the mark, until none is left; not what is below `spare`."""
-
-    def marked() -> list[int]:
-        kept = {pid for root in spare for pid in (root, *descendants_of(root))}
-        return [pid for pid in descendants_of(os.getpid()) if pid not in kept and _has(pid, mark.encode())]
-
-    deadline = time.monotonic() + KILL_TREE_S
-    while (found := marked()) and time.monotonic() < deadline:
-        for pid in found:
-            kill(pid)
-        for pid in found:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+def reaped(pid: int) -> bool:
+    """Take leave of a child if it is dead; True if it is gone."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
-def _has(pid: int, mark: bytes) -> bool:
+def has_variable(pid: int, mark: bytes) -> bool:
+    """Whether the environment that a process began with has this entry."""
     return mark in read(f"/proc/{pid}/environ").split(b"\0")
 
 
@@ -153,9 +142,14 @@ def hang_up(descriptor: int) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+def kill(pid: int, number: int = signal.SIGKILL) -> bool:
+    """False if this process may not, as for one that another user owns."""
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            os.kill(pid, number)
+        except PermissionError:
+            return False
+    return True
 
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> bool:

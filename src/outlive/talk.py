@@ -173,10 +173,16 @@ class Exited(Said, frozen=True, tag=13):
     cpu_s: float
 
 
+class Left(Said, frozen=True, tag=16):
+    """A process that a job has left behind, and that can't be killed."""
+
+    pid: int
+
+
 ToChild = Run | Stopping | Reply
 FromChild = Done | Call | Progress | Completing
 ToZygote = Fork
-FromZygote = Ready | Broken | Forked | NotForked | Exited
+FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8
 """A child takes a ticket, which is the job's token, before it begins a job. Tickets lie in a pipe that the supervisor

@@ -1,6 +1,7 @@
 """Children that have nothing to do any more, zygotes that were stopped, and what jobs leave behind: nothing stays."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from outlive import kernel
 from tests import faults
-from tests.processes.conftest import Worker, alive
+from tests.processes.conftest import Worker, alive, cmdline
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("app")
@@ -46,3 +48,60 @@ def test_a_zygote_that_a_job_has_stopped_goes_on_within_a_second(start: Start) -
         eventually(stopped, within_s=2)
         eventually(lambda: not stopped(), within_s=10)
         assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
+
+
+def daemon(path: Path) -> int:
+    """The process that a job has left behind."""
+    return int(eventually(lambda: path.exists() and path.read_text(), within_s=20, what="there is a daemon"))
+
+
+@pytest.mark.parametrize("end", ["its job", "its zygote", "its worker"])
+def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Start, tmp_path: Path, end: str) -> None:
+    """62"""
+    worker = start(slots=1)
+    job = faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=end != "its job")
+    pid = daemon(tmp_path / "daemon")
+    match end:
+        case "its job":
+            job.result(timeout=20)
+        case "its zygote":
+            os.kill(worker.zygote(), signal.SIGKILL)
+        case _:
+            worker.process.kill()
+            worker.process.wait()
+    eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")
+
+
+def test_what_a_script_had_started_before_it_became_the_worker_stays(start: Start) -> None:
+    worker = start(slots=1, within=["sh", "-c", 'sleep 300 & exec "$@"', "sh"])
+    (older,) = [pid for pid in kernel.children_of(worker.pid) if b"sleep" in cmdline(pid)]
+    zygote = worker.zygote()
+    os.kill(zygote, signal.SIGKILL)
+    eventually(lambda: "the zygote died" in worker.log(), within_s=10)
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    assert alive(older)
+    worker.stop()
+    assert alive(older)
+    os.kill(older, signal.SIGKILL)
+
+
+def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start: Start, tmp_path: Path) -> None:
+    """57"""
+    setpriv = shutil.which("setpriv")
+    if os.getuid() != 0 or setpriv is None:
+        pytest.skip("only root can leave a process of root's behind")
+    become_root = tmp_path / "become_root"
+    shutil.copy(setpriv, become_root)
+    become_root.chmod(0o4755)
+    rights = "+dac_read_search,+dac_override"
+    nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={rights}", f"--ambient-caps={rights}"]
+    worker = start(slots=1, within=[setpriv, *nobody])
+    pid = faults.leave_a_process_of_roots.enqueue(str(become_root)).result(timeout=20)
+    try:
+        assert [faults.add.enqueue(n, n).result(timeout=20) for n in range(5)] == [0, 2, 4, 6, 8]
+        eventually(lambda: f"process {pid}, which a job has left behind, can't be killed" in worker.log(), within_s=5)
+        assert alive(pid)
+        assert worker.stop(within_s=15) == 0
+        assert worker.log().count("can't be killed") <= 2, "it is told by the zygote, and by the supervisor"
+    finally:
+        os.kill(pid, signal.SIGKILL)

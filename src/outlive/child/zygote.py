@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from os import _exit
 
@@ -21,9 +22,13 @@ from outlive import kernel
 from outlive.child import serving
 from outlive.child.apps import facts_of, import_app
 from outlive.errors import AppNotFound
-from outlive.talk import TO_ZYGOTE, Broken, Exited, Forked, Frames, NotForked, Ready, frame
+from outlive.talk import TO_ZYGOTE, Broken, Exited, Forked, Frames, FromZygote, Left, NotForked, Ready, frame
 
 IMPORT_FAILED = 3
+STRAYS_S = 0.2
+"""How long the end of a job waits for what it has left behind to die of SIGKILL."""
+END_S = 2.0
+PAUSE_S = 0.0005
 
 
 class Zygote:
@@ -32,6 +37,8 @@ class Zygote:
     def __init__(self, control: socket.socket, target: str) -> None:
         self.control, self.target = control, target
         self.children: set[int] = set()
+        self.left: set[int] = set()
+        """What jobs have left behind and can't be killed."""
         pid = os.getpid()
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         """Kept open, because it is read for every job."""
@@ -124,34 +131,42 @@ class Zygote:
             pid, status, usage = os.wait4(seen.si_pid, 0)
             mine = pid in self.children
             self.children.discard(pid)
+            self.left.discard(pid)
             self.kill_strays()
             if mine:
                 self.say(Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime))
 
     def kill_strays(self) -> None:
-        """Whoever became our child without being forked by us belonged to a job that is dead."""
-        while strays := [
-            pid for pid in map(int, os.pread(self.offspring, 65536, 0).split()) if pid not in self.children
-        ]:
+        """A process that became our child without being forked by us belonged to a job that is dead.
+
+        It is gone before its job's end is told, unless the kernel or another user keeps it: that holds up no one.
+        """
+        deadline = 0.0
+        while strays := [pid for pid in self.all_children() if pid not in self.children and pid not in self.left]:
+            deadline = deadline or time.monotonic() + STRAYS_S
+            late = time.monotonic() > deadline
             for pid in strays:
-                kernel.kill(pid)
-            for pid in strays:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+                killed = kernel.kill(pid)
+                if not kernel.reaped(pid) and (late or not killed):
+                    self.left.add(pid)
+                    self.say(Left(pid))
+            time.sleep(PAUSE_S)
 
     def all_children(self) -> list[int]:
         return [int(pid) for pid in os.pread(self.offspring, 65536, 0).split()]
 
     def end_all(self) -> None:
-        """The supervisor is gone: nobody may outlive it."""
-        while left := kernel.descendants_of(os.getpid()):
-            for pid in left:
-                kernel.kill(pid)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+        """The supervisor is gone: nothing may outlive it that can be killed."""
+        deadline = time.monotonic() + END_S
+        while (left := kernel.descendants_of(os.getpid())) and time.monotonic() < deadline:
+            killed = [kernel.kill(pid) for pid in left]
+            for pid in self.all_children():
+                kernel.reaped(pid)
+            if not any(killed):
+                return
+            time.sleep(PAUSE_S)
 
-    def say(self, message: Ready | Broken | Forked | NotForked | Exited) -> None:
+    def say(self, message: FromZygote) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.control.sendall(frame(message))
 

@@ -18,6 +18,7 @@ from outlive import kernel
 
 LIMIT_S = 30.0
 POLL_S = 0.05
+KILLED_S = 1.0
 MAX_AT_ONCE = 4
 MAX_WAITING = 200
 SAID_BYTES = 500
@@ -69,7 +70,9 @@ class Alerts:
                 _log.error("the alert command %r did not end within %g s: it is killed", command, LIMIT_S)
             finally:
                 kernel.kill_group(told.process.pid)  # Also what it has left behind.
-                await told.end()
+                with contextlib.suppress(TimeoutError):  # It may have become another user's.
+                    async with asyncio.timeout(KILLED_S):
+                        await told.end()
                 self.processes.discard(told.process.pid)
                 told.close()
 

@@ -8,17 +8,22 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from uuid import UUID
 
 from outlive import kernel
 from outlive.errors import AppNotFound
-from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, NotForked, Ready, frame
+from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, Left, NotForked, Ready, frame
+from outlive.worker.strays import OWN
 
 TREE = "_OUTLIVE_TREE"
 """The variable by which every process below a worker is known as its own, also after it was orphaned."""
 SIGN = "_OUTLIVE_SUPERVISOR"
 """The variable that says which supervisor they belong to, so that the next one on this machine can find them."""
+
+END_S = 2.0
+"""How long a zygote that was told to end may take to kill what is below it."""
 
 
 class Nursery:
@@ -27,11 +32,13 @@ class Nursery:
     def __init__(self, target: str, worker: UUID) -> None:
         self.target, self.worker = target, worker
         self.facts: Ready | None = None
+        self.hung_up_at: float | None = None
 
     def start(self) -> None:
         """Exec it, before any connection exists: no child may inherit one."""
         ours, theirs = socket.socketpair()
-        environ = {**os.environ, TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
+        environ = {name: value for name, value in os.environ.items() if name != OWN}
+        environ |= {TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
         with theirs:
@@ -58,9 +65,17 @@ class Nursery:
                 if isinstance(message, Broken):
                     raise AppNotFound(message.reason, message.traceback)
             if not data:
-                raise AppNotFound(f"the process that imports {self.target} died with code {self.process.wait()}")
+                raise AppNotFound(f"the process that imports {self.target} {await self._ended()}")
 
-    def listen(self, hear: Callable[[Forked | NotForked | Exited | None], None]) -> None:
+    async def _ended(self) -> str:
+        """How it ended. The app may also have closed its connection, and goes on."""
+        for _ in range(50):
+            if (code := self.process.poll()) is not None:
+                return f"died with code {code}"
+            await asyncio.sleep(0.02)
+        return "closed its connection to the worker"
+
+    def listen(self, hear: Callable[[Forked | NotForked | Exited | Left | None], None]) -> None:
         frames = Frames(FROM_ZYGOTE)
 
         def read() -> None:
@@ -75,7 +90,7 @@ class Nursery:
                 hear(None)
                 return
             for message in frames.feed(data):
-                if isinstance(message, Forked | NotForked | Exited):
+                if isinstance(message, Forked | NotForked | Exited | Left):
                     hear(message)
 
         asyncio.get_running_loop().add_reader(self.control, read)
@@ -85,13 +100,18 @@ class Nursery:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self.control, [frame(Fork(slot))], descriptors)
 
-    def end(self) -> None:
-        """Close its control socket: it kills what is below it and exits. What falls to us is killed here."""
+    def hang_up(self) -> None:
+        """Close its control socket: it kills what is below it and exits, which takes a moment."""
         with contextlib.suppress(RuntimeError, ValueError):
             asyncio.get_running_loop().remove_reader(self.control)
         self.control.close()
         self.facts = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(2)
-        self.process.kill()
-        self.process.wait()
+        self.hung_up_at = time.monotonic()
+
+    def lives(self) -> bool:
+        """Whether the zygote is there. One that was told to end and takes too long is killed."""
+        if self.process.poll() is not None:
+            return False
+        if self.hung_up_at is not None and time.monotonic() - self.hung_up_at > END_S:
+            self.process.kill()
+        return True

@@ -76,6 +76,7 @@ class Supervisor:
         self.slots = config.slots or os.cpu_count() or 1
         self.crew = Crew(target, self.id, config, self.slots, self)
         self.alerts = Alerts()
+        self.crew.zygotes.spare = self.alerts.processes
         self.stop_asked = 0
         self.stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,7 +110,7 @@ class Supervisor:
         self.reaper = Reaper(self.service.line, self.config, self.alerts, self.id)
         self.liveness = Liveness(self.id, url, self.turns.notify)
         self.suspects = Suspects(self.id, self.crew, self.turns, self.service.line)
-        self.watch = Watch(self.crew, self.turns, self.alerts)
+        self.watch = Watch(self.crew, self.turns)
         self.crew.zygotes.settle_in(ready)
         await self._register()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
@@ -213,6 +214,7 @@ class Supervisor:
         left = self.crew.end()
         for task in self._tasks:
             task.cancel()
+        await self.crew.zygotes.gone()
         if not hasattr(self, "service"):
             return
         await self._at_most(GOODBYE_S, self._tasks)

@@ -9,7 +9,6 @@ import time
 
 from outlive.states import Outcome
 from outlive.worker import weighing
-from outlive.worker.alerts import Alerts
 from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
 from outlive.worker.crew import Crew
 from outlive.worker.turns import Turns
@@ -22,13 +21,13 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Watch:
-    def __init__(self, crew: Crew, turns: Turns, alerts: Alerts) -> None:
-        self.crew, self.turns, self.alerts = crew, turns, alerts
+    def __init__(self, crew: Crew, turns: Turns) -> None:
+        self.crew, self.turns = crew, turns
 
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
-        self.crew.zygotes.reap_adopted(self.alerts.processes)
+        self.crew.zygotes.sweep()
         self.crew.zygotes.wake(now)
         self.crew.zygotes.fork_ahead()
         self.crew.hearing.resume()

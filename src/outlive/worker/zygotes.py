@@ -20,15 +20,18 @@ from uuid import UUID
 
 from outlive import kernel
 from outlive.errors import AppNotFound
-from outlive.talk import Exited, Forked, NotForked, Ready
+from outlive.talk import Exited, Forked, Left, NotForked, Ready
 from outlive.worker import tickets
 from outlive.worker.children import Child
 from outlive.worker.hearing import Hearing
-from outlive.worker.nursery import SIGN, TREE, Nursery
+from outlive.worker.nursery import SIGN, Nursery
+from outlive.worker.strays import Strays, tell_of
 
 REVIVE_S = 1.0
 ANSWER_S = 1.0
 """A zygote that takes longer than this to fork makes no promise of children."""
+GONE_S = 4.0
+"""How long the end of a worker waits for processes that were killed."""
 WAKE_S = 0.3
 """How long a job that stops its zygote may keep its neighbours from beginning; asking costs one system call."""
 
@@ -64,7 +67,10 @@ class Zygotes:
         self._forking = 0
         self._coming: Nursery | None = None
         self._woken_at = time.monotonic()
-        self._mark = f"{TREE}={worker}"
+        self._ending: set[Nursery] = set()
+        self._strays = Strays()
+        self.spare: Collection[int] = ()
+        """Other processes of the supervisor's, which are not to be swept away."""
 
     def start(self) -> None:
         """Before any connection. What a dead worker has left on this machine goes first."""
@@ -98,7 +104,7 @@ class Zygotes:
             ready = await new.ready()
         except (AppNotFound, OSError) as error:
             _log.error("the app can't be imported anew, and the old one stays: %s", error)
-            new.end()
+            self._end(new)
             return
         finally:
             self._coming = None
@@ -126,7 +132,7 @@ class Zygotes:
             return "the zygote does not answer"
         return None
 
-    def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | None) -> None:
+    def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | Left | None) -> None:
         if nursery is self.nursery:
             self._heard_at = time.monotonic()
         match message:
@@ -142,6 +148,8 @@ class Zygotes:
                 if (child := self.by_pid.pop(pid, None)) is not None:
                     self._exited(child, message)
                 self._let_go(nursery)
+            case Left(pid):
+                tell_of(pid)
             case None:
                 self._died(nursery)
 
@@ -173,7 +181,7 @@ class Zygotes:
     def _let_go(self, nursery: Nursery) -> None:
         """A zygote that was replaced ends with its last child."""
         if nursery is not self.nursery and all(child.nursery is not nursery for child in self.children.values()):
-            nursery.end()
+            self._end(nursery)
 
     def fork_ahead(self) -> None:
         """Have as many ready children as slots may need next."""
@@ -229,8 +237,10 @@ class Zygotes:
             self.children.pop(child.slot)
             self.by_pid.pop(child.pid, None)
         self.ready = deque(child for child in self.ready if child.nursery is not nursery)
-        nursery.end()
-        kernel.kill_tree(self._mark, spare=self._living())
+        self._end(nursery)
+        nursery.process.kill()  # If it only closed its connection.
+        for _ in range(3):  # What is forked meanwhile is found by the watch.
+            self.sweep()
         self.household.orphaned(mine)
         for child in mine:
             self.discard(child)
@@ -252,13 +262,13 @@ class Zygotes:
                     _log.error("there is no new zygote yet: %s", error)
                 self._not_imported = not_imported
                 if dead is new:
-                    new.end()
+                    self._end(new)
                 await asyncio.sleep(REVIVE_S)
                 continue
             if self.nursery is new:
                 self.settle_in(ready)
             else:
-                new.end()
+                self._end(new)
             return
 
     def discard(self, child: Child) -> None:
@@ -271,21 +281,33 @@ class Zygotes:
         child.close()
 
     def end(self) -> None:
-        """Kill all that is left."""
+        """Kill all that is left. They are gone after `gone`."""
         self.closing = True
         for child in list(self.children.values()):
             child.signal(signal.SIGKILL)
             self.discard(child)
         for nursery in {child.nursery for child in self.children.values()} | {self.nursery, self._coming}:
             if nursery is not None:
-                nursery.end()
+                self._end(nursery)
         self.children.clear()
-        kernel.kill_tree(self._mark)
+
+    async def gone(self) -> None:
+        """Wait until no process of theirs is left, but not for those that the kernel does not let go."""
+        deadline = time.monotonic() + GONE_S
+        while time.monotonic() < deadline:
+            if not self._living() and not self.sweep():
+                return
+            await asyncio.sleep(0.005)
+
+    def _end(self, nursery: Nursery) -> None:
+        nursery.hang_up()
+        self._ending.add(nursery)
 
     def _living(self) -> set[int]:
-        """Those that live: the one that forks, those whose last jobs still run, and the one that is coming."""
-        nurseries = {child.nursery for child in self.children.values()} | {self.nursery, self._coming}
-        return {one.process.pid for one in nurseries if one and one.process.returncode is None}
+        """The one that forks, those whose last jobs still run, the one that is coming, and those that are ending."""
+        self._ending = {one for one in self._ending if one.lives()}
+        nurseries = {child.nursery for child in self.children.values()} | {self.nursery, self._coming} | self._ending
+        return {one.process.pid for one in nurseries if one and one.lives()}
 
     def wake(self, now: float) -> None:
         """One that was stopped, as by a job that stops its parent, goes on; one that runs does not notice."""
@@ -294,16 +316,9 @@ class Zygotes:
             for pid in self._living():
                 kernel.kill(pid, signal.SIGCONT)
 
-    def reap_adopted(self, spare: Collection[int]) -> None:
-        """Processes that fell to us, as the nearest subreaper or as PID 1, are not left as zombies."""
-        zygotes = self._living()
-        try:
-            while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if seen.si_pid in zygotes or seen.si_pid in spare:
-                    return  # Somebody waits for it.
-                os.waitpid(seen.si_pid, os.WNOHANG)
-        except ChildProcessError:
-            pass
+    def sweep(self) -> bool:
+        """Reap or kill what fell to the supervisor, a subreaper or PID 1; True if something is about to die."""
+        return self._strays.sweep({*self._living(), *self.spare})
 
 
 def _last_line(text: str) -> str:
