@@ -62,21 +62,14 @@ def test_I3_neighbours_keep_their_throughput_beside_a_flood_of_output(
     assert kept(alone, beside) >= least
 
 
-@pytest.mark.parametrize(
-    ("strangers", "least"),
-    [
-        pytest.param(100_000, 0.5, id="busy"),
-        pytest.param(1_000_000, 0.75, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
-    ],
-)
-def test_I11_older_jobs_of_other_tasks_do_not_slow_a_worker(
-    start: Start, connection: db.Connection, strangers: int, least: float
-) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_I11_a_million_older_jobs_of_other_tasks_do_not_slow_a_worker(start: Start, connection: db.Connection) -> None:
     """They are in the same queue, and in front."""
     start()
     warm = faults.warm.using(queue="bench")
     alone = [seconds(connection, [warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
-    Stock(count=strangers, task="another.app.task").put(connection)
+    Stock(count=1_000_000, task="another.app.task").put(connection)
     connection.execute("vacuum analyze outlive.waiting, outlive.jobs")
     beside = [seconds(connection, [warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]
-    assert kept(alone, beside) >= least
+    assert kept(alone, beside) >= 0.75
