@@ -55,6 +55,32 @@ def touch(path: str) -> None:
     Path(path).touch()
 
 
+def _hold(path: str, how: str) -> None:
+    """Go on until the path is there: plainly, with a process beside it that must not die, or whatever signal comes."""
+    process = subprocess.Popen(["sleep", "600"]) if how == "with a process" else None
+    Path(f"{path}.{os.getpid()}.begun").touch()
+    while not Path(path).exists():
+        if process and process.poll() is not None:
+            raise RuntimeError("its process died")
+        try:
+            time.sleep(0.01)
+        except outlive.Stopped:
+            if how != "stubbornly":
+                raise
+    if process:
+        process.kill()
+
+
+@app.task(max_attempts=1, max_crashes=1, max_losses=1)
+def hold(path: str, how: str) -> None:
+    _hold(path, how)
+
+
+@app.task(max_attempts=1, max_crashes=1, max_losses=1, preload=False)
+def hold_cold(path: str, how: str) -> None:
+    _hold(path, how)
+
+
 @app.task
 def own_pid() -> list[int]:
     return [os.getpid(), os.getpgid(0), os.getsid(0), os.getppid()]

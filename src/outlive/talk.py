@@ -84,7 +84,8 @@ class Done(Said, frozen=True, tag=4):
     source_ok: bool | None = None
     records: bytes | None = None
     spawns: bytes | None = None
-    got_sigterm: bool = False
+    stopped_by: int = 0
+    """The signal that told the job to stop, if one came: who has sent it, only the supervisor knows."""
 
 
 class Call(Said, frozen=True, tag=5):

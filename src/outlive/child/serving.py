@@ -52,7 +52,7 @@ def get_ready(stack: int) -> None:
     a page that no child must copy. Whoever dies from now on leaves its stack in that descriptor.
     """
     faulthandler.enable(stack, all_threads=True)
-    signal.signal(signal.SIGTERM, stops.on_sigterm)
+    signal.signal(signal.SIGTERM, stops.on_stop)
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
 
 
@@ -94,8 +94,9 @@ def main(tasks: Tasks, target: str, sock: int, output: int, stack: int, tickets:
 
 def _settle(output: int) -> None:
     """What the zygote had and a job must not have: its signals, its orphans, its output, its random numbers."""
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, stops.on_stop)
     kernel.become_subreaper()
     _plug(output)
     _reseed()
@@ -268,6 +269,7 @@ def go_on(target: str, sock: int, stack: int, tickets: int, note: int) -> int:
     for descriptor in (sock, stack, tickets):
         os.set_inheritable(descriptor, False)
     get_ready(stack)
+    signal.signal(signal.SIGINT, stops.on_stop)
     channel = Channel(socket.socket(fileno=sock), tickets)
     channel.resume(runs, rest)
     return serve(import_app(target).tasks, target, sock, stack, channel, run)

@@ -1,4 +1,4 @@
-"""SIGTERM in a child: it raises `Stopped` in the job, so that `finally` runs, but never in the middle of our work."""
+"""SIGTERM and SIGINT in a child raise `Stopped` in the job, so that `finally` runs, but never amid our own work."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from outlive.errors import Stopped
 
 _holds = 1  # Held until a job's code runs.
 _pending = False
-_came = False
+_came = 0
 
 
-def on_sigterm(number: int, frame: FrameType | None) -> None:
+def on_stop(number: int, frame: FrameType | None) -> None:
     global _pending, _came
-    _came = True
+    _came = number
     if _holds:
         _pending = True
     else:
         raise Stopped("the worker has told this job to stop")
 
 
-def came() -> bool:
-    """Whether SIGTERM has come since the last job began."""
+def came() -> int:
+    """The signal that has come since the last job began; 0 if none has."""
     return _came
 
 
@@ -43,7 +43,7 @@ def held() -> Iterator[None]:
 def let_through() -> Iterator[None]:
     """The job's code runs in here, and may be stopped."""
     global _holds, _pending, _came
-    _pending = _came = False
+    _pending, _came = False, 0
     _holds -= 1
     try:
         yield

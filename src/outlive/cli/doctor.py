@@ -71,6 +71,7 @@ def examine(desk: Desk) -> Iterator[Finding]:
     ready = sum(row["ready"] for row in desk.run(store.queues()) if not row["paused"])
     yield from judge_server(health)
     yield from judge_jobs(health, ready)
+    yield from judge_workers(desk.run(store.workers()))
 
 
 def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
@@ -137,6 +138,17 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
         yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", "outlive worker pkg.module:app")
     else:
         yield Finding("advice", "no worker is active", "outlive worker pkg.module:app, once there are jobs")
+
+
+def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Workers that live and can't begin any job."""
+    for worker in workers:
+        if worker["trouble"]:
+            yield Finding(
+                "problem",
+                f"worker {worker['name']} can't begin any job: {worker['trouble']}",
+                f"read its log on {worker['hostname']}; it goes on by itself once the cause is gone",
+            )
 
 
 def _are(count: int, thing: str) -> str:

@@ -56,9 +56,18 @@ STUCK = (
     Column("silent for", lambda row: Text(screen.duration(row["time_since_heartbeat_s"]), style="red")),
 )
 _WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
+
+
+def _worker_state(row: Row) -> Text:
+    state = Text(row["state"], style=_WORKER_STYLES[row["state"]])
+    return (
+        state.append(f"\nbegins no job: {screen.plain(row['trouble'])}", style="bold red") if row["trouble"] else state
+    )
+
+
 WORKERS = (
     Column("worker", lambda row: Text(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
-    Column("state", lambda row: Text(row["state"], style=_WORKER_STYLES[row["state"]])),
+    Column("state", _worker_state, shrink="fold"),
     Column("where", lambda row: Text(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True),
     Column("running", lambda row: Text(f"{row['running']} of {row['slots']}"), "right"),
     Column("started", time_of("started_at"), luxury=True),

@@ -20,7 +20,7 @@ POSSIBLY_FOR_MEMORY = (
 
 
 def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, draining: bool) -> tuple[Ended, bool]:
-    """Its end, and whether that looks like the work of a SIGTERM that this worker did not send."""
+    """Its end, and whether that looks like the work of a stop that this worker did not ask for."""
     if done.marked:  # Else all that it printed was read before.
         child.read_output()
     error, killed_by, stopped = done.error, None, False
@@ -28,9 +28,9 @@ def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, d
         outcome, error = ended.verdict
     elif outcome is Outcome.RELEASED and done.after_s is None and not draining:
         # A signal from elsewhere is a kill, or the job would come back for ever: unless all of the worker stops.
-        outcome, killed_by, stopped = Outcome.CRASHED, "SIGTERM", True
-        error = "the process got a SIGTERM that its worker did not send"
-    elif done.got_sigterm and outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
+        killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
+        outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
+    elif done.stopped_by and outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
         stopped = True
     end = Ended(
         token=done.token,

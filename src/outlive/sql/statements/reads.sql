@@ -106,7 +106,7 @@ select * from outlive.killers order by quarantined_at desc limit :limit::int;
 -- name: workers
 -- Every worker that is not forgotten yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
-  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running
+  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running, trouble
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: clock

@@ -1,0 +1,96 @@
+"""A deploy is no crash: nothing counts against a job whose worker was told to stop."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import outlive
+from outlive import db, kernel
+from outlive.states import State
+from tests import faults
+from tests.processes.conftest import Worker, alive
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+SLOTS = 6
+
+
+def hold(path: Path, *ways: str) -> list[outlive.Job[None]]:
+    """Jobs that fill the slots, and have all begun."""
+    tasks = [faults.hold, faults.hold, faults.hold_cold]
+    jobs = [tasks[n % 3].enqueue(str(path), ways[n % len(ways)]) for n in range(SLOTS)]
+    eventually(lambda: len(list(path.parent.glob("*.begun"))) == SLOTS, within_s=30, what="all have begun")
+    return jobs
+
+
+def assert_all_succeed_and_none_is_charged(
+    start: Start, connection: db.Connection, jobs: list[outlive.Job[None]], path: Path
+) -> None:
+    """Each may fail, crash and be lost only once: a single count would end it."""
+    path.touch()
+    start(slots=SLOTS)
+    eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=60, what="all succeed")
+    counts = connection.execute("select distinct failures, crashes, losses from outlive.attempts").fetchall()
+    assert counts == [(0, 0, 0)]
+
+
+@pytest.mark.parametrize("first", ["children", "supervisor"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(
+    start: Start, connection: db.Connection, tmp_path: Path, first: str, number: signal.Signals
+) -> None:
+    """As systemd stops a unit, in whatever order it finds the processes."""
+    worker, path = start(slots=SLOTS), tmp_path / "go on"
+    jobs = hold(path, "plainly", "with a process")
+    tree = [worker.pid, *worker.tree()]
+    for pid in tree if first == "supervisor" else reversed(tree):
+        kernel.kill(pid, number)
+    assert worker.process.wait(40) == 0
+    assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
+
+
+@pytest.mark.parametrize("first", ["children", "supervisor"])
+def test_a_kill_after_a_stop_is_charged_to_no_job(
+    start: Start, connection: db.Connection, tmp_path: Path, first: str
+) -> None:
+    """As docker does after ten seconds, whatever the grace."""
+    worker, path = start(slots=SLOTS, grace_s="60"), tmp_path / "go on"
+    jobs = hold(path, "stubbornly")
+    tree = [worker.pid, *worker.tree()]
+    for pid in tree if first == "supervisor" else reversed(tree):
+        kernel.kill(pid, signal.SIGTERM)
+    told = "select stop_requested_at is not null from outlive.workers"
+    eventually(lambda: connection.execute(told).fetchall() == [(True,)], what="the database knows of the stop")
+    for pid in tree if first == "supervisor" else reversed(tree):
+        kernel.kill(pid)
+    worker.process.wait(10)
+    assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
+
+
+def test_a_sigterm_for_a_job_alone_is_a_kill_after_a_second(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    worker = start(slots=1)
+    job = faults.hold.enqueue(str(tmp_path / "never"), "plainly")
+    eventually(lambda: list(tmp_path.glob("*.begun")))
+    (begun,) = tmp_path.glob("*.begun")
+    os.kill(int(begun.name.split(".")[1]), signal.SIGTERM)
+    eventually(lambda: job.status() is State.QUARANTINED)
+    assert connection.execute("select outcome, signal from outlive.attempts").fetchall() == [("crashed", "SIGTERM")]
+    assert alive(worker.pid)
+
+
+def test_a_stop_that_reaches_the_zygote_while_it_imports_ends_the_worker_as_usual(start: Start, tmp_path: Path) -> None:
+    marker = tmp_path / "importing"
+    (tmp_path / "slow.py").write_text(
+        f"import pathlib, time, outlive\npathlib.Path({str(marker)!r}).touch()\ntime.sleep(60)\napp = outlive.App()\n"
+    )
+    worker = start(target="slow:app", folder=tmp_path, wait=False)
+    eventually(marker.exists, within_s=30)
+    for pid in [*worker.tree(), worker.pid]:
+        kernel.kill(pid, signal.SIGTERM)
+    assert worker.process.wait(20) == 0

@@ -1,0 +1,86 @@
+"""A worker that can't begin any job claims none, gives back what waits, and says so."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outlive import db, store
+from outlive.cli.doctor import judge_workers
+from tests.processes.conftest import Worker
+from tests.waiting import eventually
+
+Start = Callable[..., Worker]
+
+APP = """
+import outlive
+app = outlive.App()
+
+@app.task
+def quick():
+    pass
+"""
+
+
+def enqueue(connection: db.Connection, jobs: int) -> None:
+    connection.execute("select outlive.enqueue('half.quick', '{}') from generate_series(1, %s)", [jobs])
+
+
+def succeeded_on(connection: db.Connection) -> list[tuple[str, int]]:
+    done = "select worker::text, count(*) from outlive.attempts where outcome = 'succeeded' group by 1"
+    return connection.execute(done).fetchall()
+
+
+def trouble_of(connection: db.Connection, worker: Worker) -> str | None:
+    row = connection.execute("select trouble from outlive.workers where id = %s", [worker.id]).fetchone()
+    assert row
+    return row[0] if row[0] is None else str(row[0])
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [("raise RuntimeError('half deployed')", "RuntimeError: half deployed"), ("import time; time.sleep(600)", "again")],
+)
+def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
+    start: Start, connection: db.Connection, tmp_path: Path, broken: str, says: str
+) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "half.py").write_text(APP)
+    sick, well = (start(slots=2, target="half:app", folder=folder) for folder in folders)
+    (folders[0] / "half.py").write_text(broken)
+    os.kill(sick.zygote(), signal.SIGKILL)
+    eventually(lambda: says in (trouble_of(connection, sick) or ""), what="the worker says what is wrong")
+    enqueue(connection, 20)
+    eventually(lambda: succeeded_on(connection) == [(well.id, 20)], within_s=20, what="the other worker does it all")
+    findings = list(judge_workers(db.run(connection, store.workers())))
+    assert [(finding.level, says in finding.what) for finding in findings] == [("problem", True)]
+    assert sick.log().count("this worker can't begin any job") <= 2  # The zygote died; the app can't be imported.
+    if "raise" in broken:
+        (folders[0] / "half.py").write_text(APP)
+        eventually(lambda: trouble_of(connection, sick) is None, within_s=30, what="the worker can go on")
+        assert well.stop() == 0
+        enqueue(connection, 1)
+        eventually(lambda: (sick.id, 1) in succeeded_on(connection))
+
+
+def test_a_job_that_waits_for_a_child_goes_back_after_a_second(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """Here all children and their zygote are stopped when it comes, and nothing else is wrong."""
+    (tmp_path / "half.py").write_text(APP)
+    worker = start(slots=1, target="half:app", folder=tmp_path)
+    eventually(lambda: len(worker.tree()) == 2)
+    (tmp_path / "half.py").write_text("import time; time.sleep(600)")
+    for pid in worker.tree():
+        os.kill(pid, signal.SIGSTOP)
+    enqueue(connection, 1)
+    claimed = "select count(*) from outlive.running"
+    eventually(lambda: connection.execute(claimed).fetchone() == (1,))
+    os.kill(worker.zygote(), signal.SIGKILL)
+    eventually(lambda: connection.execute(claimed).fetchone() == (0,), what="it is not kept")
+    row = connection.execute("select outcome, crashes, losses from outlive.attempts").fetchall()
+    assert row == [("released", 0, 0)]
