@@ -104,8 +104,29 @@ def test_a_lock_of_two_numbers_does_not_count(connection: db.Connection, connect
     vanish(connection, session)
     other.execute("select pg_advisory_lock(%s::int, %s::int)", [KEY >> 32, KEY & 0xFFFFFFFF])
     assert absent(connection) == {ANNA: KEY}
-    other.execute("select pg_advisory_lock(%s)", [KEY])
-    assert absent(connection) == {}
+
+
+def test_a_stranger_who_holds_a_workers_key_hides_no_death(connection: db.Connection, connect: Connect) -> None:
+    """FAULTS 63: it waits for the lock, and the server gives it to it when the worker dies."""
+    session, stranger = connect(), connect()
+    live(connection, session)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(stranger.execute, "select pg_advisory_lock(%s)", [KEY])
+        eventually(lambda: waits(connection, stranger))
+        assert absent(connection) == {}
+        session.close()
+        waiting.result(timeout=10)
+    assert absent(connection) == {ANNA: KEY}
+    assert [one.id for one in db.run(connection, store.bury({ANNA: KEY}))] == [ANNA]
+
+
+def test_a_session_that_has_the_pid_of_an_earlier_one_is_not_taken_for_it(
+    connection: db.Connection, connect: Connect
+) -> None:
+    session = connect()
+    live(connection, session)
+    connection.execute("update outlive.liveness set backend_started = backend_started - interval '1 day'")
+    assert absent(connection) == {ANNA: KEY}
 
 
 def test_a_worker_hears_that_it_was_given_up(connection: db.Connection, connect: Connect) -> None:

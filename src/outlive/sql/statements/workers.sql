@@ -44,11 +44,17 @@ returning worker;
 -- Workers that ought to hold their lock and don't; with the key 0 those that have shown no life at all since the server
 -- started or crashed, though they had before; and this worker itself, without a key, if it was given up. One look
 -- proves nothing: look again in the same session, half a second later, or, for the second kind, many seconds.
-select l.worker, l.key from outlive.liveness l
-where l.postmaster_started = pg_postmaster_start_time() and l.key not in (
-  select k.classid::bigint << 32 | k.objid::bigint from pg_locks k
+-- The lock counts only in the session that the worker took it in: another session that has the same key proves nothing.
+-- A role that may not see when another session started takes it for the right one.
+with locked as materialized (
+  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
+  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
   where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
     and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+select l.worker, l.key from outlive.liveness l
+where l.postmaster_started = pg_postmaster_start_time() and not exists (
+  select from locked k
+  where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true))
 union all
 select k.id, 0 from outlive.workers k
 where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
@@ -62,12 +68,16 @@ select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state 
 -- Who has ended already, or was never registered, is only not looked for any more.
 with known as (
   select k.id from outlive.workers k where k.id = any(:workers::uuid[]) order by k.id for update skip locked),
+locked as materialized (
+  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
+  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
+  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+    and k.database = (select d.oid from pg_database d where d.datname = current_database())),
 gone as (
   delete from outlive.liveness l using unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
-  where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time() and l.key not in (
-    select k.classid::bigint << 32 | k.objid::bigint from pg_locks k
-    where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-      and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+  where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time() and not exists (
+    select from locked k
+    where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true))
     and (l.worker in (select k.id from known k) or not exists (select from outlive.workers k where k.id = l.worker))
   returning l.worker),
 unseen as (
