@@ -448,6 +448,30 @@ def pay(url: str, how: str, hold_s: float = 0.0) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(max_attempts=1, max_crashes=1)
+async def pay_async(url: str, verb: str) -> None:
+    """The same, in a transaction of an async connection."""
+    import psycopg
+
+    print("paying")
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.execute("insert into effects values (%s)", [verb])
+        if verb == "acomplete":
+            await outlive.current().acomplete(connection, {"paid": verb})
+        else:
+            outlive.current().complete(connection, {"paid": verb})  # type: ignore[arg-type]
+
+
+@app.task(backoff=0)
+def pay_too_much(url: str, size_bytes: int) -> None:
+    """The result is larger than it may be."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into effects values ('too much')")
+        outlive.current().complete(connection, "x" * size_bytes)
+
+
 @app.task(recycle_after=10000)
 def leave_a_mark(folder: str, n: int) -> None:
     """One byte for each time that it runs."""

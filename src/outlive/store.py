@@ -263,6 +263,12 @@ def complete(worker: UUID, end: Ended) -> Statement[None]:
     return _statement("complete", _none, token=end.token, worker=worker, **texts, **evidence)
 
 
+def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
+    """What is known of an attempt that has ended in its own transaction."""
+    evidence = {"peak_memory_bytes": end.peak_memory_bytes, "cpu_s": end.cpu_s, "output": end.output}
+    return _statement("add_evidence", _none, token=end.token, worker=worker, **evidence)
+
+
 def claim_suspect(
     worker: UUID, *, tasks: Sequence[str], queues: Sequence[str] | None = None, lease_s: float = 300.0
 ) -> Statement[list[Claimed]]:
@@ -432,9 +438,13 @@ def register_worker(
     version: str,
     queues: Sequence[str] | None,
     slots: int,
+    secret: UUID | None = None,
     formerly: UUID | None = None,
 ) -> Statement[None]:
-    """A worker begins. `formerly` is who it was when it was given up."""
+    """A worker begins. `formerly` is who it was when it was given up.
+
+    The secrets of its attempts are derived from `secret`.
+    """
     return _statement(
         "register_worker",
         _none,
@@ -445,6 +455,7 @@ def register_worker(
         version=version,
         queues=None if queues is None else column(TEXTS, queues),
         slots=slots,
+        secret=secret,
         formerly=formerly,
     )
 

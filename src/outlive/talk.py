@@ -65,6 +65,13 @@ class Reply(Said, frozen=True, tag=3):
     error: str | None = None
 
 
+class Secret(Said, frozen=True, tag=14):
+    """By which the job shows the database that the attempt is its own."""
+
+    token: int
+    secret: str
+
+
 # From a child to the supervisor
 
 
@@ -110,7 +117,7 @@ class Progress(Said, frozen=True, tag=6):
 
 
 class Completing(Said, frozen=True, tag=7):
-    """The job is about to end in a transaction of its own: don't end it in the hot statement."""
+    """The job is about to end in a transaction of its own: don't end it in the hot statement. `Secret` answers."""
 
     token: int
 
@@ -180,7 +187,7 @@ class Left(Said, frozen=True, tag=16):
     pid: int
 
 
-ToChild = Run | Stopping | Reply
+ToChild = Run | Stopping | Reply | Secret
 FromChild = Done | Call | Progress | Completing
 ToZygote = Fork
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left

@@ -40,7 +40,7 @@ def test_K4_the_trace_outlives_a_transaction_of_the_job_that_is_rolled_back(
     job = task.enqueue(1, 2)
     (claimed,) = hand.claim()
     with psycopg.connect(database_url) as own:
-        own.execute("select outlive.complete(%s, %s, '3')", [claimed.token, hand.id])
+        own.execute("select outlive.bring(%s, %s, '3')", [claimed.token, hand.id])
         own.rollback()
     assert job.status() is State.RUNNING
     assert hand.end(claimed, Outcome.CRASHED, signal="SIGSEGV")
@@ -60,7 +60,7 @@ def test_K5_neither_does_a_completion_in_the_jobs_own_transaction(task: AddTask,
     job = task.using(dedupe_key="page 1").enqueue(1, 2)
     (claimed,) = hand.claim()
     with psycopg.connect(database_url) as own:
-        own.execute("select outlive.complete(%s, %s, '3')", [claimed.token, hand.id])
+        own.execute("select outlive.bring(%s, %s, '3')", [claimed.token, hand.id])
     assert job.result(timeout=0) == 3
     assert left_behind(hand) == dict.fromkeys(TRACKING, 0)
 
@@ -222,6 +222,41 @@ def test_K8_effects_and_completion_commit_together_or_not_at_all(
     failed = (Outcome.FAILED, None)
     assert traces == [(Outcome.SUCCEEDED, None), failed, failed, (Outcome.CRASHED, "SIGKILL")]
     assert attempts(connection, raised)[0].error == "ValueError: after the completion"
+
+
+def test_K8_an_async_connection_is_awaited_or_refused_before_anything_is_written(
+    start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
+) -> None:
+    start()
+    paid, refused = (faults.pay_async.enqueue(database_url, verb) for verb in ("acomplete", "complete"))
+    assert cast("object", paid.result(timeout=20)) == {"paid": "acomplete"}
+    ended(refused, State.FAILED)
+    assert effects() == ["acomplete"]
+    (trace,) = attempts(connection, refused)
+    assert "this one is async: use `await context.acomplete(…)`" in str(trace.error)
+
+
+def test_K8_what_a_completed_attempt_printed_and_used_is_kept(
+    start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
+) -> None:
+    start()
+    job = faults.pay_async.enqueue(database_url, "acomplete")
+    ended(job, State.SUCCEEDED)
+    kept = eventually(lambda: attempts(connection, job)[0].output, what="its output is written")
+    assert kept == "paying\n"
+    assert attempts(connection, job)[0].peak_memory_bytes
+    assert effects() == ["acomplete"]
+
+
+def test_K8_a_result_over_the_limit_fails_at_once_and_undoes_the_effects(
+    start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
+) -> None:
+    start(max_result_bytes="1KB")
+    job = faults.pay_too_much.enqueue(database_url, 2000)
+    ended(job, State.FAILED)
+    (trace,) = attempts(connection, job)
+    assert "the result has 2,002 bytes, over the limit of 1,000" in str(trace.error)
+    assert effects() == []
 
 
 def test_K8_a_transaction_that_outlasts_the_lease_is_not_torn_down(

@@ -18,7 +18,20 @@ from outlive.sql import statements
 from outlive.states import Outcome, State
 from outlive.talk import Progress
 from tests.conftest import TEMPLATE
-from tests.store.making import WORKER, claim, enqueue, lane, limits, make, new_worker, request, state, value, values
+from tests.store.making import (
+    WORKER,
+    claim,
+    enqueue,
+    lane,
+    limits,
+    make,
+    new_worker,
+    register_worker,
+    request,
+    state,
+    value,
+    values,
+)
 
 ROLES = ("outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job")
 VIEWS = ("job_states", "recent_jobs", "stuck_jobs", "killers", "worker_states", "queue_states", "source_health")
@@ -72,7 +85,9 @@ CALLS = {
     "prune": f"select outlive.prune('{{{NOBODY}}}')",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
     "replace": f"select outlive.replace('{NOBODY}')",
-    "complete": f"select outlive.complete(0, '{NOBODY}')",
+    "bring": f"select outlive.bring(0, '{NOBODY}')",
+    "attempt_secret": f"select outlive.attempt_secret('{NOBODY}', 1)",
+    "complete": "select outlive.complete(0, 'secret')",
     "keep_records": "select outlive.keep_records(r, '[]') from outlive.running r where false",
     "know_source": "select outlive.know_source('shop')",
     "know_sources": "select outlive.know_sources('{shop}', '{work}')",
@@ -269,7 +284,9 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
+        run(store.mark_begun(WORKER, tokens))
         assert run(store.end_and_claim(WORKER, ends)).stale == []
+        run(store.add_evidence(WORKER, ends[0]))
         (
             run(store.ended(tokens)),
             run(store.expire()),
@@ -336,15 +353,21 @@ def test_a_viewer_sees_through_the_views_what_it_may_not_touch(connection: db.Co
 
 
 def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Connection, database_url: str) -> None:
+    register_worker(connection)
     job = make(connection, dedupe_key="key")
-    (claimed,) = claim(connection)
+    neighbour = make(connection)
+    (claimed, other) = sorted(claim(connection), key=lambda one: one.id != job)
+    derived = "select outlive.attempt_secret(secret, %s) from outlive.workers"
+    secret = value(connection, derived, claimed.token)
     with session(connection, database_url, "outlive_job") as child:
-        with pytest.raises(psycopg.Error, match="no longer this worker's"):
-            child.execute("select outlive.complete(%s, %s)", [claimed.token, new_worker()])
-        with pytest.raises(errors.InsufficientPrivilege):
-            child.execute("select outlive.cancel(%s)", [[job]])
-        child.execute("select outlive.complete(%s, %s, '3')", [claimed.token, WORKER])
-    assert state(connection, job) is State.SUCCEEDED
+        for token, said in ((other.token, secret), (claimed.token, str(WORKER)), (claimed.token, "")):
+            with pytest.raises(psycopg.Error, match="is not this job's"):
+                child.execute("select outlive.complete(%s, %s)", [token, said])
+        for query in ("select outlive.cancel(array[%s]::uuid[])", f"select outlive.bring({other.token}, %s)"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                child.execute(query.encode(), [WORKER])
+        child.execute("select outlive.complete(%s, %s, '3')", [claimed.token, secret])
+    assert (state(connection, job), state(connection, neighbour)) == (State.SUCCEEDED, State.RUNNING)
     assert value(connection, "select count(*) from outlive.dedupe_keys") == 0
 
 

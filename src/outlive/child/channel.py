@@ -23,6 +23,7 @@ from outlive.talk import (
     Reply,
     Run,
     Said,
+    Secret,
     Stopping,
     frame,
     read_tickets,
@@ -51,6 +52,7 @@ class Channel:
         self._frames = Frames(TO_CHILD)
         self._runs: deque[Run] = deque()
         self._replies: dict[int, Reply] = {}
+        self._secrets: dict[int, str] = {}
         self._stopping = False
         self._number = 0
         self.pid = getpid()
@@ -95,7 +97,7 @@ class Channel:
                 self._read()
         return self._stopping
 
-    def send(self, message: Done | Call | Progress | Completing) -> None:
+    def send(self, message: Done | Call | Progress) -> None:
         """All of it: a signal that ends the job waits until it is out."""
         self._refuse_copies()
         with self._lock, stops.held():
@@ -116,6 +118,15 @@ class Channel:
             raise kind(reply.body.decode())
         return reply.body
 
+    def secret(self, token: int) -> str:
+        """Say that this attempt will end in a transaction of its own; what the database wants to know for that."""
+        self._refuse_copies()
+        with self._lock, stops.held():
+            self._socket.sendall(_bounded(Completing(token)))
+            while token not in self._secrets:
+                self._read()
+            return self._secrets.pop(token)
+
     def _refuse_copies(self) -> None:
         """Before the lock: a thread that the copy does not have may hold it."""
         if getpid() != self.pid:
@@ -135,5 +146,7 @@ class Channel:
                     self._runs.append(message)
                 case Reply():
                     self._replies[message.number] = message
+                case Secret(token, secret):
+                    self._secrets[token] = secret
                 case Stopping():
                     self._stopping = True

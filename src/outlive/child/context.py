@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, LiteralString, Protocol
 from uuid import UUID
 
 import msgspec
 
 from outlive import inside, wire
-from outlive.errors import BadArguments, OutliveError, Retry
+from outlive.errors import BadArguments, Fail, OutliveError, Retry
 from outlive.model import JobRequest
 from outlive.policy import Policy
-from outlive.talk import MAX_BROUGHT_BYTES, MAX_CHECKPOINT_BYTES, MAX_WORDS_CHARS, Completing, Progress
+from outlive.talk import MAX_BROUGHT_BYTES, MAX_CHECKPOINT_BYTES, MAX_WORDS_CHARS, Progress
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from psycopg import AsyncConnection, Connection
 
     from outlive.child.channel import Channel
 
@@ -52,6 +53,7 @@ class Context:
     source: str
     _policy: Policy
     _channel: Channel
+    _max_result_bytes: int
     counted: BaseException | None = None
     """The exception that a source was blamed for already."""
     answered: bool = False
@@ -154,10 +156,34 @@ class Context:
 
     def complete(self, connection: Connection[Any], result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: all commits together, or nothing."""
+        _check_connection(connection, "Connection", "complete")
+        connection.execute(*self._completion(result))
+
+    async def acomplete(self, connection: AsyncConnection[Any], result: object = None) -> None:
+        """The async twin of `complete`."""
+        _check_connection(connection, "AsyncConnection", "acomplete")
+        await connection.execute(*self._completion(result))
+
+    def _completion(self, result: object) -> tuple[LiteralString, tuple[object, ...]]:
+        """What the database is told. From here on the supervisor leaves the end of this attempt to the job."""
         encoded = wire.encode(result, "the result")
-        self._channel.send(Completing(self.token))
-        texts = [None if data is None else data.decode() for data in (encoded, *self.found())]
-        connection.execute("select outlive.complete(%s, %s, %s, %s, %s)", (self.token, self.worker, *texts))
+        if encoded is not None and len(encoded) > self._max_result_bytes:
+            raise Fail(f"the result has {len(encoded):,} bytes, over the limit of {self._max_result_bytes:,}")
+        brought = self.found()
+        secret = self._channel.secret(self.token)
+        texts = [None if data is None else data.decode() for data in (encoded, *brought)]
+        return "select outlive.complete(%s, %s, %s, %s, %s)", (self.token, secret, *texts)
+
+
+def _check_connection(connection: object, kind: str, verb: str) -> None:
+    """Before anything is written: another kind would write nothing, or write it beside the job's transaction."""
+    psycopg = sys.modules.get("psycopg")  # A job that has such a connection has imported it.
+    if psycopg is not None and isinstance(connection, getattr(psycopg, kind)):
+        return
+    if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
+        raise TypeError("complete takes a psycopg.Connection, and this one is async: use `await context.acomplete(…)`")
+    found = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    raise TypeError(f"{verb} takes a psycopg.{kind}, and this is a {found}: nothing was written")
 
 
 def _utf8_bytes(text: str) -> int:

@@ -152,7 +152,15 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
         return Done(run.token, Outcome.RELEASED, error=f"this worker has no task {run.task}", after_s=5.0)
     checkpoint = None if run.checkpoint is None else wire.decode(run.checkpoint)
     me = context.Context(
-        run.job_id, run.attempt, run.token, channel.worker, checkpoint, run.source, task.policy, channel
+        run.job_id,
+        run.attempt,
+        run.token,
+        channel.worker,
+        checkpoint,
+        run.source,
+        task.policy,
+        channel,
+        run.max_result_bytes,
     )
     context.enter(me)
     end = _ended(task, run, me, channel.pid)

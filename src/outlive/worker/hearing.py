@@ -24,6 +24,7 @@ from outlive.talk import (
     Completing,
     Done,
     Progress,
+    Secret,
 )
 from outlive.worker.children import Child
 
@@ -44,6 +45,7 @@ class Listener(Protocol):
     """Who is told what children say."""
 
     def called(self, child: Child, call: Call) -> None: ...
+    def secret_of(self, token: int) -> str: ...
     def progressed(self, progress: Progress) -> None: ...
     def burden_bytes(self) -> int: ...
 
@@ -83,6 +85,7 @@ class Hearing:
                 case Completing(token):
                     if child.runs(token):
                         child.given[0].completing = True
+                        child.send(Secret(token, self._listener.secret_of(token)))
             if child.distrusted:
                 return False
         if child.unsent:

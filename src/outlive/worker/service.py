@@ -92,6 +92,7 @@ class Service:
                 version=version("outlive"),
                 queues=me.config.queues,
                 slots=me.slots,
+                secret=me.secret,
                 formerly=me.formerly,
             )
         )
@@ -249,6 +250,8 @@ class Service:
         for end in ends:
             if end.token in done or end.token not in have:  # The latter: a standby took over that never heard of it.
                 me.turns.leases.pop(end.token, None)
+                with contextlib.suppress(psycopg.DataError):  # Its output is of less worth than its end.
+                    await self.run(store.add_evidence(me.id, end))
             elif end.token in free:
                 me.turns.end(_if_not_completed(end))
             else:

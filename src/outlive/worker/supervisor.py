@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import signal
@@ -69,6 +70,8 @@ class Supervisor:
         self, target: str, config: Config, url: Callable[[str | None], str], formerly: UUID | None = None
     ) -> None:
         self.id: UUID = uuid4()
+        self.secret = uuid4()
+        """What its attempts' secrets are derived from. No job knows it."""
         self.formerly = formerly
         """Who it was when it was given up."""
         self.config, self.url = config, url
@@ -263,6 +266,10 @@ class Supervisor:
 
     def called(self, child: Child, call: Call) -> None:
         self.service.calls.put(child, call)
+
+    def secret_of(self, token: int) -> str:
+        """As the database derives it: outlive.attempt_secret."""
+        return hashlib.sha256(f"{self.secret}{token}".encode()).hexdigest()[:32]
 
     def progressed(self, progress: Progress) -> None:
         self.service.hear_progress(progress)

@@ -595,23 +595,22 @@ begin
   where excluded.strength > records.strength;
 end $$;
 
-create or replace function outlive.complete(
+create or replace function outlive.bring(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
   peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
-returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- running -> succeeded, inside the job's own transaction or its worker's: the job's effects, what it found, what it asks
--- for next and its completion commit together.
+returns void language plpgsql as $$
+-- running -> succeeded, for its worker, or inside the job's own transaction: the job's effects, what it found, what it
+-- asks for next and its completion commit together.
 declare
   ended outlive.running;
 begin
-  delete from outlive.running r where r.token = complete.token and r.worker = complete.worker returning r.* into ended;
+  delete from outlive.running r where r.token = bring.token and r.worker = bring.worker returning r.* into ended;
   if not found then
     raise exception using errcode = 'OL002', message =
       format('attempt %s is no longer this worker''s: it was given up or has ended', token);
   end if;
-  perform outlive.settle(ended, 'succeeded', result => complete.result, peak_memory_bytes => complete.peak_memory_bytes,
-    cpu_s => complete.cpu_s, output => complete.output);
+  perform outlive.settle(ended, 'succeeded', result => bring.result, peak_memory_bytes => bring.peak_memory_bytes,
+    cpu_s => bring.cpu_s, output => bring.output);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;
@@ -624,6 +623,28 @@ begin
       delay_s double precision, run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
     having count(*) > 0;
   end if;
+end $$;
+
+create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text language sql immutable
+-- What a job must know to complete its attempt. Its worker derives the same.
+return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
+
+create or replace function outlive.complete(
+  token bigint, secret text, result json default null, records json default null, spawns json default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves by the attempt's
+-- secret, which its worker told it and no other job, that the attempt is its own.
+declare
+  by_worker uuid;
+begin
+  select r.worker into by_worker from outlive.running r join outlive.workers k on k.id = r.worker
+  where r.token = complete.token and outlive.attempt_secret(k.secret, r.token) = complete.secret;
+  if not found then
+    raise exception using errcode = 'OL002', message =
+      format('attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
+  end if;
+  perform outlive.bring(token, by_worker, result, records, spawns);
 end $$;
 
 create or replace function outlive.know_source(named text) returns void language plpgsql as $$

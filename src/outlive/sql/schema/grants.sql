@@ -44,4 +44,4 @@ grant select on outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, out
   outlive.queue_states, outlive.source_health to outlive_viewer;
 grant execute on function outlive.now() to outlive_viewer;
 
-grant execute on function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text) to outlive_job;
+grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

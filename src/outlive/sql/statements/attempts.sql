@@ -133,6 +133,12 @@ update outlive.running r set begun = true from due where r.token = due.token;
 -- Which of these attempts have ended, and how. A token that is not here is still running, or was never claimed.
 select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.token = any(:tokens::bigint[]);
 
+-- name: add_evidence
+-- Keep what the worker knows of an attempt that has succeeded in its own transaction. Zero rows: it did not.
+update outlive.attempts a
+set peak_memory_bytes = :peak_memory_bytes::bigint, cpu_s = :cpu_s::double precision, output = :output::text
+where a.token = :token::bigint and a.worker = :worker::uuid and a.outcome = 'succeeded';
+
 -- name: adopt
 -- What this worker has, or some of it, as the database sees it: read after an unknown outcome, before anything else is
 -- claimed.

@@ -51,7 +51,7 @@ select outlive.count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean
 -- name: complete
 -- running -> succeeded, with what the job has found and what it asks for next. The attempt may be stale: an error. So is
 -- a key that somebody has written and not committed yet: others wait for this connection.
-select set_config('lock_timeout', '100ms', true), outlive.complete(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
+select set_config('lock_timeout', '100ms', true), outlive.bring(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
   :peak_memory_bytes::bigint, :cpu_s::double precision, :output::text);
 
 -- name: breakers

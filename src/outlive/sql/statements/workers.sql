@@ -7,8 +7,9 @@
 -- A worker begins, under an id that nobody had before; repeating it changes nothing. If it was given up under another
 -- id and lives, it says which: what that verdict cost its jobs is taken back.
 with registered as (
-  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, started_at, last_seen)
-  values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int, outlive.now(), outlive.now())
+  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
+  values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
+          coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now())
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 

@@ -6,6 +6,9 @@ alter table outlive.workers add column stop_requested_at timestamptz, add column
   add column secret uuid not null default gen_random_uuid();
 create index workers_by_last_seen on outlive.workers (last_seen);
 
+-- Jobs complete their attempts with a secret, and workers with a function that jobs may not execute.
+drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
+
 -- It returns what it could not count.
 drop function outlive.count_outcomes(text[], bigint[], boolean[], bigint[]);
 
