@@ -21,9 +21,10 @@ def collect(count: int) -> None:
 
 
 def values() -> None:
+    titles = {record.dedupe_key: record.data["title"] for record in tasks.app.records(tasks.INTAKES)}
     for record in tasks.app.records(tasks.VALUATIONS):
-        valued = record.data
-        print(f"{record.dedupe_key}  ${valued['cents'] / 100:,.2f}  from {valued['prices']} prices")
+        coin, valued = record.dedupe_key, record.data
+        print(f"{coin}  {titles[coin]:<35}  ${valued['cents'] / 100:,.2f}  from {valued['prices']} prices")
 
 
 def main() -> None:

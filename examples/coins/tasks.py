@@ -25,7 +25,11 @@ SITES = dict(place.split("=") for place in os.environ.get("COINS_SITES", DEFAULT
 """Where the sites are: on this machine, where no link and no redirect but to just these places could lead us."""
 
 MAX_PAGES = 20
-VALUATIONS = "valuations"
+PRICES = "prices/"
+INTAKES, VALUATIONS = "intakes", "valuations"
+"""The scopes of the coins that came in and of their valuations: one record, which is one row, for each coin."""
+STEP = 2.0**-20
+"""By how much a valuation counts more than the last one from the same prices; far less than any price adds."""
 
 app = outlive.App()
 
@@ -55,8 +59,9 @@ class Valuation(TypedDict):
 
 @app.task(max_losses=None, backoff=[0.5, 1, 2])
 def collect(intake: Intake) -> None:
-    """Search all sites for a coin that came in."""
+    """Write down a coin that came in, and search all sites for it."""
     ctx = outlive.current()
+    ctx.record(INTAKES, intake["id"], intake)
     for site, source in SOURCES.items():
         ctx.spawn(search.using(source=source).job(intake, site))
 
@@ -114,7 +119,7 @@ def _record(ctx: outlive.Context, intake: Intake, site: str, offer: Offer) -> No
 
 def prices_of(intake: str) -> str:
     """The scope of a coin's price points."""
-    return f"prices/{intake}"
+    return f"{PRICES}{intake}"
 
 
 def match_strength(intake: Intake, title: str) -> int:
@@ -125,17 +130,19 @@ def match_strength(intake: Intake, title: str) -> int:
 
 @app.task(max_losses=None, backoff=[0.5, 1, 2])
 def value(intake: str) -> Valuation | None:
-    """Value a coin anew from all prices that there are now.
+    """Value a coin anew from all prices that there are now, and replace its last valuation.
 
     Prices are only added, or replaced by stronger ones. So their strengths together say which of two valuations has
-    seen more, and one that comes late with less replaces nothing.
+    seen more, and one that comes late with less replaces nothing. The last valuation is read before the prices: these
+    are then at least those that it has seen.
     """
+    last = next((one.strength for one in app.records(VALUATIONS) if one.dedupe_key == intake), 0.0)
     points = app.records(prices_of(intake))
     if not points:
         return None
     valuation = valued(points)
-    strength = sum(point.strength for point in points)
-    outlive.current().record(VALUATIONS, intake, valuation, strength=strength)
+    seen = sum(point.strength for point in points)
+    outlive.current().record(VALUATIONS, intake, valuation, strength=last + STEP if seen == int(last) else seen)
     return valuation
 
 

@@ -73,11 +73,28 @@ class Run:
         return {
             (one.scope, one.source, one.dedupe_key): (one.data, one.strength)
             for one in found
-            if one.scope != tasks.VALUATIONS
+            if one.scope.startswith(tasks.PRICES)
         }
 
     def valuations(self) -> dict[str, object]:
         return {one.dedupe_key: one.data for one in tasks.app.records(tasks.VALUATIONS)}
+
+    def intakes(self) -> dict[str, object]:
+        return {one.dedupe_key: one.data for one in tasks.app.records(tasks.INTAKES)}
+
+    def value_again(self) -> None:
+        """From the same prices, as a job that comes late or is run twice does."""
+        for intake in INTAKES[:2]:
+            before = self.valuation(intake["id"])
+            job = tasks.value.enqueue(intake["id"])
+            job.result(timeout=60)
+            after = self.valuation(intake["id"])
+            assert (after.job_id, after.data) == (job.id, before.data)
+            assert after.updated_at > before.updated_at
+
+    def valuation(self, intake: str) -> outlive.Record:
+        [one] = [one for one in tasks.app.records(tasks.VALUATIONS) if one.dedupe_key == intake]
+        return one
 
     def killers(self) -> set[tuple[str, str | None]]:
         return {(row["outcome"], row["signal"]) for row in db.run(self.connection, store.killers())}
@@ -130,9 +147,11 @@ def test_killing_workers_at_random_changes_no_price_and_no_valuation(
             calm.collect(INTAKES)
             calm.settle()
             points, valuations = calm.points(), calm.valuations()
+            assert calm.intakes() == {intake["id"]: intake for intake in INTAKES}
             assert calm.killers() == {("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")}
             assert calm.states() == expected_states()
             assert calm.count("select count(*) from outlive.attempts where outcome = 'timed_out'") == site.HANGS
+            calm.value_again()
         for worker in workers:
             worker.stop()
     paths = sorted((scope, name, path.removeprefix("/offers")) for scope, name, path in expected())

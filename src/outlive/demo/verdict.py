@@ -100,8 +100,9 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
     seen = look(connection)
     states = sum(seen.counts.values(), Counter[str]())
     records = db.run(connection, store.records(limit=1_000_000))
-    points = [one for one in records if one.scope != tasks.VALUATIONS]
+    points = [one for one in records if one.scope.startswith(tasks.PRICES)]
     valuations = [one for one in records if one.scope == tasks.VALUATIONS]
+    intakes = {one.dedupe_key: one.data for one in records if one.scope == tasks.INTAKES}
     loss, breaker = played.loss, played.breaker
     told: dict[str, Any] = {
         "coins": len(played.intakes),
@@ -120,11 +121,16 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
         "finished_twice": count(connection, _TWICE),
     }
     wrong = [
+        *(["the coins that came in are not those that are written down"] if intakes != _by_id(played) else []),
         *_wrong_jobs(connection, played, seen, told),
         *_wrong_records(played, points, valuations, told),
         *_wrong_troubles(played, told, seen),
     ]
     return {**told, "wrong": wrong, "right": not wrong}
+
+
+def _by_id(played: Played) -> dict[str, catalog.Intake]:
+    return {one["id"]: one for one in played.intakes}
 
 
 _RETRIED = "select count(*) from outlive.attempts where outcome <> 'released' and state in ('pending', 'retryable')"
