@@ -107,7 +107,7 @@ def parse_limits(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def word(name: str, value: object, *words: str) -> str:
     if value not in words:
-        raise ConfigError(f"{name} is {value!r}: it can be {', '.join(words[:-1])} or {words[-1]}")
+        raise ConfigError(f"{name} is {value!r:.100}: it can be {', '.join(words[:-1])} or {words[-1]}")
     return str(value)
 
 
@@ -122,14 +122,14 @@ def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
 
 def count(name: str, value: int, *, least: int = 1, most: int = units.MOST) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
+        raise ConfigError(f"{name} is {value!r:.100}: it must be a whole number from {least} to {most}")
     return value
 
 
 def identifier(what: str, name: str) -> str:
     """Names of tasks, queues and sources: printable, not too long, without surprises."""
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= 200 or name != name.strip():
-        raise ConfigError(f"{name!r} can't be the name of a {what}: use 1 to 200 bytes of printable characters")
+        raise ConfigError(f"{name!r:.100} can't be the name of a {what}: use 1 to 200 bytes of printable characters")
     return name
 
 

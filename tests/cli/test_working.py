@@ -220,3 +220,17 @@ def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url
 
 def test_wrong_slots_are_wrong_use(database_url: str, start: Start) -> None:
     assert ended(start(database_url, "worker", TARGET, "--slots", 0)).code == 2
+
+
+def test_a_reload_that_brings_another_database_is_told(database_url: str, start: Start, tmp_path: Path) -> None:
+    app = tmp_path / "shop_named.py"
+    app.write_text(NAMED.format(url=database_url))
+    worker = start(None, "worker", "shop_named:app", "--slots", 1, PYTHONPATH=str(tmp_path))
+    assert worker.stderr
+    assert any(" started" in line for line in worker.stderr)
+    app.write_text(NAMED.format(url=make_conninfo(database_url, dbname="another_one")))
+    worker.send_signal(signal.SIGHUP)
+    told = next(line for line in worker.stderr if "another database" in line)
+    assert "restart this worker" in told
+    worker.send_signal(signal.SIGTERM)
+    assert ended(worker).code == 0

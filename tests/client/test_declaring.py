@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import outlive
+from outlive import units
 from outlive.client.task import Using
 from tests.client.example import aadd, add, fetch, take
 
@@ -199,3 +200,24 @@ def test_a_task_has_its_own_queue_and_source_until_a_job_says_otherwise() -> Non
 def test_a_parameter_may_have_any_name_even_self() -> None:
     assert take.job(self=1, name=2).request.args == b'{"name":2,"self":1}'
     assert take(self=1) == [(), {"self": 1}]
+
+
+def test_whatever_a_client_says_its_options_are_small() -> None:
+    """The database refuses options of more than 8 KB; all that `using` takes has a limit of its own."""
+    app = outlive.App()
+    most: Using = {
+        "max_attempts": units.MOST,
+        "max_crashes": units.MOST,
+        "max_losses": units.MOST,
+        "timeout": 1e9 / 3,
+        "stall": 1e9 / 3,
+        "memory": 10**15,
+        "on_worker_death": "retry",
+    }
+    options = app.task(fetch.function).using(**most).job("x").request.options
+    assert options is not None
+    assert len(options) < 1000
+    for name in ("max_attempts", "on_worker_death", "queue", "source", "dedupe_key"):
+        with pytest.raises(outlive.ConfigError) as raised:
+            fetch.using(**{name: "x" * 100_000})  # type: ignore[arg-type]
+        assert len(str(raised.value)) < 500

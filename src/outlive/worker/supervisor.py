@@ -107,7 +107,8 @@ class Supervisor:
 
     async def _start(self) -> None:
         ready = await self.crew.zygotes.nursery.ready()
-        url = await asyncio.to_thread(self.url, ready.database_url)
+        self._app_url = ready.database_url
+        url = await asyncio.to_thread(self.url, self._app_url)
         self.turns = Turns(self.id, self.config, url)
         self.service = Service(self, url)
         self.reaper = Reaper(self.service.line, self.config, self.alerts, self.id)
@@ -191,6 +192,9 @@ class Supervisor:
                 await self.crew.zygotes.reload()
             except Exception:
                 _log.exception("the app was not imported anew")
+            facts = self.crew.zygotes.nursery.facts
+            if facts and facts.database_url != self._app_url:
+                _log.error("the app names another database than before: restart this worker, it works on the old one")
 
     async def _drain(self) -> None:
         """Claim nothing more, tell jobs, let them finish; near the end of the grace SIGTERM, at its end SIGKILL."""
