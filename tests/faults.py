@@ -360,6 +360,23 @@ def fill_shared_memory(how: str, megabytes: int) -> int:
 
 
 @app.task(memory="64MB", max_crashes=1)
+def leave_in_shared_memory(folder: str, megabytes: int) -> int:
+    """Leave many files, none of which is open for longer than a moment."""
+    for n in range(megabytes):
+        Path(folder, str(n)).write_bytes(b"x" * (1 << 20))
+        time.sleep(0.005)
+    return megabytes
+
+
+@app.task(max_crashes=1, max_losses=1)
+def eat_without_limit() -> None:
+    eaten = []
+    while True:
+        eaten.append(b"x" * 4_000_000)
+        time.sleep(0.01)
+
+
+@app.task(memory="64MB", max_crashes=1)
 def read_shared_memory(name: str) -> int:
     """Have a large file open that others have made, also for writing, and read it."""
     with open(name, "r+b") as file:

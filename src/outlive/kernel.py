@@ -124,6 +124,11 @@ def kill_orphans(variable: str) -> list[int]:
     return killed
 
 
+def is_dead(sign: str) -> bool:
+    """Whether the process is gone that had this sign; False for one of another namespace, which can't be known here."""
+    return sign.startswith(f"{_namespace_of('self')}:") and not _lives(sign)
+
+
 def _lives(sign: str) -> bool:
     _, pid, started = sign.split(":")
     return _started(int(pid)) == int(started)

@@ -43,10 +43,9 @@ class Group:
     def remove(self) -> None:
         def removed() -> bool:
             for path in (*reversed(self.below()), self.path):
-                for pid in (path / "cgroup.procs").read_text().split():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(pid), signal.SIGKILL)
                 with contextlib.suppress(OSError):
+                    for pid in (path / "cgroup.procs").read_text().split():
+                        os.kill(int(pid), signal.SIGKILL)
                     path.rmdir()
             return not self.path.exists()
 

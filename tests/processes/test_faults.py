@@ -254,7 +254,13 @@ def test_the_kernel_prefers_to_kill_the_child(start: Start) -> None:
     assert faults.own_oom_score.enqueue().result(timeout=20) > own
 
 
-def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(start: Start) -> None:
+def running(connection: db.Connection) -> int:
+    return len(connection.execute("select from outlive.running").fetchall())
+
+
+def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
+    start: Start, connection: db.Connection
+) -> None:
     """14"""
     group = PIDS / f"outlive-test-{uuid4().hex[:8]}"
     try:
@@ -265,11 +271,15 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(start: S
     try:
         for pid in (worker.pid, *worker.tree()):
             (group / "cgroup.procs").write_text(str(pid))
-        (group / "pids.max").write_text((group / "pids.current").read_text())
-        jobs = [faults.add.enqueue(n, n) for n in range(8)]
+        (group / "pids.max").write_text("1")  # Also what ends makes no room.
+        jobs = [faults.add.enqueue(n, n) for n in range(20)]
         eventually(lambda: "no new child" in worker.log(), within_s=20, what="it says so")
+        eventually(lambda: not running(connection), what="what it had claimed before has ended")
+        told = time.monotonic()
+        eventually(lambda: running(connection) or time.monotonic() > told + 3)
+        assert not running(connection)
         (group / "pids.max").write_text("max")
-        assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(8)]
+        assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
         assert worker.says("children can be made again")
     finally:
         worker.stop()

@@ -1,10 +1,5 @@
 """What a limit on memory counts: all that a job takes, wherever it is, and nothing that others have."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -15,8 +10,7 @@ from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
 from tests.processes.conftest import Worker, alive
-from tests.processes.groups import HIDDEN, Group, group
-from tests.processes.test_faults import begun
+from tests.processes.groups import group
 from tests.processes.test_running import attempts, finished
 from tests.waiting import eventually
 
@@ -79,31 +73,3 @@ def test_a_warm_child_that_has_kept_more_than_the_limit_takes_no_further_job(
     pids = [job.result(timeout=30) for job in jobs]
     assert max(pids.count(pid) for pid in pids) <= 3
     assert {attempts(connection, job)[0].outcome for job in jobs} == {Outcome.SUCCEEDED}
-
-
-EAT = "eaten = []\nwhile True: eaten.append(b'x' * 1_000_000)"
-
-
-def be_killed_for_memory(group: Group) -> None:
-    """A stranger to the worker asks for more memory than its group may have."""
-    before = group.kills()
-    group.limit(30)
-    stranger = subprocess.run([*group.within, sys.executable, "-c", EAT], check=False, timeout=20)
-    assert stranger.returncode == -signal.SIGKILL
-    assert group.kills() > before
-
-
-def test_a_strangers_death_for_want_of_memory_is_no_evidence_against_a_job(
-    start: Start, connection: db.Connection, tmp_path: Path, group: Group
-) -> None:
-    if os.getuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
-    start(within=HIDDEN)
-    job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / "never"))
-    pid = begun(tmp_path, "never")
-    be_killed_for_memory(group)
-    os.kill(pid, signal.SIGKILL)
-    assert finished(job) is State.QUARANTINED
-    (only,) = attempts(connection, job)
-    assert (only.outcome, only.signal) == (Outcome.CRASHED, "SIGKILL")
-    assert "possibly this one" in (only.error or "")

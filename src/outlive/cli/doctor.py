@@ -10,6 +10,7 @@ from outlive import config, db, embedded, migrate, store
 from outlive.cli import screen
 from outlive.cli.common import Desk, Json, app, command
 from outlive.errors import SchemaMismatch
+from outlive.worker import cgroups
 
 OLDEST_POSTGRES = 14
 NAPTIME_S = 15.0
@@ -72,6 +73,7 @@ def examine(desk: Desk) -> Iterator[Finding]:
     yield from judge_server(health)
     yield from judge_jobs(health, ready)
     yield from judge_workers(desk.run(store.workers()))
+    yield judge_limits(cgroups.find())
 
 
 def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
@@ -149,6 +151,15 @@ def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
                 f"worker {worker['name']} can't begin any job: {worker['trouble']}",
                 f"read its log on {worker['hostname']}; it goes on by itself once the cause is gone",
             )
+
+
+def judge_limits(place: cgroups.Place | None) -> Finding:
+    """How workers that are started as this command was hold jobs to their limits on memory."""
+    if place is None:
+        return Finding("fine", "memory is measured every 50 ms: no cgroup can be written here")
+    return Finding(
+        "fine", f"memory is limited by {place} where a worker is started as this was, and measured every 50 ms"
+    )
 
 
 def _are(count: int, thing: str) -> str:

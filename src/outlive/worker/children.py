@@ -18,6 +18,7 @@ from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 from outlive.talk import FROM_CHILD, MAX_SAID_BYTES, Frames, FromChild, Reply, Run, Said, TaskFacts, frame
 from outlive.worker import memory, tickets
+from outlive.worker.cgroups import Group
 from outlive.worker.nursery import Nursery
 
 OUTPUT_TAIL_BYTES = 64 * 1024
@@ -60,6 +61,8 @@ class Assignment:
     """What its child had when it began."""
     begun_at: float = 0.0
     """By the clock that files are stamped with."""
+    kills_before: int = 0
+    """How many processes of its child's the kernel had killed for want of memory before it began."""
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class Child:
     stack: int
     tickets: int
     pid: int = 0
+    group: Group | None = None
     task: str | None = None
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
@@ -151,6 +155,18 @@ class Child:
                 assignment.base_bytes = sum(memory.resident_bytes(memory.tree(self.pid)))
             if self.inherited_bytes is None:
                 self.inherited_bytes = assignment.base_bytes if preloaded else 0
+            if self.group is not None:
+                assignment.kills_before = self.group.kills()
+                self.group.forget_peak()
+        if self.group is not None:
+            self.limit(assignment, self.group)
+
+    def limit(self, assignment: Assignment, group: Group) -> None:
+        """Have the kernel stop what the watch does not see. Copies of the zygote's pages count here, and not for the
+        watch: they come on top.
+        """
+        limit_bytes = assignment.memory_bytes
+        group.limit(None if limit_bytes is None else limit_bytes + max(assignment.base_bytes, group.used_bytes()))
 
     def send(self, message: Said) -> None:
         self.unsent += frame(message)

@@ -22,8 +22,9 @@ from outlive.talk import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
 from outlive.worker.aside import Aside, looks_stopped, released
 from outlive.worker.children import AHEAD_S, Assignment, Child, assignment, died
-from outlive.worker.ends import KernelKills, Unbegun, answered, divided
+from outlive.worker.ends import Unbegun, answered, divided
 from outlive.worker.hearing import Hearing, Listener
+from outlive.worker.oom import Kills
 from outlive.worker.zygotes import Zygotes
 
 MAX_AHEAD = 400
@@ -60,7 +61,7 @@ class Crew:
         self.trouble: str | None = None
         """Why no job can begin here at present."""
         self._unbegun = Unbegun()
-        self._kernel_kills = KernelKills()
+        self.oom_kills = Kills()
 
     @property
     def children(self) -> Collection[Child]:
@@ -337,7 +338,7 @@ class Crew:
         if begun is None and (others[0].verdict is not None or self._unbegun.too_often(others[0])):
             begun = others.pop(0)
         if begun is not None:
-            self._kernel_kills.blame(begun, exit.status)
+            begun.verdict = begun.verdict or self.oom_kills.verdict(child, begun, exit.status, self.zygotes.groups)
             stack = child.take_stack()
             end = died(
                 begun,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from uuid import UUID
 
@@ -14,9 +13,6 @@ from outlive.worker.children import Assignment, Child
 MAX_UNBEGUN = 10
 """How often in a row a job may be the next one of a child that dies, before it is blamed: it may kill by its size."""
 UNBEGUN_KEPT = 10_000
-POSSIBLY_FOR_MEMORY = (
-    "the process was killed by SIGKILL; the kernel killed a process for want of memory at that time, possibly this one"
-)
 
 
 def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, draining: bool) -> tuple[Ended, bool]:
@@ -78,32 +74,3 @@ class Unbegun:
     def forget(self, one: Assignment) -> None:
         if self._times:
             self._times.pop(one.job.id, None)
-
-
-class KernelKills:
-    """How many processes the kernel has killed for want of memory since it started."""
-
-    def __init__(self) -> None:
-        self._seen = self._count()
-
-    def blame(self, culprit: Assignment, status: int) -> None:
-        """A SIGKILL that this worker did not send, while the kernel counted an OOM kill, may have been the kernel's.
-
-        The kernel counts for the whole machine, so this is a hint for people and no verdict.
-        """
-        kills = self._count()
-        if (
-            culprit.verdict is None
-            and os.WIFSIGNALED(status)
-            and os.WTERMSIG(status) == signal.SIGKILL
-            and kills > self._seen
-        ):
-            culprit.verdict = (Outcome.CRASHED, POSSIBLY_FOR_MEMORY)
-        self._seen = kills
-
-    def _count(self) -> int:
-        try:
-            with open("/proc/vmstat") as file:
-                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-        except OSError:
-            return 0

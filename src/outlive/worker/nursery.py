@@ -15,6 +15,7 @@ from uuid import UUID
 from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, Left, NotForked, Ready, frame
+from outlive.worker.cgroups import Group
 from outlive.worker.strays import OWN
 
 TREE = "_OUTLIVE_TREE"
@@ -29,8 +30,8 @@ END_S = 2.0
 class Nursery:
     """One zygote. Its messages go to `hear`; its death is the message None."""
 
-    def __init__(self, target: str, worker: UUID) -> None:
-        self.target, self.worker = target, worker
+    def __init__(self, target: str, worker: UUID, group: Group | None = None) -> None:
+        self.target, self.worker, self.group = target, worker, group
         self.facts: Ready | None = None
         self.hung_up_at: float | None = None
 
@@ -49,6 +50,8 @@ class Nursery:
                 env=environ,
                 start_new_session=True,
             )
+        if self.group is not None:
+            self.group.add(self.process.pid)
         ours.setblocking(False)
         self.control = ours
 

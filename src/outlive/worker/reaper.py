@@ -19,6 +19,7 @@ from outlive.config import KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
 from outlive.states import State
+from outlive.worker import cgroups
 from outlive.worker.alerts import Alerts
 from outlive.worker.line import Line
 from outlive.worker.nursery import SIGN
@@ -136,6 +137,7 @@ class Reaper:
     def _mourn(self, dead: Sequence[Dead], why: str) -> None:
         if any(one.hostname == socket.gethostname() for one in dead):
             kernel.kill_orphans(SIGN)  # Its zygote may have died with it.
+            cgroups.remove_orphans()
         for one in dead:
             _log.error(
                 "Dead worker detected: %s (%s on %s, pid %d): %s; it had %d jobs",

@@ -35,6 +35,7 @@ class Watch:
         self.crew.aside.judge(now)
         self.crew.drop_unplaced(now, self.turns.leases)
         self._weigh_idle()
+        self.crew.oom_kills.forget_old(self.crew.zygotes.groups)
         self._end_finished(now)
         for child in self.crew.busy:
             current = child.given[0]
@@ -76,6 +77,7 @@ class Watch:
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
+            self.crew.zygotes.shelter(child, current)
             weighing.weigh(child, current)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:

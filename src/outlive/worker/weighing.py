@@ -8,7 +8,7 @@ import time
 
 from outlive import kernel
 from outlive.states import Outcome
-from outlive.worker import memory
+from outlive.worker import memory, oom
 from outlive.worker.children import Assignment, Child
 
 ASK_SHARE = 20
@@ -23,7 +23,10 @@ def weigh(child: Child, current: Assignment) -> None:
         if not _executed(child):
             return
         current.peak_bytes = max(current.peak_bytes, kernel.peak_bytes(child.pid))
-    if current.memory_bytes is not None:
+    if child.group is not None and (verdict := oom.in_group(child.group, current)):
+        current.verdict = verdict  # One of its processes is dead already, the others follow.
+        child.signal(signal.SIGKILL)
+    elif current.memory_bytes is not None:
         _weigh(child, current, current.memory_bytes)
 
 

@@ -21,8 +21,8 @@ from uuid import UUID
 from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.talk import Exited, Forked, Left, NotForked, Ready
-from outlive.worker import tickets
-from outlive.worker.children import Child
+from outlive.worker import cgroups, tickets
+from outlive.worker.children import Assignment, Child
 from outlive.worker.hearing import Hearing
 from outlive.worker.nursery import SIGN, Nursery
 from outlive.worker.strays import Strays, tell_of
@@ -71,14 +71,22 @@ class Zygotes:
         self._strays = Strays()
         self.spare: Collection[int] = ()
         """Other processes of the supervisor's, which are not to be swept away."""
+        self.groups: cgroups.Groups | None = None
 
     def start(self) -> None:
         """Before any connection. What a dead worker has left on this machine goes first."""
         kernel.become_subreaper()
         if orphans := kernel.kill_orphans(SIGN):
             _log.warning("killed %d processes of workers that died on this machine", len(orphans))
-        self.nursery = Nursery(self.target, self.worker)
+        cgroups.remove_orphans()
+        self.groups = cgroups.Groups.make(self.worker)
+        way = f"{self.groups} and by measuring" if self.groups else "measuring: no cgroup can be written"
+        _log.info("memory is limited by %s", way)
+        self.nursery = self._new_nursery()
         self.nursery.start()
+
+    def _new_nursery(self) -> Nursery:
+        return Nursery(self.target, self.worker, self.groups.zygote if self.groups else None)
 
     def settle_in(self, ready: Ready) -> None:
         """The app is imported: make the first children."""
@@ -93,7 +101,7 @@ class Zygotes:
 
     async def reload(self) -> None:
         """Import the app anew in a new zygote; idle children of the old go, busy ones finish. If it fails, all stay."""
-        new = Nursery(self.target, self.worker)
+        new = self._new_nursery()
         try:
             new.start()
         except OSError as error:
@@ -251,7 +259,7 @@ class Zygotes:
     async def _revive(self, dead: Nursery) -> None:
         """A new zygote, as often as it takes: the app could be imported before. Unless a reload brings one first."""
         while not self.closing and self.nursery is dead:
-            new = Nursery(self.target, self.worker)
+            new = self._new_nursery()
             try:
                 new.start()
                 self.nursery = dead = new
@@ -279,6 +287,8 @@ class Zygotes:
         loop.remove_writer(child.socket.fileno())
         loop.remove_reader(child.output)
         child.close()
+        if child.group and self.groups:
+            self.groups.remove(child.group)
 
     def end(self) -> None:
         """Kill all that is left. They are gone after `gone`."""
@@ -296,12 +306,27 @@ class Zygotes:
         deadline = time.monotonic() + GONE_S
         while time.monotonic() < deadline:
             if not self._living() and not self.sweep():
-                return
+                break
             await asyncio.sleep(0.005)
+        if self.groups:
+            self.groups.end()
 
     def _end(self, nursery: Nursery) -> None:
         nursery.hang_up()
         self._ending.add(nursery)
+
+    def shelter(self, child: Child, current: Assignment) -> None:
+        """Give a child whose job has a limit on memory a group to itself. Most jobs end before, and cost nothing."""
+        if self.groups is None or child.group is not None or current.memory_bytes is None:
+            return
+        group = self.groups.new(child.slot)
+        if group is not None:
+            child.limit(current, group)
+            try:
+                asyncio.get_running_loop().run_in_executor(None, group.gather, child.pid)
+                child.group = group
+            except RuntimeError:  # No thread can be started.
+                self.groups.remove(group)
 
     def _living(self) -> set[int]:
         """The one that forks, those whose last jobs still run, the one that is coming, and those that are ending."""

@@ -1,0 +1,267 @@
+"""Control groups of a worker's own, where the kernel lets it make some: they limit memory exactly, tell whom the kernel
+killed for want of it, and hold every process of a job, whatever that does to its environment and its parents.
+
+    <the worker's group>/outlive-<worker>-<its sign of life>/zygote      zygotes, and what they have forked
+                                                            /<slot>      one child whose job has a limit
+                                                            /supervisor  version 2 only: see `_make_room`
+
+Version 2 of cgroups and the memory controller of version 1 differ in the names of a few files. Where neither can be
+written there are no groups, and the watch measures alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from outlive import kernel
+
+PREFIX = "outlive-"
+SUPERVISOR = "supervisor"
+EMPTY_S = 1.0
+"""How long the end of a worker waits for what it has killed to be gone."""
+GATHER_ROUNDS = 5
+"""How often it is looked whether a job has forked while its processes were moved."""
+SWEPT_S = 0.1
+"""The same for what a dead worker has left: this one has work to do."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where groups can be made: the group of this process."""
+
+    version: int
+    path: Path
+
+    def __str__(self) -> str:
+        return f"cgroup v{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    version: int
+    path: Path
+
+    def add(self, pid: int) -> None:
+        _write(self.path / "cgroup.procs", pid)
+
+    def gather(self, pid: int) -> None:
+        """Move a process and all below it here. Each move takes some 8 ms: too long for an event loop."""
+        for _ in range(GATHER_ROUNDS):
+            here = kernel.read(str(self.path / "cgroup.procs")).split()
+            elsewhere = [one for one in (pid, *kernel.descendants_of(pid)) if str(one).encode() not in here]
+            if not elsewhere:
+                return
+            for one in elsewhere:
+                self.add(one)
+
+    def limit(self, most_bytes: int | None) -> None:
+        name, without = ("memory.max", "max") if self.version == 2 else ("memory.limit_in_bytes", "-1")
+        _write(self.path / name, without if most_bytes is None else most_bytes)
+
+    def used_bytes(self) -> int:
+        """All that is charged to it, page cache too."""
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        return int(kernel.read(str(self.path / name)) or 0)
+
+    def kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory."""
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        words = kernel.read(str(self.path / name)).split()
+        return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
+
+    def peak_bytes(self) -> int:
+        """The most that was charged to it."""
+        name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
+        return int(kernel.read(str(self.path / name)) or 0)
+
+    def forget_peak(self) -> None:
+        """Where the kernel can: version 2 forgets only for the descriptor that asked."""
+        _write(self.path / "memory.max_usage_in_bytes", 0)
+
+    def kill(self) -> None:
+        """All that is in it. In version 1 they may fork faster than they are killed: it is asked again."""
+        if self.version == 2 and _write(self.path / "cgroup.kill", 1):
+            return
+        for pid in kernel.read(str(self.path / "cgroup.procs")).split():
+            kernel.kill(int(pid))
+
+    def remove(self) -> bool:
+        """True if it is gone: nothing was in it. Else what is in it is killed, and it can be removed soon."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                self.path.rmdir()
+            except OSError:
+                self.kill()
+                return False
+        return True
+
+
+class Groups:
+    """Those of one worker. What could not be removed at once is tried again with the next."""
+
+    def __init__(self, place: Place, worker: UUID) -> None:
+        self.place = place
+        sign = kernel.sign_of_life(os.getpid()).replace(":", "-")
+        self.path = place.path / f"{PREFIX}{worker}-{sign}"
+        self.zygote = Group(place.version, self.path / "zygote")
+        self._leaving: set[Group] = set()
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @classmethod
+    def make(cls, worker: UUID) -> Groups | None:
+        """None where none can be made."""
+        place = find()
+        if place is None:
+            return None
+        groups = cls(place, worker)
+        try:
+            groups.path.mkdir()
+            if place.version == 2:
+                _make_room(place.path, groups.path)
+            groups.zygote.path.mkdir()
+            return groups
+        except OSError as error:
+            _log.info("no cgroup can be made in %s, and memory is measured instead: %s", place.path, error)
+            groups.end()
+            return None
+
+    def new(self, slot: int) -> Group | None:
+        """For one child; None if the kernel allows no more. It is empty: `gather` moves the child there."""
+        group = Group(self.place.version, self.path / str(slot))
+        try:
+            group.path.mkdir()
+        except OSError:
+            return None
+        if group.version == 2:
+            _write(group.path / "memory.oom.group", 1)
+            _write(group.path / "memory.swap.max", 0)
+        return group
+
+    def remove(self, group: Group) -> None:
+        self._leaving.add(group)
+        self._leaving = {one for one in self._leaving if not one.remove()}
+
+    def end(self) -> None:
+        """Kill and remove all, but not what the supervisor itself has started besides jobs."""
+        _remove_below(self.path, self.place.version, within_s=EMPTY_S)
+        if self.place.version == 2:
+            _move_back(self.place.path, self.path)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+
+def find() -> Place | None:
+    """Where this process may make groups that limit memory, by what the kernel says of its own group."""
+    own: dict[int, str] = {}
+    for line in kernel.read("/proc/self/cgroup").decode().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "memory" in controllers.split(","):
+            own[2 if number == "0" else 1] = path
+    for line in kernel.read("/proc/self/mountinfo").decode().splitlines():
+        before, _, after = line.partition(" - ")
+        root, mounted = before.split()[3:5]
+        kind, _, options = after.split()
+        version = 1 if kind == "cgroup" and "memory" in options.split(",") else 2 if kind == "cgroup2" else 0
+        mine = Path(own.get(version, "/.."))
+        if mine.is_relative_to(root) and ".." not in mine.parts:
+            place = Place(version, Path(mounted) / mine.relative_to(root))
+            if _is_usable(place):
+                return place
+    return None
+
+
+def _is_usable(place: Place) -> bool:
+    if not os.access(place.path, os.W_OK):
+        return False
+    if place.version == 1:
+        return os.access(place.path / "cgroup.procs", os.W_OK)
+    return b"memory" in kernel.read(str(place.path / "cgroup.controllers")).split() and (
+        _gives_memory(place.path) or _is_delegated(place.path)
+    )
+
+
+def _gives_memory(path: Path) -> bool:
+    return b"memory" in kernel.read(str(path / "cgroup.subtree_control")).split()
+
+
+def _is_delegated(path: Path) -> bool:
+    """Whether this part of the tree is ours to arrange: by systemd's mark, as the root of a container's own, or by a
+    delegation to this account.
+    """
+    for mark in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(path, mark) == b"1":
+                return True
+    own_root = b"0::/\n" in kernel.read("/proc/self/cgroup") and (path / "cgroup.type").exists()
+    return own_root or (os.geteuid() != 0 and path.stat().st_uid == os.geteuid())
+
+
+def _make_room(place: Path, top: Path) -> None:
+    """In version 2 a group whose children have limits may hold no process itself: move this one into a leaf."""
+    if not _gives_memory(place):
+        leaf = top / SUPERVISOR
+        leaf.mkdir()
+        (leaf / "cgroup.procs").write_text("0")
+        (place / "cgroup.subtree_control").write_text("+memory")  # EBUSY: others live here, whom we must not move.
+    (top / "cgroup.subtree_control").write_text("+memory")
+
+
+def _move_back(place: Path, top: Path) -> None:
+    """Where this process was, if no other worker needs the arrangement."""
+    leaf = top / SUPERVISOR
+    if leaf.exists():
+        if all(other == top for other in place.glob(f"{PREFIX}*")):
+            _write(top / "cgroup.subtree_control", "-memory")
+            _write(place / "cgroup.subtree_control", "-memory")
+        _write(place / "cgroup.procs", 0)
+        with contextlib.suppress(OSError):
+            leaf.rmdir()
+
+
+def _remove_below(top: Path, version: int, *, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    with contextlib.suppress(FileNotFoundError):
+        left = [Group(version, path) for path in top.iterdir() if path.is_dir() and path.name != SUPERVISOR]
+        while (left := [one for one in left if not one.remove()]) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+
+def remove_orphans() -> int:
+    """Kill and remove what dead workers have left in the group of this process; how many of them there were."""
+    place = find()
+    removed = 0
+    for top in place.path.glob(f"{PREFIX}*") if place else ():
+        sign = top.name.rsplit("-", 3)[1:]
+        if place and len(sign) == 3 and all(map(str.isdecimal, sign)) and kernel.is_dead(":".join(sign)):
+            _remove_below(top, place.version, within_s=SWEPT_S)
+            with contextlib.suppress(OSError):
+                (top / SUPERVISOR).rmdir()
+            with contextlib.suppress(OSError):
+                top.rmdir()
+                removed += 1
+    return removed
+
+
+def _write(path: Path, value: int | str) -> bool:
+    """False if the kernel does not take it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, str(value).encode())
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

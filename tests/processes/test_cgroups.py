@@ -1,0 +1,215 @@
+"""Real memory cgroups, of version 1: the worker makes its own, and the kernel is out of memory inside of one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from outlive import db
+from outlive.model import Attempt
+from outlive.states import Outcome, State
+from outlive.worker import cgroups
+from tests import faults
+from tests.processes.conftest import Worker, alive
+from tests.processes.groups import HIDDEN, Group, group
+from tests.processes.test_faults import begun
+from tests.processes.test_running import attempts, finished
+from tests.waiting import eventually
+
+__all__ = ["group"]
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+MOUNTS = Path("/proc/self/mountinfo").read_text().splitlines()
+EAT = "eaten = []\nwhile True: eaten.append(b'x' * 1_000_000)"
+
+
+@pytest.fixture
+def in_shared_memory() -> Iterator[Path]:
+    """A folder in /dev/shm."""
+    path = Path(f"/dev/shm/outlive-test-{uuid4().hex}")
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+def be_killed_for_memory(group: Group) -> None:
+    """A process that is none of the worker's asks for more memory than its group may have."""
+    before = group.kills()
+    group.limit(30)
+    stranger = subprocess.run([*group.within, sys.executable, "-c", EAT], check=False, timeout=20)
+    assert stranger.returncode == -signal.SIGKILL
+    assert group.kills() > before
+
+
+def test_what_a_job_leaves_in_shared_memory_counts_in_its_group(
+    start: Start, connection: db.Connection, group: Group, in_shared_memory: Path
+) -> None:
+    """58"""
+    worker = start(within=group.within)
+    assert worker.says("memory is limited by cgroup v1")
+    job = faults.leave_in_shared_memory.enqueue(str(in_shared_memory), 300)
+    assert finished(job) is State.QUARANTINED
+    (only,) = attempts(connection, job)
+    assert (only.outcome, only.signal) == (Outcome.OUT_OF_MEMORY, "SIGKILL")
+    assert "the kernel killed" in (only.error or "")
+    assert 64_000_000 < (only.peak_memory_bytes or 0) < 150_000_000
+
+
+def test_workers_at_once_have_groups_of_their_own_and_leave_none(start: Start, group: Group) -> None:
+    workers = [start(within=group.within) for _ in range(2)]
+    assert faults.fill_shared_memory.enqueue("memfd", 10).result(timeout=20) == 10
+    tops = [path for path in group.below() if path.parent == group.path]
+    assert sorted(path.name[8:44] for path in tops) == sorted(worker.id for worker in workers)
+    for worker in workers:
+        assert str(worker.zygote()) in (group.path / f"{top_of(worker, tops)}/zygote/cgroup.procs").read_text().split()
+        assert worker.stop() == 0
+    assert group.below() == []
+
+
+def top_of(worker: Worker, tops: list[Path]) -> str:
+    return next(path.name for path in tops if worker.id in path.name)
+
+
+def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start: Start, group: Group, tmp_path: Path) -> None:
+    start(within=group.within, slots=1)
+    faults.leave_a_daemon.using(memory="64MB").enqueue(str(tmp_path / "daemon"), stay=True)
+    daemon = eventually(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text(), within_s=20)
+
+    def gathered() -> list[Path]:
+        return [path for path in group.below() if daemon in (path / "cgroup.procs").read_text().split()]
+
+    (its,) = eventually(lambda: [path for path in gathered() if path.name != "zygote"], what="it has a group")
+    assert 64_000_000 < int((its / "memory.limit_in_bytes").read_text()) < 200_000_000
+    assert len((its / "cgroup.procs").read_text().split()) == 2
+
+
+def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, group: Group, tmp_path: Path) -> None:
+    """62: The daemon has nothing in its environment by which it could be found."""
+    worker = start(within=group.within)
+    faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=True)
+    daemon = int(eventually(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text(), within_s=20))
+    os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
+    os.kill(worker.zygote(), signal.SIGKILL)
+    worker.stop(signal.SIGKILL)
+    assert alive(daemon)
+    following = start(within=group.within)
+    assert not alive(daemon)
+    assert [path.name[8:44] for path in group.below() if path.parent == group.path] == [following.id]
+
+
+def test_the_kernel_out_of_memory_kills_the_child_and_not_the_supervisor(
+    start: Start, connection: db.Connection, group: Group
+) -> None:
+    """11"""
+    group.limit(250)
+    worker = start(within=group.within, slots=2)
+    job = faults.eat_without_limit.enqueue()
+    assert finished(job) is State.QUARANTINED
+    (only,) = attempts(connection, job)
+    assert (only.outcome, only.signal) == (Outcome.OUT_OF_MEMORY, "SIGKILL")
+    assert worker.process.poll() is None
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+
+
+def killed_while_a_stranger_dies(connection: db.Connection, folder: Path, group: Group) -> Attempt:
+    job = faults.wait_for.using(max_crashes=1).enqueue(str(folder / "never"))
+    pid = begun(folder, "never")
+    be_killed_for_memory(group)
+    os.kill(pid, signal.SIGKILL)
+    assert finished(job) is State.QUARANTINED
+    (only,) = attempts(connection, job)
+    assert (only.outcome, only.signal) == (Outcome.CRASHED, "SIGKILL")
+    return only
+
+
+def test_a_strangers_death_for_want_of_memory_is_told_as_a_possibility_where_there_is_no_group(
+    start: Start, connection: db.Connection, tmp_path: Path, group: Group
+) -> None:
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
+    start(within=HIDDEN)
+    only = killed_while_a_stranger_dies(connection, tmp_path, group)
+    assert "possibly this one" in (only.error or "")
+
+
+def test_a_strangers_death_for_want_of_memory_is_no_evidence_where_there_are_groups(
+    start: Start, connection: db.Connection, tmp_path: Path, group: Group
+) -> None:
+    assert start().says("memory is limited by cgroup v1")
+    only = killed_while_a_stranger_dies(connection, tmp_path, group)
+    assert only.error == "the process was killed by SIGKILL"
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_proven(
+    start: Start, connection: db.Connection, group: Group
+) -> None:
+    """12: The kernel chooses the supervisor, which is PID 1 of its container: with it the kernel kills all others."""
+    if os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("choom"):
+        pytest.skip("a container is made by root, with unshare and choom")
+    group.limit(115)  # Little enough for the supervisor to be worse than the job by the kernel's measure.
+    container = (
+        *group.within,
+        "choom",
+        "-n",
+        "1000",
+        "--",
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    )
+    poison = faults.eat_without_limit.using(max_losses=2).enqueue()
+    well = [faults.add.enqueue(n, n) for n in range(50)]
+    worker, deaths = start(within=container, wait=False, slots=2, sweep_s="1"), 0
+
+    def is_over() -> bool:
+        nonlocal worker, deaths
+        if worker.process.poll() is not None:
+            worker, deaths = start(within=container, wait=False, slots=2, sweep_s="1"), deaths + 1
+        return poison.status() is State.QUARANTINED and all(job.status() is State.SUCCEEDED for job in well)
+
+    eventually(is_over, within_s=200, what="the poison is caught and all others are done")
+    (killer,) = connection.execute("select id, losses, crashes, details from outlive.killers").fetchall()
+    assert killer[:3] == (poison.id, 2, 0)
+    assert "proven" in killer[3]
+    assert deaths >= 2
+    assert group.kills() + sum(Group(path).kills() for path in group.below()) >= 2
+
+
+def test_the_doctor_says_which_way_is_in_force(group: Group, database_url: str) -> None:
+    def said(within: Sequence[str]) -> str:
+        environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}
+        command = [*within, sys.executable, "-m", "outlive", "doctor"]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60).stdout
+
+    assert "memory is limited by cgroup v1" in said(group.within)
+    if shutil.which("unshare"):
+        assert "memory is measured every 50 ms: no cgroup can be written" in said(HIDDEN)
+
+
+def test_a_group_of_version_2_kills_all_that_is_in_it() -> None:
+    """As far as this can be tried where the memory controller is bound to version 1."""
+    top = next((Path(line.split()[4]) for line in MOUNTS if " - cgroup2 " in line), None)
+    path = Path(top or "/", f"outlive-test-{uuid4().hex[:8]}")
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup of version 2 can be made here: {error}")
+    group = cgroups.Group(2, path)
+    daemon = subprocess.Popen(["setsid", "sh", "-c", "sleep 600 & sleep 600"])
+    try:
+        group.add(daemon.pid)
+        assert not group.remove()
+        assert daemon.wait(10) == -signal.SIGKILL
+    finally:
+        eventually(group.remove, what="the group is gone")
+    assert not path.exists()
