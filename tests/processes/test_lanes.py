@@ -165,6 +165,6 @@ def test_an_urgent_job_waits_for_no_backlog(start: Callable[..., Worker], connec
     late = connection.execute(
         "select count(*) from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
         " where j.priority = 9 and exists (select from outlive.attempts u join outlive.jobs v on v.id = u.job_id"
-        "   where v.priority < 9 and u.token > a.token and a.started_at > v.created_at + interval '0.5 s')"
+        "   where v.priority < 9 and u.token > a.token and a.started_at > v.created_at + interval '1 s')"
     ).fetchone()
     assert late == (0,)
