@@ -539,6 +539,11 @@ def length_of(text: str) -> int:
     return len(text)
 
 
+@app.task(recycle_after=10)
+def length_of_warm(text: str) -> int:
+    return len(text)
+
+
 @app.task(max_attempts=1, max_crashes=1)
 def say_garbage(kind: str) -> None:
     """Write to its own socket what no child says."""

@@ -87,7 +87,8 @@ class Claimed(msgspec.Struct, frozen=True):
     failures: int
     crashes: int
     losses: int
-    args: bytes
+    args: bytes | None
+    """None: they are large, and its process asks for them in parts."""
     options: bytes | None
     alone_s: float = 0.0
     """For how long nothing else may run in this worker; 0 for all but suspects."""

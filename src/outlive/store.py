@@ -50,7 +50,7 @@ from outlive.statement import (
     column,
 )
 from outlive.states import Outcome, State
-from outlive.talk import Progress
+from outlive.talk import ARGUMENTS_PART_BYTES, Progress
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -305,6 +305,17 @@ def adopt(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[C
     """All that this worker has, or the attempts with these tokens."""
     some = None if tokens is None else column(BIGINTS, tokens)
     return _statement("adopt", partial(_structs, Claimed), worker=worker, tokens=some)
+
+
+def arguments(token: int, part: int) -> Statement[bytes | None]:
+    """A part of a job's arguments; None if it does not run any more."""
+    return _statement(
+        "arguments",
+        lambda _, rows: rows[0][0] if rows else None,
+        token=token,
+        part=part,
+        part_bytes=ARGUMENTS_PART_BYTES,
+    )
 
 
 def tokens_of(worker: UUID) -> Statement[list[int]]:

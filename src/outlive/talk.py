@@ -18,6 +18,8 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 """A longer frame is no message of ours."""
 MAX_BROUGHT_BYTES = 16 * 1024 * 1024
 """Of a job's result, its records and the jobs that it spawns together; also of one call."""
+ARGUMENTS_PART_BYTES = 1024 * 1024
+"""Large arguments are called for in parts, so that a supervisor never has many whole ones."""
 MAX_SAID_BYTES = MAX_BROUGHT_BYTES + 1024 * 1024
 """A child that sends a longer frame is not trusted any more: the supervisor has to keep it in memory."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024
@@ -40,13 +42,13 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run(Said, frozen=True, tag=1):
-    """Run this. `last`: exit afterwards."""
+    """Run this. `last`: exit afterwards. Without `args` they are large, and called for in parts."""
 
     token: int
     job_id: bytes
     task: str
     attempt: int
-    args: bytes
+    args: bytes | None
     last: bool
     max_result_bytes: int
     checkpoint: bytes | None = None

@@ -126,6 +126,21 @@ def test_texts_are_utf8_whatever_the_environment_asks_for(start: Start, monkeypa
     assert [job.result(timeout=20) for job in jobs] == said
 
 
+def test_large_arguments_reach_their_jobs_and_not_the_supervisors_memory(
+    start: Start, connection: db.Connection
+) -> None:
+    worker = start(slots=4)
+    query = b"select outlive.enqueue(%s, json_build_object('text', repeat('x', %s)), max_args_bytes => 2147483647)"
+    for task in (faults.length_of.name, faults.length_of_warm.name):
+        for size in (30_000_000, 30_000_000, 2_000_000, 100):
+            connection.execute(query, [task, size])
+    done = "select count(*) from outlive.attempts where outcome = 'succeeded' and result::text::int > 0"
+    eventually(lambda: moment(connection, done) == 8, within_s=60, what="all have got their arguments")
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    peak_kb = int(status.split("VmHWM:")[1].split()[0])
+    assert peak_kb < 150_000
+
+
 def test_what_cannot_be_said_at_the_end_is_a_failure_and_no_crash(start: Start, connection: db.Connection) -> None:
     start()
     job = faults.spoil_a_record.enqueue()

@@ -1,5 +1,6 @@
 """Enqueuing as the database does it, from plain SQL and in batches: idempotent, deduplicated, in order, limited."""
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -377,3 +378,41 @@ def test_a_key_whose_transaction_is_rolled_back_is_free(connect: Connect) -> Non
         asked(first, "'task', dedupe_key => 'key'")
     asked(second, "'task', dedupe_key => 'key', on_conflict => 'raise'")
     assert count(first, "jobs") == 1
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_no_caller_can_raise_the_limit_of_arguments_over_32_megabytes(connection: db.Connection, keyed: bool) -> None:
+    large = "select outlive.enqueue('work', json_build_array(repeat('x', %s)), max_args_bytes => 2147483647"
+    large += ", dedupe_key => 'key')" if keyed else ")"
+    with pytest.raises(psycopg.Error, match="over the limit of 33554432") as refused:
+        connection.execute(large.encode(), [32 * 1024 * 1024])
+    assert refused.value.sqlstate == "OL003"
+    connection.execute(large.encode(), [32 * 1024 * 1024 - 10])
+    batch = "select outlive.enqueue(array[gen_random_uuid()], array['work'], null, null,"
+    batch += " array[json_build_array(repeat('x', %s))], null, null, null, null, null, null, 2147483647, false)"
+    with pytest.raises(psycopg.Error, match="over the limit of 33554432"):
+        connection.execute(batch.encode(), [32 * 1024 * 1024])
+
+
+def test_large_options_are_refused(connection: db.Connection) -> None:
+    query = b"select outlive.enqueue('work', options => jsonb_build_object('x', repeat('y', %s)))"
+    with pytest.raises(psycopg.Error, match=r"options of .* bytes are over the limit of 8192"):
+        connection.execute(query, [9000])
+    connection.execute(query, [8000])
+
+
+def test_a_claim_does_not_carry_large_arguments_and_they_come_in_parts(connection: db.Connection) -> None:
+    texts = (b"x" * 60_000, random.Random(1).randbytes(40_000).hex().encode(), b"\xc3\xa4" * 2_000_000)
+    asked = [request(args=b'["' + text + b'"]') for text in texts]
+    db.run(connection, store.enqueue(asked, max_args_bytes=8_000_000))
+    small, large, packed = (one.id for one in asked)
+    jobs = {job.id: job for job in claim(connection)}
+    assert jobs[small].args == b'["' + b"x" * 60_000 + b'"]'
+    assert (jobs[large].args, jobs[packed].args) == (None, None)
+    parts = [db.run(connection, store.arguments(jobs[packed].token, part)) or b"" for part in range(5)]
+    assert b"".join(parts) == b'["' + b"\xc3\xa4" * 2_000_000 + b'"]'
+    assert [len(part) for part in parts[:3]] == [1024 * 1024] * 3
+    assert db.run(connection, store.arguments(10**12, 0)) is None

@@ -191,6 +191,60 @@ def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_ke
     assert_sound(ring.watcher)
 
 
+def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retrying_it(connect: Connect) -> None:
+    """It has taken "a" and waits at "b" while a job gets "c", which is then retried with one that wants "a"."""
+    watcher, stranger, replacing, retrying = (connect() for _ in range(4))
+    first, second = job_ids(2)
+    failed(watcher, first, "a"), failed(watcher, second, "c")
+    batch = [
+        JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace")
+        for key in ("a", "b", "c")
+    ]
+
+    def waits(connection: db.Connection) -> bool:
+        query = "select cardinality(pg_blocking_pids(%s)) > 0"
+        return watcher.execute(query, [connection.info.backend_pid]).fetchone() == (True,)
+
+    with ThreadPoolExecutor(2) as threads:
+        with stranger.transaction(force_rollback=True):
+            enqueue(stranger, dedupe_key="b")
+            replaced = threads.submit(db.run, replacing, store.enqueue(batch, max_args_bytes=1000))
+            eventually(lambda: waits(replacing))
+            [change] = db.run(watcher, store.retry([second]))
+            assert change.changed
+            retried = threads.submit(db.run, retrying, store.retry([first, second]))
+            eventually(lambda: waits(retrying))
+        assert replaced.result(10) == {}
+        assert len(retried.result(10)) == 2
+    assert {state_of(watcher, one) for one in (first, second)} <= {State.FAILED, State.CANCELLED}
+    assert_sound(watcher)
+
+
+def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connect: Connect) -> None:
+    keys = [f"{n}" for n in range(30)]
+    made: list[UUID] = []
+
+    def replace(connection: db.Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            chosen = chance.sample(keys, 20)
+            asked = [JobRequest(new_job_id(), TASK, b"[]", dedupe_key=key, on_conflict="replace") for key in chosen]
+            db.run(connection, store.enqueue(asked, max_args_bytes=1000))
+            made.extend(one.id for one in asked)
+
+    def retry(connection: db.Connection, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            some = made[-120:]
+            db.run(connection, store.retry(chance.sample(some, min(len(some), 40))))
+
+    with ThreadPoolExecutor(4) as threads:
+        racers = [(replace, 1), (replace, 2), (retry, 3), (retry, 4)]
+        for one in [threads.submit(act, connect(), seed) for act, seed in racers]:
+            one.result()
+    assert_sound(connect())
+
+
 # A brawl.
 
 

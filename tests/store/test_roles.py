@@ -272,7 +272,12 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.enqueue([request(dedupe_key="key 7", on_conflict="replace")], max_args_bytes=100, notify=True))
         run(store.enqueue([request(queue="plain")], max_args_bytes=100))
         run(store.sleep(WORKER)), run(store.lanes(["work"])), run(store.wake(WORKER))
-        run(store.sourced_lanes(["work"])), run(store.locked_ends(WORKER, [1])), run(store.tokens_of(WORKER))
+        (
+            run(store.sourced_lanes(["work"])),
+            run(store.locked_ends(WORKER, [1])),
+            run(store.tokens_of(WORKER)),
+            run(store.arguments(1, 0)),
+        )
         tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
         run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))

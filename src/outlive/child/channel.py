@@ -12,6 +12,7 @@ from os import getpid
 from outlive import errors
 from outlive.child import stops
 from outlive.talk import (
+    ARGUMENTS_PART_BYTES,
     MAX_SAID_BYTES,
     TICKET_BYTES,
     TO_CHILD,
@@ -126,6 +127,13 @@ class Channel:
             while token not in self._secrets:
                 self._read()
             return self._secrets.pop(token)
+
+    def arguments(self) -> bytes:
+        """The arguments of the job that runs, which are too large to come with it."""
+        parts = [self.call("arguments", b"0")]
+        while len(parts[-1]) == ARGUMENTS_PART_BYTES:
+            parts.append(self.call("arguments", b"%d" % len(parts)))
+        return b"".join(parts)
 
     def _refuse_copies(self) -> None:
         """Before the lock: a thread that the copy does not have may hold it."""

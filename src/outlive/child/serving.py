@@ -163,7 +163,7 @@ def _attempt(task: Runnable | None, run: Run, channel: Channel) -> Done:
         run.max_result_bytes,
     )
     context.enter(me)
-    end = _ended(task, run, me, channel.pid)
+    end = _ended(task, run, me, channel)
     context.enter(None)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -193,11 +193,12 @@ def _brought(me: context.Context, result: bytes | None) -> tuple[bytes | None, b
 
 
 def _ended(
-    task: Runnable, run: Run, me: context.Context, pid: int
+    task: Runnable, run: Run, me: context.Context, channel: Channel
 ) -> tuple[str, bytes | None, str | None, str | None, bool, float | None]:
     """outcome, result, error, stack, final, after_s."""
+    pid = channel.pid
     try:
-        positional, named = wire.unpack(wire.decode(run.args))
+        positional, named = wire.unpack(wire.decode(channel.arguments() if run.args is None else run.args))
         with copies.left_here(pid), stops.let_through():
             value = task.function(*positional, **named)
             if inspect.iscoroutine(value):

@@ -11,7 +11,7 @@ from collections import deque
 import psycopg
 
 from outlive import db, statement, store
-from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError
+from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, StaleAttempt
 from outlive.talk import Call, Reply
 from outlive.worker.children import Child
 from outlive.worker.line import Line, Lines
@@ -62,11 +62,20 @@ class Calls:
             reply = Reply(call.number, words.encode(errors="replace"), BadArguments.__name__)
         child.answer(reply)
 
+    async def _arguments(self, line: Line, token: int, part: int) -> bytes:
+        with db.blamed():
+            found = await line.run(store.arguments(token, part))
+        if found is None:
+            raise StaleAttempt(f"attempt {token} is no longer under way")
+        return found
+
     async def _do(self, line: Line, child: Child, call: Call) -> bytes:
         """Statements that a job wants run. They are durable when it hears of them."""
+        token = child.given[0].job.token if child.given else None
+        if call.verb == "arguments" and token is not None:
+            return await self._arguments(line, token, int(call.body))
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
-        token = child.given[0].job.token if child.given else None
         statements = [store.asked(name, parameters, token) for name, parameters in statement.read_asked(call.body)]
         with db.blamed():
             return statement.answer(await line.run_all(statements))

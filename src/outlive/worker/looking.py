@@ -30,7 +30,7 @@ class Looking:
         self._looked_at = -math.inf
         self._pause_s = 0.0
         self._costs_s: deque[float] = deque(maxlen=5)
-        """What the last looks took. The cheapest counts: on a busy machine the others have waited for something else."""
+        """What the last looks took. The cheapest counts: on a busy machine the others have waited for the processor."""
         self._after = _START
         self._sources_wanted = True
         self._sources_from = 0.0

@@ -283,7 +283,8 @@ end $$;
 -- verdict() is the one place that decides what becomes of a job whose attempt has ended. The operators' verbs
 -- (cancel, retry, release, block, prune) first lock the job's row and then act in statements of their own,
 -- each with a fresh view of the tables: what another transaction did while they waited is seen, not overwritten.
--- SQLSTATEs: OL001 the dedupe key is taken, OL002 the attempt is no longer this worker's, OL003 bad input.
+-- SQLSTATEs: OL001 the dedupe key is taken, OL002 the attempt is no longer this worker's, OL003 bad input; OL004 is caught
+-- inside: locks would be taken in the wrong order.
 
 create or replace function outlive.policy_of(job uuid, task_name text)
 returns table (max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[],
@@ -423,6 +424,11 @@ begin
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
   return found;
 end $$;
+
+create or replace function outlive.carried(args json) returns json language sql immutable
+-- The arguments, if a claim may carry them. Large ones are fetched in parts by the process that runs the job. What is
+-- stored in few bytes is not unpacked for this.
+return case when pg_column_size(args) > 2000 and octet_length(args::text) > 65536 then null else args end;
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
 -- The same task with the same arguments, however their JSON was written.
@@ -697,13 +703,21 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- stand for nothing but nulls; of a job without a queue or source its task's are taken.
 declare
   biggest int;
-  job record;
-  holder uuid;
+  not_made uuid[] := '{}';
+  holders uuid[];
 begin
+  max_args_bytes := least(max_args_bytes, 33554432);  -- Whatever the caller says: workers have to take it.
   select max(octet_length(a::text)) into biggest from unnest(args) a;
   if biggest > max_args_bytes then
     raise exception using errcode = 'OL003', message =
       format('arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference', biggest, max_args_bytes);
+  end if;
+  select max(octet_length(o::text)) into biggest from unnest(options) o;
+  if biggest > 8192 then
+    raise exception using errcode = 'OL003', message = format('options of %s bytes are over the limit of 8192', biggest);
+  end if;
+  if exists (select from unnest(on_conflicts) c where c not in ('skip', 'raise', 'replace')) then
+    raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
   end if;
   -- Workers compare these moments in Python, whose calendar ends; and they look no further back than 2000.
   if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
@@ -725,37 +739,25 @@ begin
       'numbers above zero, and on_worker_death is retry or fail';
   end if;
   if keys is not null then
+    -- What would be waited for in the wrong order is given back with this block, and tried again with the jobs locked first.
+    -- (Without a job to be replaced nothing can be in the wrong order, and a block of its own is too dear.)
     if 'replace' = any(on_conflicts) then
-      -- Jobs are locked before keys, by everybody: first those that this will replace.
-      perform from outlive.jobs j where j.id = any(array(
-        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
-          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
-        where a.on_conflict = 'replace')) order by j.id for update;
-    end if;
-    -- In the order of the keys, so that two batches never wait for each other; conflicts are settled one by one.
-    for job in
-      select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
-      where a.key is not null order by a.task, a.key, a.at
-    loop
-      loop
-        exit when exists (select from outlive.jobs j where j.id = job.id);
-        insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
-        exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
-        select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
-        continue when not found;
-        if job.on_conflict = 'raise' then
-          raise exception using errcode = 'OL001', message =
-            format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
-        elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
-          perform outlive.replace(holder);
-          continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
-        end if;
-        asked := job.id; existing := holder;
-        return next;
-        ids := array_replace(ids, job.id, null);
-        exit;
+      for try in 1..100 loop
+        begin
+          select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
+          from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+          exit;
+        exception when sqlstate 'OL004' then
+          if try = 100 then
+            raise exception using errcode = '40001', message = 'the jobs with these dedupe keys change too fast: try again';
+          end if;
+        end;
       end loop;
-    end loop;
+    else
+      select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
+      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+    end if;
+    return query select * from unnest(not_made, holders);
   end if;
   if sources is not null then
     perform outlive.know_sources(sources, tasks);
@@ -771,7 +773,7 @@ begin
     from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
            a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
          left join outlive.tasks t on t.name = a.task
-    where a.id is not null
+    where a.id is not null and a.id not in (select unnest(not_made))
     order by a.id
     on conflict (id) do nothing
     returning jobs.*)
@@ -782,6 +784,51 @@ begin
   else
     perform outlive.wake();
   end if;
+end $$;
+
+create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
+returns table (asked uuid, existing uuid) language plpgsql as $$
+-- Take the dedupe keys of new jobs; those come back that can't have theirs, with the job that has it. In the order of the
+-- keys, so that two batches never wait for each other; conflicts are settled one by one. Jobs are locked before keys, by
+-- every function: a job that has got its key since is not waited for while keys are held, but OL004 is raised.
+declare
+  job record;
+  holder uuid;
+  replaceable uuid[] := '{}';
+begin
+  if 'replace' = any(on_conflicts) then
+    replaceable := array(
+      select j.id from outlive.jobs j where j.id = any(array(
+        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+        where a.on_conflict = 'replace')) order by j.id for update);
+  end if;
+  for job in
+    select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
+    where a.key is not null order by a.task collate "C", a.key collate "C", a.at
+  loop
+    loop
+      exit when exists (select from outlive.jobs j where j.id = job.id);
+      insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
+      exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
+      select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
+      continue when not found;
+      if job.on_conflict = 'raise' then
+        raise exception using errcode = 'OL001', message =
+          format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
+      elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
+        -- The jobs of this same batch are new, and locked by nobody else.
+        if holder <> all(replaceable) and holder <> all(ids) then
+          raise exception using errcode = 'OL004', message = 'a job has got its dedupe key meanwhile';
+        end if;
+        perform outlive.replace(holder);
+        continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
+      end if;
+      asked := job.id; existing := holder;
+      return next;
+      exit;
+    end loop;
+  end loop;
 end $$;
 
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
@@ -832,7 +879,7 @@ begin
     raise exception using errcode = 'OL003', message = format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null
-     and octet_length(args::text) <= max_args_bytes then
+     and octet_length(args::text) <= least(max_args_bytes, 33554432) then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
       from (select) one left join outlive.tasks t on t.name = task;
@@ -1064,7 +1111,7 @@ begin
           t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
         returning *)
       select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
-        j.args, j.options
+        outlive.carried(j.args), j.options
       from started r join outlive.jobs j on j.id = r.id
     loop
       begun := begun + 1;

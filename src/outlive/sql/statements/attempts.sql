@@ -58,7 +58,7 @@ started as (
     t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
 select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
-  j.args, j.options
+  outlive.carried(j.args), j.options
 from started s join outlive.jobs j on j.id = s.id
 union all
 select g.token, null, null, null, null, null, null, null, null, null, null, null, null
@@ -106,7 +106,7 @@ started as (
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
 select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
-  j.args, j.options, outlive.alone_s(s.id)
+  outlive.carried(j.args), j.options, outlive.alone_s(s.id)
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 
 -- name: renew
@@ -143,9 +143,14 @@ where a.token = :token::bigint and a.worker = :worker::uuid and a.outcome = 'suc
 -- What this worker has, or some of it, as the database sees it: read after an unknown outcome, before anything else is
 -- claimed.
 select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
-  j.args, j.options, case when r.alone then outlive.alone_s(r.id) else 0 end
+  outlive.carried(j.args), j.options, case when r.alone then outlive.alone_s(r.id) else 0 end
 from outlive.running r join outlive.jobs j on j.id = r.id
 where r.worker = :worker::uuid and (:tokens::bigint[] is null or r.token = any(:tokens::bigint[])) order by r.token;
+
+-- name: arguments
+-- One part of the arguments of a job that runs, for those that a claim does not carry. Zero rows: it does not run any more.
+select substring(convert_to(j.args::text, 'UTF8') from :part::int * :part_bytes::int + 1 for :part_bytes::int)
+from outlive.running r join outlive.jobs j on j.id = r.id where r.token = :token::bigint;
 
 -- name: tokens_of
 -- The attempts that this worker has: what is in their rows may be unreadable.
