@@ -91,6 +91,8 @@ CALLS = {
     "keep_records": "select outlive.keep_records(r, '[]') from outlive.running r where false",
     "know_source": "select outlive.know_source('shop')",
     "know_sources": "select outlive.know_sources('{shop}', '{work}')",
+    "take_keys": "select outlive.take_keys(null, null, null, null)",
+    "carried": "select outlive.carried('[]')",
     "admits": "select outlive.admits(s, null, false) from outlive.sources s where false",
     "admits_one": "select outlive.admits_one('shop')",
     "full_by": "select outlive.full_by(60, 1)",
