@@ -218,7 +218,7 @@ def _given_up(history: History, found: Found) -> Iterator[Breach]:
     for attempt in found.attempts:
         if attempt.outcome == "lost":
             name = names.get(attempt.worker, "?") if attempt.worker else "?"
-            if not any(_explains(fault, attempt) for fault in faults[name]) and not (
+            if not any(_explains(history, fault, attempt) for fault in faults[name]) and not (
                 name in history.short_leases
                 and history.away(attempt.started_s or 0.0, attempt.ended_s, margin_s=RECONNECT_S)
             ):
@@ -226,17 +226,17 @@ def _given_up(history: History, found: Found) -> Iterator[Breach]:
                 yield Breach("given up wrongly", str(attempt.job), words)
     for worker in found.workers:
         if worker.state == "dead" and not any(
-            fault.kind in WORKER_KILLS or fault.kind in LATE for fault in faults[worker.name]
+            fault.kind in WORKER_KILLS or fault.kind in LATE or history.unheard(fault) for fault in faults[worker.name]
         ):
             yield Breach("given up wrongly", worker.name, "it was declared dead and was not")
 
 
-def _explains(fault: Fault, attempt: Attempt) -> bool:
+def _explains(history: History, fault: Fault, attempt: Attempt) -> bool:
     if fault.at_s > attempt.ended_s + SLACK_S:
         return False
     if fault.kind in ZYGOTE_KILLS:
         return attempt.ended_s - fault.at_s < ZYGOTE_S
-    return fault.kind in WORKER_KILLS or fault.kind in LATE
+    return fault.kind in WORKER_KILLS or fault.kind in LATE or history.unheard(fault)
 
 
 def _crashed(history: History, found: Found) -> Iterator[Breach]:

@@ -53,6 +53,9 @@ class Kind(StrEnum):
     RESTART = "Postgres restarted"
 
 
+GOODBYE_S = 2.0
+"""How long a worker that stops tries to reach the database, and about as long it takes one to come back to it."""
+
 UNLOCK_S = 2.0
 """How long after a lock is gone what waited for it may still be tried again."""
 
@@ -128,8 +131,13 @@ class History:
         return sum(fault.kind in KILLS for fault in self.faults)
 
     def told(self, worker: str, by_s: float) -> bool:
-        """Whether the worker had been told to stop by then."""
-        return any(one.kind in TOLD and one.worker == worker and one.at_s <= by_s for one in self.faults)
+        """Whether the worker had been told to stop by then, and could tell the database so."""
+        told = (one for one in self.faults if one.kind in TOLD and one.worker == worker and one.at_s <= by_s)
+        return any(not self.unheard(one) for one in told)
+
+    def unheard(self, fault: Fault) -> bool:
+        """A worker that is told to stop while the database is away can't tell it: it looks like one that has died."""
+        return fault.kind in TOLD and self.away(fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S, margin_s=GOODBYE_S)
 
     def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
         """Whether a stranger had a row of one of these jobs locked at some time in between, or until shortly before."""
