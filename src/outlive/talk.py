@@ -124,6 +124,12 @@ class Completing(Said, frozen=True, tag=7):
     token: int
 
 
+class Imported(Said, frozen=True, tag=17):
+    """An interpreter of its own has imported the app: from now on the job is to blame for what happens."""
+
+    token: int
+
+
 # From the supervisor to the zygote, and back
 
 
@@ -190,7 +196,7 @@ class Left(Said, frozen=True, tag=16):
 
 
 ToChild = Run | Stopping | Reply | Secret
-FromChild = Done | Call | Progress | Completing
+FromChild = Done | Call | Progress | Completing | Imported
 ToZygote = Fork
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 

@@ -18,9 +18,8 @@ from outlive.talk import (
     TO_CHILD,
     Call,
     Completing,
-    Done,
     Frames,
-    Progress,
+    FromChild,
     Reply,
     Run,
     Said,
@@ -98,7 +97,7 @@ class Channel:
                 self._read()
         return self._stopping
 
-    def send(self, message: Done | Call | Progress) -> None:
+    def send(self, message: FromChild) -> None:
         """All of it: a signal that ends the job waits until it is out."""
         self._refuse_copies()
         with self._lock, stops.held():

@@ -27,10 +27,20 @@ from outlive import inside, kernel, units, wire
 from outlive.child import context, copies, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
-from outlive.errors import BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
+from outlive.errors import AppNotFound, BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.policy import Policy
 from outlive.states import Outcome
-from outlive.talk import MARK, MAX_BROUGHT_BYTES, MAX_ERROR_CHARS, MAX_STACK_CHARS, Done, Run, frame, write_tickets
+from outlive.talk import (
+    MARK,
+    MAX_BROUGHT_BYTES,
+    MAX_ERROR_CHARS,
+    MAX_STACK_CHARS,
+    Done,
+    Imported,
+    Run,
+    frame,
+    write_tickets,
+)
 
 
 class Runnable(Protocol):
@@ -43,6 +53,7 @@ class Runnable(Protocol):
 
 
 Tasks = Mapping[str, Runnable]
+NOT_IMPORTED = 3
 REHEARSALS = 20
 """Python specialises what it has run some eight times."""
 
@@ -125,7 +136,11 @@ def _exec(target: str, sock: int, stack: int, channel: Channel, run: Run) -> Non
     for descriptor in (sock, stack, channel.tickets, note):
         os.set_inheritable(descriptor, True)
     numbers = map(str, (sock, stack, channel.tickets, note))
-    os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", target, *numbers])
+    try:
+        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", target, *numbers])
+    except OSError as error:
+        print(f"{sys.executable} can't be executed: {error}", file=sys.stderr, flush=True)
+        _exit(NOT_IMPORTED)
 
 
 def _plug(output: int) -> None:
@@ -281,7 +296,13 @@ def go_on(target: str, sock: int, stack: int, tickets: int, note: int) -> int:
     signal.signal(signal.SIGINT, stops.on_stop)
     channel = Channel(socket.socket(fileno=sock), tickets)
     channel.resume(runs, rest)
-    return serve(import_app(target).tasks, target, sock, stack, channel, run)
+    try:
+        app = import_app(target)
+    except AppNotFound as error:
+        print(error, file=sys.stderr, flush=True)
+        return NOT_IMPORTED
+    channel.send(Imported(run.token))
+    return serve(app.tasks, target, sock, stack, channel, run)
 
 
 if __name__ == "__main__":

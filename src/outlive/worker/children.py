@@ -88,6 +88,8 @@ class Child:
     """Answers that it has not read, as far as we can see."""
     retiring: bool = False
     distrusted: bool = False
+    imported: bool = False
+    """An interpreter of its own has imported the app; others had it from the beginning."""
     leaving_since: float | None = None
     """Since when it has nothing to do any more, and should exit."""
     exited: bool = False

@@ -22,7 +22,7 @@ from outlive.talk import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
 from outlive.worker.aside import Aside, looks_stopped, released
 from outlive.worker.children import AHEAD_S, Assignment, Child, assignment, died
-from outlive.worker.ends import Unbegun, answered, divided
+from outlive.worker.ends import NotImported, Unbegun, answered, divided
 from outlive.worker.hearing import Hearing, Listener
 from outlive.worker.oom import Kills
 from outlive.worker.zygotes import Zygotes
@@ -61,6 +61,7 @@ class Crew:
         self.trouble: str | None = None
         """Why no job can begin here at present."""
         self._unbegun = Unbegun()
+        self._not_imported = NotImported()
         self.oom_kills = Kills()
 
     @property
@@ -339,6 +340,9 @@ class Crew:
             begun = others.pop(0)
         if begun is not None:
             begun.verdict = begun.verdict or self.oom_kills.verdict(child, begun, exit.status, self.zygotes.groups)
+        if begun is not None and self._not_imported.concerns(child, begun):
+            self.report.ended(begun.job, self._not_imported.end(child, begun, exit.status))
+        elif begun is not None:
             stack = child.take_stack()
             end = died(
                 begun,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import time
 from uuid import UUID
 
 from outlive.model import Ended
@@ -13,6 +16,10 @@ from outlive.worker.children import Assignment, Child
 MAX_UNBEGUN = 10
 """How often in a row a job may be the next one of a child that dies, before it is blamed: it may kill by its size."""
 UNBEGUN_KEPT = 10_000
+NOT_IMPORTED_S = 5.0
+TELL_AGAIN_S = 60.0
+
+_log = logging.getLogger("outlive.worker")
 
 
 def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, draining: bool) -> tuple[Ended, bool]:
@@ -55,6 +62,29 @@ def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:
         return None, back
     begun, *others = child.given
     return begun, others + back
+
+
+class NotImported:
+    """Interpreters of their own (`preload=False`) that ended before they had imported the app: no job is to blame."""
+
+    def __init__(self) -> None:
+        self._told = ("", 0.0)
+
+    def concerns(self, child: Child, begun: Assignment) -> bool:
+        judged = begun.verdict is not None and begun.verdict[0] is not Outcome.CRASHED
+        return not begun.facts.preload and not child.imported and not judged
+
+    def end(self, child: Child, begun: Assignment, status: int) -> Ended:
+        """It goes back and is tried again in a while. That is logged once a minute, for whichever job."""
+        output = child.take_output(None)
+        how = f"exit code {os.WEXITSTATUS(status)}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"
+        last = (output or "").strip().rpartition("\n")[2]
+        error = f"its interpreter ended ({how}) before the app was imported: {last}"
+        words, told_at = self._told
+        if words != error or time.monotonic() - told_at > TELL_AGAIN_S:
+            self._told = (error, time.monotonic())
+            _log.error("jobs of %s wait, and are tried again every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
+        return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
 
 
 class Unbegun:

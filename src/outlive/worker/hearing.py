@@ -23,6 +23,7 @@ from outlive.talk import (
     Call,
     Completing,
     Done,
+    Imported,
     Progress,
     Secret,
 )
@@ -83,9 +84,9 @@ class Hearing:
                 case Progress():
                     self._progress(child, message)
                 case Completing(token):
-                    if child.runs(token):
-                        child.given[0].completing = True
-                        child.send(Secret(token, self._listener.secret_of(token)))
+                    self._complete(child, token)
+                case Imported():
+                    child.imported = True
             if child.distrusted:
                 return False
         if child.unsent:
@@ -126,11 +127,20 @@ class Hearing:
             self._done(child, done)
 
     def _call(self, child: Child, call: Call) -> None:
+        if self._may_ask(child):
+            child.asking += 1
+            self._listener.called(child, call)
+
+    def _complete(self, child: Child, token: int) -> None:
+        if child.runs(token) and self._may_ask(child):
+            child.given[0].completing = True
+            child.unread += 1
+            child.send(Secret(token, self._listener.secret_of(token)))
+
+    def _may_ask(self, child: Child) -> bool:
         if child.asking + child.unread >= MAX_CALLS:
             self.distrust(child, f"has {MAX_CALLS} calls under way and reads no answer")
-            return
-        child.asking += 1
-        self._listener.called(child, call)
+        return not child.distrusted
 
     def _progress(self, child: Child, progress: Progress) -> None:
         """What a thread says that an earlier job of a warm child has left behind counts for nothing."""

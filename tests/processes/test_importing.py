@@ -1,0 +1,63 @@
+"""An app that can't be imported for a while, as half-way through a deploy, costs no job anything."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import db
+from outlive.states import Outcome, State
+from tests.processes.conftest import Worker
+from tests.processes.test_faults import changing
+from tests.processes.test_running import attempts
+from tests.waiting import eventually
+
+__all__ = ["changing"]
+
+Start = Callable[..., Worker]
+COLD = ("(recycle_after=100)\ndef version", "(preload=False, max_crashes=1, max_attempts=1)\ndef version")
+BROKEN = {
+    "a missing module": ("import nowhere_to_be_found", "ModuleNotFoundError"),
+    "an exit": ("raise SystemExit('not now')", "not now"),
+    "a death": ("import os; os._exit(9)", "exit code 9"),
+    "a kill": ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
+    start: Start, connection: db.Connection, changing: Any, tmp_path: Path, how: str
+) -> None:
+    """64"""
+    source = tmp_path / f"{changing.__name__}.py"
+    text = source.read_text().replace(*COLD)
+    source.write_text(text)
+    worker = start(target=f"{changing.__name__}:app", folder=tmp_path, slots=2)
+    line, reason = BROKEN[how]
+    source.write_text(f"{line}\n{text}")
+    jobs = [changing.version.enqueue() for _ in range(3)]
+    eventually(lambda: all(attempts(connection, job) for job in jobs), within_s=20, what="they are tried")
+    source.write_text(text)
+    assert [job.result(timeout=40) for job in jobs] == [1, 1, 1]
+    for job in jobs:
+        *before, last = attempts(connection, job)
+        assert {one.outcome for one in before} == {Outcome.RELEASED}
+        assert all(reason in (one.error or "") for one in before)
+        assert last.outcome is Outcome.SUCCEEDED
+    assert worker.log().count("are tried again every") == 1
+
+
+def test_an_interpreter_that_cannot_be_executed_blames_no_job(
+    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
+) -> None:
+    """64"""
+    source = tmp_path / f"{changing.__name__}.py"
+    source.write_text("import sys; sys.executable = '/nowhere/python'\n" + source.read_text().replace(*COLD))
+    start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)
+    job = changing.version.enqueue()
+    eventually(lambda: attempts(connection, job), within_s=20, what="it is tried")
+    (first, *_) = attempts(connection, job)
+    assert first.outcome is Outcome.RELEASED
+    assert "can't be executed" in (first.error or "")
+    assert job.status() in (State.PENDING, State.RUNNING)
