@@ -196,6 +196,37 @@ def test_the_doctor_says_which_way_is_in_force(group: Group, database_url: str) 
         assert "memory is measured every 50 ms: no cgroup can be written" in said(HIDDEN)
 
 
+DELEGATE = """
+import ctypes, os, subprocess, uuid
+from outlive.worker import cgroups
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # As a program that was started by this account.
+groups = cgroups.Groups.make(uuid.uuid4())
+sleeper = subprocess.Popen(["sleep", "600"])
+group = groups.new(1)
+group.limit(50_000_000)
+group.gather(sleeper.pid)
+print((group.path / "memory.limit_in_bytes").read_text().strip())
+print((group.path / "cgroup.procs").read_text().split() == [str(sleeper.pid)])
+groups.end()
+print(sleeper.wait(10), groups.path.exists())
+"""
+
+
+def test_an_ordinary_account_makes_groups_in_a_subtree_that_was_given_to_it(group: Group) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root gives a subtree away")
+    for path in (group.path, *group.path.iterdir()):
+        os.chown(path, 65534, 65534)
+    ran = subprocess.run(
+        [*group.within, sys.executable, "-c", DELEGATE], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.stdout.split() == ["49999872", "True", "-9", "False"], ran.stderr
+    assert group.below() == []
+
+
 def test_a_group_of_version_2_kills_all_that_is_in_it() -> None:
     """As far as this can be tried where the memory controller is bound to version 1."""
     top = next((Path(line.split()[4]) for line in MOUNTS if " - cgroup2 " in line), None)

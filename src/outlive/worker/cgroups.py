@@ -163,15 +163,17 @@ class Groups:
 def find() -> Place | None:
     """Where this process may make groups that limit memory, by what the kernel says of its own group."""
     own: dict[int, str] = {}
-    for line in kernel.read("/proc/self/cgroup").decode().splitlines():
+    for line in kernel.read("/proc/self/cgroup").decode(errors="replace").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" or "memory" in controllers.split(","):
             own[2 if number == "0" else 1] = path
-    for line in kernel.read("/proc/self/mountinfo").decode().splitlines():
+    for line in kernel.read("/proc/self/mountinfo").decode(errors="replace").splitlines():
         before, _, after = line.partition(" - ")
+        if not after.startswith("cgroup"):
+            continue
         root, mounted = before.split()[3:5]
-        kind, _, options = after.split()
-        version = 1 if kind == "cgroup" and "memory" in options.split(",") else 2 if kind == "cgroup2" else 0
+        words = after.split()
+        version = 2 if words[0] == "cgroup2" else 1 if "memory" in words[-1].split(",") else 0
         mine = Path(own.get(version, "/.."))
         if mine.is_relative_to(root) and ".." not in mine.parts:
             place = Place(version, Path(mounted) / mine.relative_to(root))
