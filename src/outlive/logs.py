@@ -58,6 +58,17 @@ def configure(format: Format = "text", *, level: int = logging.INFO) -> None:
     _writer.note = handler.note
 
 
+def relay(line: str) -> None:
+    """Write a line of another process as it is, in the same way."""
+    stream = sys.stderr
+    if stream is None:
+        return
+    if stream is sys.__stderr__:
+        _writer.put(line)
+    else:
+        print(line, file=stream, flush=True)
+
+
 def flush(within_s: float = FLUSH_S) -> bool:
     """Wait until stderr has all lines so far; False if it does not take them in time."""
     return _writer.flush(within_s)
@@ -71,13 +82,7 @@ class _Stderr(logging.Handler):
             line = self.format(record)
         except Exception as error:
             line = self.format(_record(f"a log line was lost, it can't be formatted: {record.msg!r}: {error!r}"))
-        stream = sys.stderr
-        if stream is None:
-            return
-        if stream is sys.__stderr__:
-            _writer.put(line)
-        else:
-            print(line, file=stream, flush=True)
+        relay(line)
 
     def note(self, dropped: int) -> str:
         """What tells of lines that are missing."""

@@ -73,6 +73,32 @@ def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_to
     app.connections.close()
 
 
+def test_an_app_that_says_much_at_import_starts_also_where_stderr_is_not_read(
+    database_url: str, start: Start, tmp_path: Path
+) -> None:
+    """Fault 56, for the process that imports the app."""
+    flood = "import sys\nsys.stderr.write('word ' * 100_000)\nprint('said on stdout ' * 20_000)\n"
+    (tmp_path / "shop_named.py").write_text(flood + NAMED.format(url=database_url))
+    app = outlive.App(database_url)
+    worker = start(None, "worker", "shop_named:app", "--slots", 1, PYTHONPATH=str(tmp_path))
+    with db.connect(database_url) as connection:
+        made = connection.execute("select outlive.enqueue('shop_named.add', '[20, 22]')").fetchone()
+    assert made
+    assert app.get_job(made[0]).result(timeout=30) == 42
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    app.connections.close()
+
+
+def test_what_an_app_says_at_import_is_on_the_workers_stderr(database_url: str, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "shop_named.py").write_text("print('a word at import')\n1 / 0\n")
+    ran = ended(start(database_url, "worker", "shop_named:app", PYTHONPATH=str(tmp_path)))
+    assert ran.code == 3
+    said, failed, *_ = ran.err.splitlines()
+    assert said == "a word at import"
+    assert "ZeroDivisionError" in failed
+
+
 def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start: Start) -> None:
     job = enqueued(database_url)
     worker = start(database_url, "worker", TARGET, "--slots", 1, "--quiet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from outlive import kernel
+from outlive import kernel, logs
 from outlive.errors import AppNotFound
 from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, Left, NotForked, Ready, frame
 from outlive.worker.cgroups import Group
@@ -23,8 +24,44 @@ TREE = "_OUTLIVE_TREE"
 SIGN = "_OUTLIVE_SUPERVISOR"
 """The variable that says which supervisor they belong to, so that the next one on this machine can find them."""
 
+MAX_LINE_BYTES = 65536
 END_S = 2.0
 """How long a zygote that was told to end may take to kill what is below it."""
+
+
+class Output:
+    """What a zygote says, as the app's own lines while it is imported.
+
+    They go to our stderr in our way: a zygote that wrote them there itself would wait for a stderr that is not read.
+    """
+
+    def __init__(self, pipe: io.FileIO) -> None:
+        self._pipe, self._rest = pipe, b""
+        os.set_blocking(pipe.fileno(), False)
+        asyncio.get_running_loop().add_reader(pipe, self._read)
+
+    def _read(self) -> None:
+        if (data := self._pipe.read(65536)) is None:
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest and (not data or len(self._rest) > MAX_LINE_BYTES):
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            logs.relay(line.decode(errors="replace"))
+        if not data:
+            self._forget()
+
+    def close(self) -> None:
+        """Also when it has not ended; its last words so far are heard."""
+        if not self._pipe.closed:
+            self._read()
+        if not self._pipe.closed:
+            self._forget()
+
+    def _forget(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(self._pipe)
+        self._pipe.close()
 
 
 class Nursery:
@@ -42,11 +79,15 @@ class Nursery:
         environ |= {TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
-        with theirs:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        said = io.FileIO(read)
+        with theirs, io.FileIO(write, "w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), self.target],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 env=environ,
                 start_new_session=True,
             )
@@ -54,6 +95,7 @@ class Nursery:
             self.group.add(self.process.pid)
         ours.setblocking(False)
         self.control = ours
+        self._output = Output(said)
 
     async def ready(self) -> Ready:
         """What the app has, once it is imported; AppNotFound with the traceback if it can't be."""
@@ -108,6 +150,7 @@ class Nursery:
         with contextlib.suppress(RuntimeError, ValueError):
             asyncio.get_running_loop().remove_reader(self.control)
         self.control.close()
+        self._output.close()
         self.facts = None
         self.hung_up_at = time.monotonic()
 
