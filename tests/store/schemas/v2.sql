@@ -425,9 +425,9 @@ begin
   return found;
 end $$;
 
-create or replace function outlive.carried(args json) returns json language sql immutable
+create or replace function outlive.carried(args json) returns json language sql stable
 -- The arguments, if a claim may carry them. Large ones are fetched in parts by the process that runs the job. What is
--- stored in few bytes is not unpacked for this.
+-- stored in few bytes is not unpacked for this. Stable, as what it calls is: only so it becomes a part of the claim.
 return case when pg_column_size(args) > 2000 and octet_length(args::text) > 65536 then null else args end;
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
