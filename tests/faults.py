@@ -489,6 +489,12 @@ def pay_too_much(url: str, size_bytes: int) -> None:
         outlive.current().complete(connection, "x" * size_bytes)
 
 
+@app.task
+def seen_addresses() -> list[str | None]:
+    """Where a job could look for the queue's database, and whether the queue answers it all the same."""
+    return [os.environ.get("OUTLIVE_DATABASE_URL"), app.config.database_url, str(add.enqueue(1, 1).status())]
+
+
 @app.task(recycle_after=10000)
 def leave_a_mark(folder: str, n: int) -> None:
     """One byte for each time that it runs."""

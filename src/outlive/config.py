@@ -23,6 +23,7 @@ from outlive.errors import ConfigError
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     database_url: str | None = None
     home: str | None = None
+    jobs_see_database_url: bool = False
     heartbeat_s: float = 30.0
     stale_s: float = 60.0
     dead_s: float = 120.0
@@ -80,6 +81,7 @@ ALIASES = {
 _NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG"})
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
 _LARGEST_BYTES = 32 * 1024 * 1024
+_FLAGS = frozenset({"cache_enabled", "jobs_see_database_url"})
 _COUNTS = frozenset({"slots", "max_attempts", "max_crashes", "max_losses"})
 
 
@@ -171,7 +173,7 @@ def _parse(key: str, value: object) -> object:
         parse = _count
     elif key == "queues":
         parse = _names
-    elif key == "cache_enabled":
+    elif key in _FLAGS:
         parse = _flag
     else:
         parse = _text

@@ -184,3 +184,14 @@ def test_a_task_that_is_gone_after_a_reload_holds_up_nobody(
     eventually(stopped(lambda: "imported anew" in worker.log()), within_s=20)
     os.kill(zygote, signal.SIGCONT)
     assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
+
+
+def test_jobs_see_the_address_of_the_database_only_when_they_are_meant_to(start: Start, database_url: str) -> None:
+    """The queue answers them all the same."""
+    worker = start()
+    assert faults.seen_addresses.enqueue().result(timeout=20)[:2] == [None, None]
+    worker.stop()
+    start(jobs_see_database_url="true")
+    seen = faults.seen_addresses.enqueue().result(timeout=20)
+    assert seen[:2] == [database_url, database_url]
+    assert seen[2] in ("pending", "running", "succeeded")

@@ -23,6 +23,8 @@ STEADY_S = 1.0
 GOODBYE_S = 10.0
 ORPHANS_S = 2.0
 """How long what has no supervisor any more may take to go."""
+JOBS_CONNECT = {"OUTLIVE_JOBS_SEE_DATABASE_URL": "true"}
+"""Jobs of a game write their effects into its database."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class Workers:
         if self.is_short(seat):
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
         log = self.directory / f"{name}.log"
-        process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings)
+        process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings | JOBS_CONNECT)
         return Member(seat, name, process, log)
 
     def trouble(self, name: str) -> Path:

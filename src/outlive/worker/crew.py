@@ -50,7 +50,8 @@ class Crew:
     def __init__(self, target: str, worker: UUID, config: Config, slots: int, report: Report) -> None:
         self.config, self.slots, self.report = config, slots, report
         self.hearing = Hearing(report, self._done)
-        self.zygotes = Zygotes(target, worker, slots, self)
+        hidden = () if config.jobs_see_database_url else ("OUTLIVE_DATABASE_URL",)
+        self.zygotes = Zygotes(target, worker, slots, self, hidden=hidden)
         self.unplaced: deque[Assignment] = deque()
         self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 from outlive import kernel, logs
@@ -67,15 +67,16 @@ class Output:
 class Nursery:
     """One zygote. Its messages go to `hear`; its death is the message None."""
 
-    def __init__(self, target: str, worker: UUID, group: Group | None = None) -> None:
+    def __init__(self, target: str, worker: UUID, group: Group | None = None, hidden: Collection[str] = ()) -> None:
         self.target, self.worker, self.group = target, worker, group
+        self.hidden = {OWN, *hidden}
         self.facts: Ready | None = None
         self.hung_up_at: float | None = None
 
     def start(self) -> None:
         """Exec it, before any connection exists: no child may inherit one."""
         ours, theirs = socket.socketpair()
-        environ = {name: value for name, value in os.environ.items() if name != OWN}
+        environ = {name: value for name, value in os.environ.items() if name not in self.hidden}
         environ |= {TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")

@@ -50,8 +50,12 @@ class Household(Protocol):
 
 
 class Zygotes:
-    def __init__(self, target: str, worker: UUID, slots: int, household: Household) -> None:
+    def __init__(
+        self, target: str, worker: UUID, slots: int, household: Household, *, hidden: Collection[str] = ()
+    ) -> None:
         self.target, self.worker, self.slots, self.household = target, worker, slots, household
+        self.hidden = hidden
+        """Variables of the environment that no job sees."""
         self.children: dict[int, Child] = {}
         self.by_pid: dict[int, Child] = {}
         self.ready: deque[Child] = deque()
@@ -86,7 +90,7 @@ class Zygotes:
         self.nursery.start()
 
     def _new_nursery(self) -> Nursery:
-        return Nursery(self.target, self.worker, self.groups.zygote if self.groups else None)
+        return Nursery(self.target, self.worker, self.groups.zygote if self.groups else None, self.hidden)
 
     def settle_in(self, ready: Ready) -> None:
         """The app is imported: make the first children."""
