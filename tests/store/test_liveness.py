@@ -1,5 +1,7 @@
 """Who lives: sessions that hold a lock, heartbeats behind them, and what it takes to be declared dead."""
 
+import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -9,7 +11,11 @@ from uuid import UUID
 import pytest
 
 from outlive import db, store
+from outlive.config import Config
 from outlive.model import Dead
+from outlive.worker.alerts import Alerts
+from outlive.worker.line import Line
+from outlive.worker.reaper import Reaper
 from tests.store.acting import (
     ANNA,
     BERT,
@@ -271,6 +277,34 @@ def test_nobody_is_buried_who_has_another_key_by_now(connection: db.Connection, 
     vanish(connection, another, key=KEY + 1)
     assert db.run(connection, store.bury({ANNA: KEY})) == []  # That verdict was about another session.
     assert state_of(connection) == "active"
+
+
+def test_a_reaper_whose_session_was_replaced_gives_others_time_to_come_back_too(
+    connection: db.Connection, connect: Connect, database_url: str
+) -> None:
+    """Whatever ended its session may have ended theirs: after that a missing lock is proof only after three seconds."""
+    session = connect()
+    live(connection, session)
+    vanish(connection, session)
+
+    async def until_it_is_dead(*, replaced: bool) -> float:
+        reaper = Reaper(Line(database_url), Config(), Alerts())
+        await reaper.look()
+        if replaced:
+            await reaper.line.close()
+        began = time.monotonic()
+        while state_of(connection) != "dead":
+            await reaper.look_once()
+            assert time.monotonic() - began < 20
+        await reaper.line.close()
+        return time.monotonic() - began
+
+    assert asyncio.run(until_it_is_dead(replaced=True)) >= 3.0
+    connection.execute("update outlive.workers set state = 'active'")
+    session = connect()
+    live(connection, session)
+    vanish(connection, session)
+    assert asyncio.run(until_it_is_dead(replaced=False)) < 3.0
 
 
 def buried(connection: db.Connection, *workers: UUID) -> list[UUID]:

@@ -27,6 +27,12 @@ from outlive.worker.nursery import SIGN
 LOOK_S = 1.0
 SECOND_LOOK_S = 0.5
 """How far apart two looks must be at least, and how soon the second follows when the first has found somebody."""
+REPLACED_S = 5.0
+PATIENT_LOOK_S = 3.0
+"""How long a lock must be missing in the first seconds after the reaper's own session was replaced.
+
+Whatever ended it may have ended others too, and a living worker tries again at least every second.
+"""
 RECONNECT_S = 10.0
 """How long others may take to find a server that was away."""
 UNSEEN_S = 10.0
@@ -97,7 +103,8 @@ class Reaper:
                 known = self._seen.get(worker)
                 seen[worker] = known if known is not None and known[0] == key else (key, now)
         self._seen, self._unseen_s = seen, unseen_s
-        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= SECOND_LOOK_S}
+        proof_s = SECOND_LOOK_S if now - self._since > REPLACED_S else PATIENT_LOOK_S
+        convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= proof_s}
         convicted |= {worker: UNSEEN for worker, for_s in unseen_s.items() if for_s >= UNSEEN_S}
         if convicted:
             dead = await self.line.run(store.bury(convicted))
