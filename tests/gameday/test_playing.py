@@ -89,7 +89,7 @@ def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_pa
 def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence() -> None:
     """A game whose only faults are such freezes, and kills in between."""
     deck = "from outlive.gameday import faults as f; f.DECK = {f.Kind.PAUSE: 4}; from outlive.cli import main; main()"
-    words = ("gameday", "--kills", "8", "--rate", "0.5", "--seed", "3", "--busy", "--json")
+    words = ("gameday", "--kills", "12", "--rate", "0.5", "--seed", "3", "--busy", "--json")
     ran = subprocess.run([sys.executable, "-c", deck, *words], capture_output=True, text=True, timeout=250)
     verdict = json.loads(ran.stdout)
     print(f"{verdict['faults']['whole tree frozen past its lease']} freezes, {verdict['stale_writes_fenced']} fenced")

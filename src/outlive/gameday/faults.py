@@ -278,7 +278,7 @@ class Faults:
     def _freeze_past_lease(self, kind: Kind, connection: db.Connection) -> list[Fault]:
         """One that has jobs to lose, and for a whole tree some that complete themselves: the fence is for them."""
         working = {
-            name for _, name, task in self._at_work(connection) if kind is not Kind.PAUSE or task in jobs.COMPLETING
+            name for _, name, task in self._at_work(connection) if kind is not Kind.PAUSE or task == jobs.HESITANT
         }
         victims = [one for one in self._not_spared() if self.workers.is_short(one.seat) and one.name in working]
         made = self._stop(kind, victims)

@@ -8,14 +8,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid5
 
 import psycopg
+from psycopg.abc import Query
 
 import outlive
 from outlive.client.app import TaskOptions
 
-Connection = psycopg.Connection[tuple[object, ...]]
+
+class Connection(psycopg.Connection[tuple[object, ...]]):
+    """Hesitates before a completion, when the job knows its secret: one that is frozen here writes too late for
+    certain."""
+
+    pause_s = 0.0
+
+    def execute(self, query: Query, *words: Any, **more: Any) -> psycopg.Cursor[tuple[object, ...]]:
+        pause_s, self.pause_s = self.pause_s, 0.0
+        time.sleep(pause_s)
+        return super().execute(query, *words, **more)
+
 
 # They are killed from outside, again and again, and are not to blame: no number of kills may put them into quarantine,
 # and no job may ever give up.
@@ -35,6 +48,7 @@ TROUBLE = "GAMEDAY_TROUBLE"
 """The environment's name for a file in which the game says what is wrong with this module at the moment."""
 
 BROKEN = "broken"
+HESITATE_S = 0.3
 SLOW_S = 3.0
 
 
@@ -73,8 +87,8 @@ def pay(work_s: float) -> float:
     """An effect and its completion in one transaction: exactly once."""
     with _connected() as connection:
         _begin(connection)
-        time.sleep(work_s)
-        _complete(connection, work_s, pause_s=min(work_s / 10, 0.1))
+        time.sleep(work_s / 2)
+        _complete(connection, work_s, before_s=max(work_s / 2, HESITATE_S), after_s=min(work_s / 10, 0.1))
     return work_s
 
 
@@ -122,16 +136,18 @@ def post(work_s: float) -> None:
     """A warm job that is done exactly once."""
     with _kept_open() as connection:
         _begin(connection)
-        _complete(connection, None, pause_s=work_s)
+        _complete(connection, None, before_s=work_s, after_s=work_s)
 
 
 COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
+HESITANT = "pay"
+"""Whoever freezes one of these probably freezes it just before its completion."""
 
 
 def _connect() -> Connection:
     url = app.config.database_url
     assert url is not None, "the workers of a game are told where its database is"
-    return psycopg.connect(url, autocommit=True, connect_timeout=10, application_name="gameday")
+    return Connection.connect(url, autocommit=True, connect_timeout=10, application_name="gameday")
 
 
 @contextmanager
@@ -167,15 +183,17 @@ def _effect(connection: Connection, spawned: UUID | None = None) -> None:
     )
 
 
-def _complete(connection: Connection, result: object, *, pause_s: float = 0.0, spawned: UUID | None = None) -> None:
-    """With a pause on either side of the completion, for kills to fall into."""
+def _complete(
+    connection: Connection, result: object, *, before_s: float = 0.0, after_s: float = 0.0, spawned: UUID | None = None
+) -> None:
+    """With a pause on either side of the completion, for faults to fall into."""
     context = outlive.current()
     try:
         with connection.transaction():
             _effect(connection, spawned)
-            time.sleep(pause_s)
+            connection.pause_s = before_s
             context.complete(connection, result)
-            time.sleep(pause_s)
+            time.sleep(after_s)
     except psycopg.Error as error:
         if error.sqlstate == STALE:
             connection.execute("insert into outlive_gameday.fenced (token) values (%s)", [context.token])
