@@ -204,14 +204,25 @@ def test_a_loss_of_a_worker_that_was_told_to_stop_must_not_count(story: Story, k
     assert story.broken() == expected
 
 
-def test_a_worker_that_is_told_to_stop_without_a_database_looks_like_one_that_died(story: Story) -> None:
+def test_a_worker_that_is_killed_without_a_database_just_after_it_was_told_to_stop_looks_like_one_that_died(
+    story: Story,
+) -> None:
+    [loss] = [one for one in story.attempts if one.outcome == "lost"]
+    story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
+    story.fault(Kind.DEPLOY, at_s=loss.ended_s - 0.8)
+    story.workers[1] = replace(VICTIM, state="dead")
+    assert story.broken() == {"blamed"}
+    story.history.outages.append((loss.ended_s - 3.0, loss.ended_s - 0.5))
+    assert story.broken() == set()
+
+
+def test_a_worker_that_is_told_to_stop_without_a_database_waits_for_it_and_says_goodbye(story: Story) -> None:
     [loss] = [one for one in story.attempts if one.outcome == "lost"]
     story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
     story.fault(Kind.STOP, at_s=loss.ended_s - 0.8)
     story.workers[1] = replace(VICTIM, state="dead")
-    assert story.broken() == {"blamed", "given up wrongly"}
     story.history.outages.append((loss.ended_s - 3.0, loss.ended_s - 0.5))
-    assert story.broken() == set()
+    assert story.broken() == {"blamed", "given up wrongly"}
 
 
 def test_a_loss_of_a_deploy_that_does_not_count_is_right(story: Story) -> None:

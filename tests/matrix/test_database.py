@@ -139,6 +139,24 @@ def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
     (tmp_path / "held").touch()
 
 
+def test_a_worker_that_is_told_to_stop_while_the_server_is_away_reports_when_it_is_back(
+    server: Server, start: Start, tmp_path: Path
+) -> None:
+    worker = start(name="leaving")
+    job = faults.wait_for.enqueue(str(tmp_path / "held"))
+    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    faults.app.connections.close()
+    server.stop(signal.SIGQUIT)
+    worker.process.send_signal(signal.SIGTERM)
+    (tmp_path / "held").touch()
+    eventually(lambda: f"Job {job.id} completed successfully" in worker.log(), within_s=20)
+    server.start()
+    assert worker.process.wait(timeout=30) == 0
+    server.await_ready()
+    assert server.ask("select state from outlive.workers") == [("stopped",)]
+    assert server.ask("select outcome from outlive.attempts") == [("succeeded",)]
+
+
 # Servers that are full, or held back
 
 

@@ -120,7 +120,7 @@ class Store(RuleBasedStateMachine):
             self.acknowledged.append(job.id)
         else:
             assert state_of(self.connection, refused[job.id]) not in FINISHED
-            assert on_conflict == "skip" or refused[job.id] in self.current
+            assert on_conflict == "skip" or refused[job.id] in self.current or self.is_kept(refused[job.id])
 
     @precondition(lambda self: self.acknowledged)
     @rule(number=numbers)
@@ -276,6 +276,11 @@ class Store(RuleBasedStateMachine):
         self.reap()
         if returns:
             self.begin_anew(0)
+
+    def is_kept(self, job: UUID) -> bool:
+        """A killer or a suspect: replacing it would set it free."""
+        kept = "select from outlive.held where id = %s and why in ('quarantined', 'suspect')"
+        return self.connection.execute(kept, [job]).fetchone() is not None
 
     def is_held_for_losses(self, job: UUID) -> bool:
         """Or is not held at all: whether it can gain by a loss that is taken back."""

@@ -8,6 +8,7 @@ import select
 import socket
 from collections import deque
 from os import getpid
+from sys import byteorder
 
 from outlive import errors
 from outlive.child import stops
@@ -26,7 +27,6 @@ from outlive.talk import (
     Secret,
     Stopping,
     frame,
-    read_tickets,
 )
 
 
@@ -72,7 +72,7 @@ class Channel:
     def _take_ticket(self) -> Run | None:
         """The job of the next ticket; None if the supervisor has taken back all that came before."""
         try:
-            (token,) = read_tickets(os.read(self.tickets, TICKET_BYTES))
+            token = int.from_bytes(os.read(self.tickets, TICKET_BYTES), byteorder, signed=True)
         except BlockingIOError:
             self._runs.clear()
             return None

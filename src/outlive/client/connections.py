@@ -59,6 +59,10 @@ class Connections:
                     connection = self._take()
                     try:
                         return work(connection)
+                    except psycopg.Error as error:
+                        if db.may_be_the_session(error):
+                            connection.close()
+                        raise
                     finally:
                         self._give_back(connection)
                 except psycopg.Error as error:
@@ -80,7 +84,12 @@ class Connections:
             while True:
                 try:
                     async with self._aone() as connection:
-                        return await work(connection)
+                        try:
+                            return await work(connection)
+                        except psycopg.Error as error:
+                            if db.may_be_the_session(error):
+                                await connection.close()
+                            raise
                 except psycopg.Error as error:
                     pause_s = next(pauses, None)
                     if pause_s is None or not _may_pass(error):

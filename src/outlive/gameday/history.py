@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
 
 GOODBYE_S = 2.0
-"""How long a worker that stops tries to reach the database, and about as long it takes one to come back to it."""
+"""About as long as a worker takes to come back to a database that was away."""
 
 UNLOCK_S = 2.0
 """How long after a lock is gone what waited for it may still be tried again."""
@@ -136,8 +136,10 @@ class History:
         return any(not self.unheard(one) for one in told)
 
     def unheard(self, fault: Fault) -> bool:
-        """A worker that is told to stop while the database is away can't tell it: it looks like one that has died."""
-        return fault.kind in TOLD and self.away(fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S, margin_s=GOODBYE_S)
+        """A worker that is killed soon after it was told to stop, while the database is away, looks as if it had died."""
+        return fault.kind is Kind.DEPLOY and self.away(
+            fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S, margin_s=GOODBYE_S
+        )
 
     def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
         """Whether a stranger had a row of one of these jobs locked at some time in between, or until shortly before."""

@@ -46,6 +46,16 @@ class Report(Listener, Protocol):
     def renewed_app(self) -> None: ...
 
 
+class _Line:
+    """What a warm child has to do, and what it is about to be given as well."""
+
+    __slots__ = ("added", "child", "length")
+
+    def __init__(self, child: Child) -> None:
+        self.child, self.length = child, len(child.given)
+        self.added: list[Assignment] = []
+
+
 class Crew:
     def __init__(self, target: str, worker: UUID, config: Config, slots: int, report: Report) -> None:
         self.config, self.slots, self.report = config, slots, report
@@ -181,37 +191,39 @@ class Crew:
 
     def _hand_out(self, assignments: list[Assignment], wait_s: float) -> None:
         """To warm children that have room; the others wait for a child that is ready or being made."""
-        given: dict[int, list[Assignment]] = {}
+        lines: dict[str, list[_Line]] = {}
         now, free = time.monotonic(), self._free
         for one in assignments:
-            child, before = (None, 0) if one.job.losses else self._bound(one.job.task, one.facts, given, now)
-            if child is None or (before and free > 0):  # A free slot is better than a place in a line.
+            line = self._shortest(lines, one, now)
+            if line is None or (line.length and free > 0):  # A free slot is better than a place in a line.
                 one.waits_until = now + wait_s
                 self.unplaced.append(one)
                 free -= 1
             else:
-                given.setdefault(child.slot, []).append(one)
-                free -= not before
-        for slot, ones in given.items():
-            self.zygotes.children[slot].give(ones, self.config.max_result_bytes)
+                free -= not line.length
+                line.length += 1
+                line.added.append(one)
+        for line in (line for of_task in lines.values() for line in of_task if line.added):
+            line.child.give(line.added, self.config.max_result_bytes)
         self._place()
 
     def _give_back(self, job: Claimed) -> None:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0))
 
-    def _bound(
-        self, task: str, facts: TaskFacts, given: dict[int, list[Assignment]], now: float
-    ) -> tuple[Child | None, int]:
-        """The warm child of this task that has the least to do, and how many jobs are before it."""
-        best: Child | None = None
-        least = 0
-        for child in self.children if facts.recycle_after > 1 else ():
-            if child.task == task and child.open_to_more and child.pid and not child.runs_over(now):
-                more = len(given.get(child.slot, ()))
-                load = len(child.given) + more
-                if child.served + more < facts.recycle_after and load < MAX_AHEAD and (best is None or load < least):
-                    best, least = child, load
-        return best, least
+    def _shortest(self, lines: dict[str, list[_Line]], one: Assignment, now: float) -> _Line | None:
+        """The shortest line of jobs of this task that this one may join. Lines are looked for once per task."""
+        facts, task = one.facts, one.job.task
+        if facts.recycle_after == 1 or one.job.losses:
+            return None
+        if task not in lines:
+            bound = [child for child in self.children if child.task == task and child.pid]
+            lines[task] = [_Line(child) for child in bound if child.open_to_more and not child.runs_over(now)]
+        best: _Line | None = None
+        for line in lines[task]:
+            fits = line.length < MAX_AHEAD and line.child.served + len(line.added) < facts.recycle_after
+            if fits and (best is None or line.length < best.length):
+                best = line
+        return best
 
     def _place(self) -> None:
         if self.draining:

@@ -263,6 +263,7 @@ class Service:
         me = self.supervisor
         await self._write_progress()
         await self.run(store.count_outcomes(me.turns.outcomes, patient=False))
+        me.turns.outcomes.clear()
         ends = [*me.turns.ended, *map(_if_not_completed, self.unsettled), *ends]
         for end in me.turns.bringing.pending.values():
             with contextlib.suppress(psycopg.Error):  # It runs again, and nothing of it was written.

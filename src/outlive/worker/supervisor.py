@@ -27,7 +27,7 @@ from outlive.states import Outcome
 from outlive.talk import Call, Progress
 from outlive.worker import bringing, calls
 from outlive.worker.alerts import Alerts
-from outlive.worker.children import Child
+from outlive.worker.children import Assignment, Child
 from outlive.worker.crew import Crew
 from outlive.worker.line import Line, Lines
 from outlive.worker.liveness import Liveness
@@ -81,6 +81,7 @@ class Supervisor:
         self.alerts = Alerts()
         self.crew.zygotes.spare = self.alerts.processes
         self.stop_asked = 0
+        self._stop_by = 0.0
         self.stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._reloading: asyncio.Task[None] | None = None
@@ -173,6 +174,7 @@ class Supervisor:
 
     def _ask_to_stop(self) -> None:
         self.stop_asked += 1
+        self._stop_by = time.monotonic() + self.config.grace_s
         self.stopping.set()
         if hasattr(self, "service"):
             self.service.changed.set()  # The database hears of it first: a kill may follow.
@@ -225,16 +227,27 @@ class Supervisor:
         if not hasattr(self, "service"):
             return
         await self._at_most(GOODBYE_S, self._tasks)
-        ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
-        goodbye = asyncio.create_task(self.service.say_goodbye(ends))
-        await self._at_most(GOODBYE_S, [goodbye])
-        if goodbye.cancelled() or not goodbye.done() or goodbye.exception():
+        if not await self._say_goodbye(left):
             _log.error("the database does not answer: what is not reported comes back when its lease ends")
         await self.alerts.finish(GOODBYE_S)
         for connected in self._connected:
             with contextlib.suppress(Exception):
                 await connected.close()
         _log.info("Worker %s stopped", self.id)
+
+    async def _say_goodbye(self, left: list[Assignment]) -> bool:
+        """Once to a server that is silent or if hurried, and until the grace is over to one that refuses: it starts."""
+        ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
+        while True:
+            goodbye = asyncio.create_task(self.service.say_goodbye(ends))
+            await self._at_most(GOODBYE_S, [goodbye])
+            if goodbye.cancelled() or not goodbye.done():
+                return False
+            if goodbye.exception() is None:
+                return True
+            if self.stop_asked != 1 or time.monotonic() > self._stop_by:
+                return False
+            await asyncio.sleep(RETRY_S[0])
 
     @property
     def _connected(self) -> tuple[Turns | Line | Lines | Liveness, ...]:

@@ -41,6 +41,12 @@ return greatest(5, least(60, (
   select 2 * extract(epoch from max(a.ended_at - a.started_at)) from outlive.attempts a
   where a.job_id = job and a.outcome = 'lost')));
 
+create or replace function outlive.charged(had outlive.running) returns boolean language sql stable
+-- Whether the loss of this attempt counts: not if the job had not begun, nor if its worker was told to stop, because then
+-- the worker was killed before it could give the job back.
+return had.begun and not exists (
+  select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
+
 create or replace function outlive.verdict(
   had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
 returns table (state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
@@ -48,8 +54,7 @@ language sql stable
 begin atomic
   -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set when it goes to `held`.
   -- `killed` tells a memory kill (a crash) from a MemoryError (a failure); `final` means no retry, whatever is left;
-  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1. A loss is not counted for a
-  -- job that had not begun, nor if its worker was told to stop: then it was killed before it could give the job back.
+  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1.
   with counted as (
     select p.*, k.kind,
       (had).failures + (k.kind = 'failure')::int as f,
@@ -61,8 +66,7 @@ begin atomic
       lateral (select case
         when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
         when outcome in ('crashed', 'out_of_memory') then 'crash'
-        when outcome = 'lost' and (had).begun and not exists (
-          select from outlive.workers w where w.id = (had).worker and w.stop_requested_at is not null) then 'loss'
+        when outcome = 'lost' then 'loss'
         else 'none' end as kind) k),
   judged as (
     select n.*, case
@@ -105,9 +109,15 @@ create or replace function outlive.settle(
 returns text language plpgsql as $$
 -- Write what an ended attempt leaves behind. The caller has just deleted its row from `running`, in the same statement:
 -- that was its right to do this. Returns what the job became. (The hot statement settles successes itself, in bulk.)
+-- A loss that is not charged is a release: it costs the job nothing, and must not be taken back later.
 declare
   v record;
 begin
+  if outcome = 'lost' and not outlive.charged(had) then
+    outcome := 'released';
+    error := case when had.begun then 'Worker was told to stop, and died before it could give the job back'
+                  else 'Worker died unexpectedly, before the job began' end;
+  end if;
   select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes, cpu_s,
@@ -340,9 +350,7 @@ begin
     select j.id from outlive.jobs j
     where j.id in (
       select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
-      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen
-        and a.losses <> coalesce((select p.losses from outlive.attempts p
-          where p.job_id = a.job_id and p.attempt = a.attempt - 1), 0))  -- Else it was not counted.
+      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
     order by j.id for update);
   perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
   perform from outlive.held t where t.id = any(rest) order by t.id for update;
