@@ -26,7 +26,7 @@ class App(Protocol):
 
 def import_app(target: str) -> App:
     """`pkg.module:app`, from the current directory on."""
-    with copies.left_here(os.getpid()):
+    with copies.LeftHere(os.getpid()):
         return cast("App", importing.find_app(target))
 
 

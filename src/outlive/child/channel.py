@@ -92,7 +92,7 @@ class Channel:
 
     def told_to_stop(self) -> bool:
         self._refuse_copies()
-        with self._lock, stops.held():
+        with self._lock, stops.held:
             while select.select([self._socket], [], [], 0)[0]:
                 self._read()
         return self._stopping
@@ -100,13 +100,13 @@ class Channel:
     def send(self, message: FromChild) -> None:
         """All of it: a signal that ends the job waits until it is out."""
         self._refuse_copies()
-        with self._lock, stops.held():
+        with self._lock, stops.held:
             self._socket.sendall(_bounded(message))
 
     def call(self, verb: str, body: bytes) -> bytes:
         """Ask, and wait for the answer; an error comes out as it was raised there."""
         self._refuse_copies()
-        with self._lock, stops.held():
+        with self._lock, stops.held:
             self._number += 1
             number = self._number
             self._socket.sendall(_bounded(Call(number, verb, body)))
@@ -121,7 +121,7 @@ class Channel:
     def secret(self, token: int) -> str:
         """Say that this attempt will end in a transaction of its own; what the database wants to know for that."""
         self._refuse_copies()
-        with self._lock, stops.held():
+        with self._lock, stops.held:
             self._socket.sendall(_bounded(Completing(token)))
             while token not in self._secrets:
                 self._read()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from os import _exit, getpid
 from typing import Any, NoReturn, TypeVar
 
@@ -19,22 +18,25 @@ from outlive.errors import Stopped
 T = TypeVar("T")
 
 
-@contextmanager
-def left_here(pid: int) -> Iterator[None]:
+class LeftHere:
     """Run code that may fork: a process other than `pid` ends as it leaves this block."""
-    try:
-        yield
-    except BaseException as error:
-        if getpid() != pid:
+
+    __slots__ = ("_pid",)
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if getpid() != self._pid:
             _leave(error)
-        raise
-    if getpid() != pid:
-        _leave(None)
 
 
 async def awaited(job: Coroutine[Any, Any, T], pid: int) -> T:
     """The same for a coroutine: a copy that closed the event loop would close its parent's too."""
-    with left_here(pid):
+    with LeftHere(pid):
         return await job
 
 

@@ -214,7 +214,7 @@ def _ended(
     pid = channel.pid
     try:
         positional, named = wire.unpack(wire.decode(channel.arguments() if run.args is None else run.args))
-        with copies.left_here(pid), stops.let_through():
+        with copies.LeftHere(pid), stops.let_through:
             value = task.function(*positional, **named)
             if inspect.iscoroutine(value):
                 import asyncio  # Not at the top: every fork would pay for the libraries that come with it.

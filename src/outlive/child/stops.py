@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 from outlive.errors import Stopped
@@ -27,28 +25,35 @@ def came() -> int:
     return _came
 
 
-@contextmanager
-def held() -> Iterator[None]:
+class _Held:
     """Nothing is raised in here; what came meanwhile is raised at the end."""
-    global _holds
-    _holds += 1
-    try:
-        yield
-    finally:
-        _holds -= 1
-    _raise_pending()
 
-
-@contextmanager
-def let_through() -> Iterator[None]:
-    """The job's code runs in here, and may be stopped."""
-    global _holds, _pending, _came
-    _pending, _came = False, 0
-    _holds -= 1
-    try:
-        yield
-    finally:
+    def __enter__(self) -> None:
+        global _holds
         _holds += 1
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        global _holds
+        _holds -= 1
+        if error is None:
+            _raise_pending()
+
+
+class _LetThrough:
+    """The job's code runs in here, and may be stopped."""
+
+    def __enter__(self) -> None:
+        global _holds, _pending, _came
+        _pending, _came = False, 0
+        _holds -= 1
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        global _holds
+        _holds += 1
+
+
+# Every job goes through these, so they are no generators, which cost more.
+held, let_through = _Held(), _LetThrough()
 
 
 def _raise_pending() -> None:

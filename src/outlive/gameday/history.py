@@ -136,10 +136,9 @@ class History:
         return any(not self.unheard(one) for one in told)
 
     def unheard(self, fault: Fault) -> bool:
-        """A worker that is killed soon after it was told to stop, while the database is away, looks as if it had died."""
-        return fault.kind is Kind.DEPLOY and self.away(
-            fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S, margin_s=GOODBYE_S
-        )
+        """Told to stop and killed soon after, while the database was away: that looks like a worker that has died."""
+        since_s, until_s = fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S
+        return fault.kind is Kind.DEPLOY and self.away(since_s, until_s, margin_s=GOODBYE_S)
 
     def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
         """Whether a stranger had a row of one of these jobs locked at some time in between, or until shortly before."""
