@@ -248,6 +248,16 @@ class Child:
         os.close(self.tickets)
 
 
+class Load:
+    """What a warm child has to do, and what it is about to be given as well."""
+
+    __slots__ = ("added", "child", "length")
+
+    def __init__(self, child: Child) -> None:
+        self.child, self.length = child, len(child.given)
+        self.added: list[Assignment] = []
+
+
 class _Overrides(msgspec.Struct):
     """The limits that a job has of its own; unset ones are its task's, and null is none."""
 

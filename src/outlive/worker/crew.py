@@ -21,7 +21,7 @@ from outlive.states import Outcome
 from outlive.talk import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
 from outlive.worker.aside import Aside, looks_stopped, released
-from outlive.worker.children import AHEAD_S, Assignment, Child, assignment, died
+from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment, died
 from outlive.worker.ends import NotImported, Unbegun, answered, divided
 from outlive.worker.hearing import Hearing, Listener
 from outlive.worker.oom import Kills
@@ -44,16 +44,6 @@ class Report(Listener, Protocol):
     def free(self) -> None: ...
     def troubled(self) -> None: ...
     def renewed_app(self) -> None: ...
-
-
-class _Line:
-    """What a warm child has to do, and what it is about to be given as well."""
-
-    __slots__ = ("added", "child", "length")
-
-    def __init__(self, child: Child) -> None:
-        self.child, self.length = child, len(child.given)
-        self.added: list[Assignment] = []
 
 
 class Crew:
@@ -191,7 +181,7 @@ class Crew:
 
     def _hand_out(self, assignments: list[Assignment], wait_s: float) -> None:
         """To warm children that have room; the others wait for a child that is ready or being made."""
-        lines: dict[str, list[_Line]] = {}
+        lines: dict[str, list[Load]] = {}
         now, free = time.monotonic(), self._free
         for one in assignments:
             line = self._shortest(lines, one, now)
@@ -210,15 +200,15 @@ class Crew:
     def _give_back(self, job: Claimed) -> None:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0))
 
-    def _shortest(self, lines: dict[str, list[_Line]], one: Assignment, now: float) -> _Line | None:
+    def _shortest(self, lines: dict[str, list[Load]], one: Assignment, now: float) -> Load | None:
         """The shortest line of jobs of this task that this one may join. Lines are looked for once per task."""
         facts, task = one.facts, one.job.task
         if facts.recycle_after == 1 or one.job.losses:
             return None
         if task not in lines:
             bound = [child for child in self.children if child.task == task and child.pid]
-            lines[task] = [_Line(child) for child in bound if child.open_to_more and not child.runs_over(now)]
-        best: _Line | None = None
+            lines[task] = [Load(child) for child in bound if child.open_to_more and not child.runs_over(now)]
+        best: Load | None = None
         for line in lines[task]:
             fits = line.length < MAX_AHEAD and line.child.served + len(line.added) < facts.recycle_after
             if fits and (best is None or line.length < best.length):
