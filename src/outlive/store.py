@@ -394,12 +394,14 @@ def sourced_lanes(
     )
 
 
-def register_sources(sources: Iterable[SourceLimits]) -> Statement[None]:
-    return _statement("register_sources", _none, sources=msgspec.json.encode(list(sources)).decode())
+def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
+    """The names of those that another transaction has locked."""
+    return _statement("register_sources", _first, sources=msgspec.json.encode(list(sources)).decode())
 
 
-def spread_limits(tasks: Iterable[str]) -> Statement[None]:
-    return _statement("spread_limits", _none, tasks=column(TEXTS, tasks))
+def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
+    """The names of those that another transaction has locked."""
+    return _statement("spread_limits", _first, tasks=column(TEXTS, tasks))
 
 
 def ask_source(source: str, token: int | None) -> Statement[Grant]:

@@ -435,6 +435,23 @@ def test_a_job_that_named_its_source_before_any_worker_came_is_limited_when_one_
     assert health(connection, "example.org")["burst"] == 2
 
 
+def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(
+    connect: Callable[[], db.Connection],
+) -> None:
+    connection, stranger = connect(), connect()
+    connection.execute("set lock_timeout = '2s'")
+    declare(connection, "shop", rate_limit_per_minute=7)
+    declare(connection, "bank", rate_limit_per_minute=7)
+    said = [SourceLimits(name, rate_limit_per_minute=60) for name in ("bank", "new", "shop")]
+    with stranger.transaction():
+        stranger.execute("select from outlive.sources where name = 'shop' for update")
+        assert db.run(connection, store.register_sources(said)) == ["shop"]
+    rates = "select rate_limit_per_minute from outlive.sources order by name"
+    assert values(connection, rates) == [60, 60, 7]
+    assert db.run(connection, store.register_sources(said)) == []
+    assert values(connection, rates) == [60, 60, 60]
+
+
 def test_a_source_nobody_has_heard_of_is_made_by_whoever_asks(connection: db.Connection) -> None:
     assert ask(connection, source="new").granted
     assert health(connection, "new")["breaker"] == "closed"

@@ -80,6 +80,7 @@ class Service:
         self.changed = asyncio.Event()
         """What the next heartbeat says is news, and does not wait."""
         self.app_changed = False
+        self._locked_sources: list[str] = []
 
     async def register(self) -> None:
         me = self.supervisor
@@ -110,11 +111,15 @@ class Service:
         self.changed.clear()
 
     async def _register_tasks(self) -> None:
+        """Sources that are locked have their old limits until the lock is gone: this is repeated for them."""
         tasks = self.supervisor.crew.tasks
-        await self.run(store.register_sources(self.supervisor.crew.sources))
+        locked = await self.run(store.register_sources(self.supervisor.crew.sources))
         await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
-        await self.run(store.spread_limits(tasks))
-        self.app_changed = tasks is not self.supervisor.crew.tasks
+        locked += await self.run(store.spread_limits(tasks))
+        if locked and locked != self._locked_sources:
+            _log.warning("another transaction has locked sources (%s): their new limits wait for it", ", ".join(locked))
+        self._locked_sources = locked
+        self.app_changed = bool(locked) or tasks is not self.supervisor.crew.tasks
 
     async def renew_once(self) -> None:
         """Keep what children are really working on; what is no longer ours is killed."""

@@ -1,36 +1,51 @@
 -- Statements about sources and records: what may be called now, how it went, and what was found.
 
 -- name: register_sources
--- What this worker's app declares. What operators have set stays.
-insert into outlive.sources as s (name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
-select p.name, p.rate_limit_per_minute, p.burst, p.max_concurrency, p.breaker_failures, p.breaker_pause_s
-from json_to_recordset(:sources::json) p(name text, rate_limit_per_minute double precision, burst int, max_concurrency int,
-  breaker_failures int, breaker_pause_s double precision)
-order by p.name
-on conflict (name) do update set like_task = null, rate_limit_per_minute = excluded.rate_limit_per_minute,
-  burst = excluded.burst, max_concurrency = excluded.max_concurrency, breaker_failures = excluded.breaker_failures,
-  breaker_pause_s = excluded.breaker_pause_s,
-  full_at = least(s.full_at, outlive.full_by(coalesce(s.set_rate_limit_per_minute, excluded.rate_limit_per_minute),
-    coalesce(s.set_burst, excluded.burst)))
-where (s.like_task, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
-  is distinct from (null, excluded.rate_limit_per_minute, excluded.burst, excluded.max_concurrency,
-    excluded.breaker_failures, excluded.breaker_pause_s);
+-- What this worker's app declares. What operators have set stays. A source that another transaction has locked comes back:
+-- it has its old limits until this is repeated.
+with said as materialized (
+  select p.* from json_to_recordset(:sources::json) p(name text, rate_limit_per_minute double precision, burst int,
+    max_concurrency int, breaker_failures int, breaker_pause_s double precision)),
+changed as materialized (
+  select s.name from outlive.sources s join said p on s.name = p.name
+  where (s.like_task, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
+    is distinct from (null, p.rate_limit_per_minute, p.burst, p.max_concurrency, p.breaker_failures, p.breaker_pause_s)),
+free as materialized (
+  select s.name from outlive.sources s where s.name = any(array(select name from changed))
+  order by s.name for update skip locked),
+made as (
+  insert into outlive.sources (name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+  select p.name, p.rate_limit_per_minute, p.burst, p.max_concurrency, p.breaker_failures, p.breaker_pause_s
+  from said p where not exists (select from outlive.sources s where s.name = p.name)
+  order by p.name on conflict do nothing),
+declared as (
+  update outlive.sources s set like_task = null, rate_limit_per_minute = p.rate_limit_per_minute,
+    burst = p.burst, max_concurrency = p.max_concurrency, breaker_failures = p.breaker_failures,
+    breaker_pause_s = p.breaker_pause_s,
+    full_at = least(s.full_at, outlive.full_by(coalesce(s.set_rate_limit_per_minute, p.rate_limit_per_minute),
+      coalesce(s.set_burst, p.burst)))
+  from said p where s.name = p.name and s.name = any(array(select name from free)))
+select c.name from changed c where not exists (select from free f where f.name = c.name);
 
 -- name: spread_limits
 -- Sources that no app declares get the limits that their tasks' sources have now: jobs may name one before any worker
--- has said what its task is like.
-with undeclared as (
+-- has said what its task is like. Those that another transaction has locked come back.
+with undeclared as materialized (
   select s.name, d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s
   from outlive.sources s join outlive.tasks t on t.name = s.like_task join outlive.sources d on d.name = t.source
   where t.name = any(:tasks::text[])
     and (s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
-      is distinct from (d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s)
-  order by s.name for update of s)
-update outlive.sources s set rate_limit_per_minute = u.rate_limit_per_minute, burst = u.burst,
-  max_concurrency = u.max_concurrency, breaker_failures = u.breaker_failures, breaker_pause_s = u.breaker_pause_s,
-  full_at = least(s.full_at, outlive.full_by(coalesce(s.set_rate_limit_per_minute, u.rate_limit_per_minute),
-    coalesce(s.set_burst, u.burst)))
-from undeclared u where s.name = u.name;
+      is distinct from (d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s)),
+free as materialized (
+  select s.name from outlive.sources s where s.name = any(array(select name from undeclared))
+  order by s.name for update skip locked),
+spread as (
+  update outlive.sources s set rate_limit_per_minute = u.rate_limit_per_minute, burst = u.burst,
+    max_concurrency = u.max_concurrency, breaker_failures = u.breaker_failures, breaker_pause_s = u.breaker_pause_s,
+    full_at = least(s.full_at, outlive.full_by(coalesce(s.set_rate_limit_per_minute, u.rate_limit_per_minute),
+      coalesce(s.set_burst, u.burst)))
+  from undeclared u where s.name = u.name and s.name = any(array(select name from free)))
+select u.name from undeclared u where not exists (select from free f where f.name = u.name);
 
 -- name: claim_sourced
 -- pending, retryable -> running, for jobs of sources that admit them. A row without an id names a source that admits none
