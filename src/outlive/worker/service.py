@@ -113,9 +113,10 @@ class Service:
     async def _register_tasks(self) -> None:
         """Sources that are locked have their old limits until the lock is gone: this is repeated for them."""
         tasks = self.supervisor.crew.tasks
-        locked = await self.run(store.register_sources(self.supervisor.crew.sources))
+        declared = await self.run(store.register_sources(self.supervisor.crew.sources))
         await self.run(store.register_tasks(facts.limits for facts in tasks.values()))
-        locked += await self.run(store.spread_limits(tasks))
+        undeclared = await self.run(store.spread_limits(tasks))
+        locked = declared + undeclared
         if locked and locked != self._locked_sources:
             _log.warning("another transaction has locked sources (%s): their new limits wait for it", ", ".join(locked))
         self._locked_sources = locked
