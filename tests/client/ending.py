@@ -10,7 +10,7 @@ WORKER = uuid4()
 
 
 def claim(connection: db.Connection, id: UUID) -> Claimed:
-    lanes = [Lane(lane.queue, lane.source, lane.task, lane.priority) for lane in db.run(connection, _lanes(connection))]
+    lanes = [Lane(lane.queue, lane.source, lane.task, lane.priority) for lane in _lanes(connection)]
     (claimed,) = db.run(connection, store.end_and_claim(WORKER, lanes=lanes, limit=1)).claimed
     assert claimed.id == id
     return claimed
@@ -22,6 +22,6 @@ def end(connection: db.Connection, id: UUID, outcome: Outcome, **evidence: objec
     assert db.run(connection, store.end_and_claim(WORKER, [ended])).stale == []
 
 
-def _lanes(connection: db.Connection) -> db.Statement[list[LaneState]]:
+def _lanes(connection: db.Connection) -> list[LaneState]:
     tasks = [row[0] for row in connection.execute("select distinct task from outlive.jobs")]
-    return store.lanes(tasks)
+    return [*db.run(connection, store.lanes(tasks)), *db.run(connection, store.sourced_lanes(tasks)).lanes]

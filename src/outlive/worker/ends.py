@@ -29,6 +29,7 @@ def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, d
     error, killed_by, stopped = done.error, None, False
     if ended.verdict is not None:
         outcome, error = ended.verdict
+        killed_by = "SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None
     elif outcome is Outcome.RELEASED and done.after_s is None and not draining:
         # A signal from elsewhere is a kill, or the job would come back for ever: unless all of the worker stops.
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
