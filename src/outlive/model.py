@@ -17,13 +17,13 @@ from outlive.states import Outcome
 
 
 def new_job_id() -> UUID:
-    """A version 7 uuid: its first 48 bits are the milliseconds of this clock, so later ids sort later.
+    """A version 7 uuid: it begins with the time of this clock, to a quarter of a microsecond, so later ids sort later.
 
     The order is a convenience of indexes and listings; nothing is decided by it.
     """
-    random = int.from_bytes(os.urandom(10))
-    milliseconds = time.time_ns() // 1_000_000
-    return UUID(int=milliseconds << 80 | 7 << 76 | (random >> 68) << 64 | 2 << 62 | random & (1 << 62) - 1)
+    milliseconds, rest_ns = divmod(time.time_ns(), 1_000_000)
+    random = int.from_bytes(os.urandom(8))
+    return UUID(int=milliseconds << 80 | 7 << 76 | rest_ns * 4096 // 1_000_000 << 64 | 2 << 62 | random & (1 << 62) - 1)
 
 
 class JobRequest(msgspec.Struct, frozen=True):
