@@ -29,6 +29,6 @@ def test_every_random_bit_of_an_id_varies() -> None:
 
 
 def test_ids_made_one_after_the_other_sort_in_that_order() -> None:
-    """As far as the clock does not go back meanwhile: only neighbours of the same quarter of a microsecond may differ."""
+    """The part that is time; ids of the same quarter of a microsecond differ in the rest."""
     ids = [new_job_id().int >> 64 for _ in range(1000)]
     assert ids == sorted(ids)
