@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 import outlive
-from outlive import inside
+from outlive import job_gateway
 from outlive.child.channel import Channel
-from outlive.talk import Call, Completing, Done, Progress, Said, frame
+from outlive.protocol import Call, Completing, Done, Frame, Progress, encode_frame
 
 app = outlive.App()
 
@@ -557,11 +557,11 @@ def say_garbage(kind: str) -> None:
     said = {
         "noise": b"\0\0\0\5noise",
         "long frame": b"\xff" * 100_000,
-        "wrong token": frame(Done(token + 1, "succeeded")),
-        "no outcome": frame(Done(token, "excellent")),
-        "no json": frame(Done(token, "succeeded", result=b"{")),
-        "no number": frame(Done(token, "succeeded", peak_memory_bytes=2**63)),
-        "bad progress": frame(Progress(token, None, None, "a\0b", b"{")),
+        "wrong token": encode_frame(Done(token + 1, "succeeded")),
+        "no outcome": encode_frame(Done(token, "excellent")),
+        "no json": encode_frame(Done(token, "succeeded", result=b"{")),
+        "no number": encode_frame(Done(token, "succeeded", peak_memory_bytes=2**63)),
+        "bad progress": encode_frame(Progress(token, None, None, "a\0b", b"{")),
     }[kind]
     for path in sockets_of(os.getpid()):
         os.write(int(Path(path).name), said)
@@ -747,11 +747,11 @@ def use_a_pool() -> str:
     return refused
 
 
-def say(message: Said) -> None:
+def say(message: Frame) -> None:
     """Send a frame as a forger does, past the checks of this side."""
-    gateway = inside.gateway
+    gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
-    gateway._socket.sendall(frame(message))
+    gateway._socket.sendall(encode_frame(message))
 
 
 @app.task(backoff=0)
@@ -788,7 +788,7 @@ def ask_nonsense() -> list[str]:
     """Calls that can't be read; what came back for each."""
     short = msgspec.msgpack.Ext(1, b"short")
     bodies = [b"", b"\xff", [("statuses", [short])], [("statuses", [{"a": 1}])], [("ask_source", [])], [("drop", [])]]
-    gateway = inside.gateway
+    gateway = job_gateway.gateway
     assert gateway is not None
     said = []
     for body in bodies:
@@ -811,9 +811,9 @@ def flood_with_calls(count: int) -> None:
 @app.task(max_losses=1)
 def flood_and_kill_parent(path: str) -> None:
     """A copy talks on while the zygote dies: frames that are right, and never end."""
-    gateway = inside.gateway
+    gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
-    some = 1000 * frame(Progress(outlive.current().token, 1.0, None, None, None))
+    some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None, None))
     if os.fork() == 0:
         os.setsid()
         while True:
@@ -826,9 +826,9 @@ def flood_and_kill_parent(path: str) -> None:
 
 @app.task(timeout=None)
 def flood_with_progress(path: str) -> None:
-    gateway = inside.gateway
+    gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
-    some = 1000 * frame(Progress(outlive.current().token, 1.0, None, None, None))
+    some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None, None))
     Path(path).touch()
     while True:
         gateway._socket.sendall(some)

@@ -34,6 +34,7 @@ from outlive.model import (
     Turn,
 )
 from outlive.policy import Limits
+from outlive.protocol import ARGUMENTS_PART_BYTES, Progress
 from outlive.statement import (
     BIGINTS,
     BOOLEANS,
@@ -50,7 +51,6 @@ from outlive.statement import (
     column,
 )
 from outlive.states import Outcome, State
-from outlive.talk import ARGUMENTS_PART_BYTES, Progress
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)

@@ -7,8 +7,8 @@ import pytest
 from outlive import db, store
 from outlive.cli.life import innermost
 from outlive.model import Ended
+from outlive.protocol import Progress
 from outlive.states import Outcome
-from outlive.talk import Progress
 from tests.cli.world import Cli, World, unknown
 
 SHOW_KEYS = (

@@ -14,9 +14,9 @@ from psycopg.conninfo import make_conninfo
 from outlive import App, db, migrate, store
 from outlive.db import Statement
 from outlive.model import Ended, SourceLimits
+from outlive.protocol import Progress
 from outlive.sql import statements
 from outlive.states import Outcome, State
-from outlive.talk import Progress
 from tests.conftest import TEMPLATE
 from tests.store.making import (
     WORKER,

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 from outlive import db, store
 from outlive.errors import StaleAttempt
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
+from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from outlive.talk import Progress
 from tests.spans import within_bounds
 from tests.store.acting import assert_sound, clear
 from tests.store.making import (

@@ -8,8 +8,8 @@ import pytest
 
 from outlive import db, store
 from outlive.model import Ended
+from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from outlive.talk import Progress
 from tests.store.making import (
     NOON,
     WORKER,

@@ -10,7 +10,7 @@ from outlive import config as configuration
 from outlive import importing
 from outlive.child import copies
 from outlive.policy import Unset, limits
-from outlive.talk import TaskFacts
+from outlive.protocol import TaskFacts
 
 
 class App(Protocol):

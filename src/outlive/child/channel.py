@@ -12,21 +12,21 @@ from sys import byteorder
 
 from outlive import errors
 from outlive.child import stops
-from outlive.talk import (
+from outlive.protocol import (
     ARGUMENTS_PART_BYTES,
-    MAX_SAID_BYTES,
+    MAX_CHILD_FRAME_BYTES,
     TICKET_BYTES,
     TO_CHILD,
     Call,
     Completing,
-    Frames,
+    Frame,
+    FrameReader,
     FromChild,
     Reply,
     Run,
-    Said,
     Secret,
     Stopping,
-    frame,
+    encode_frame,
 )
 
 
@@ -34,12 +34,12 @@ class SupervisorGone(Exception):
     """EOF: there is nobody left to work for."""
 
 
-def _bounded(message: Said) -> bytes:
+def _bounded(message: Frame) -> bytes:
     """A frame that the supervisor takes: it kills a child that sends a longer one."""
-    data = frame(message)
-    if len(data) > MAX_SAID_BYTES:
+    data = encode_frame(message)
+    if len(data) > MAX_CHILD_FRAME_BYTES:
         raise errors.BadArguments(
-            f"{len(data):,} bytes are more than a job may send to its worker at once ({MAX_SAID_BYTES:,}):"
+            f"{len(data):,} bytes are more than a job may send to its worker at once ({MAX_CHILD_FRAME_BYTES:,}):"
             " send less in one call"
         )
     return data
@@ -49,7 +49,7 @@ class Channel:
     def __init__(self, sock: socket.socket, tickets: int) -> None:
         self._socket = sock
         self.tickets = tickets
-        self._frames = Frames(TO_CHILD)
+        self._frames = FrameReader(TO_CHILD)
         self._runs: deque[Run] = deque()
         self._replies: dict[int, Reply] = {}
         self._secrets: dict[int, str] = {}

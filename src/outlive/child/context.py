@@ -9,11 +9,11 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import inside, wire
+from outlive import job_gateway, wire
 from outlive.errors import BadArguments, Fail, OutliveError, Retry
 from outlive.model import JobRequest
 from outlive.policy import Policy
-from outlive.talk import MAX_BROUGHT_BYTES, MAX_CHECKPOINT_BYTES, MAX_WORDS_CHARS, Progress
+from outlive.protocol import MAX_BROUGHT_BYTES, MAX_CHECKPOINT_BYTES, MAX_PROGRESS_CHARS, Progress
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -81,7 +81,7 @@ class Context:
         """Shown live, handed to nobody, and proof that the job does not stall."""
         if message is not None:
             # Cut first: each of the steps copies what there is.
-            message = message[:MAX_WORDS_CHARS].replace("\0", "").encode("utf-8", "replace").decode()
+            message = message[:MAX_PROGRESS_CHARS].replace("\0", "").encode("utf-8", "replace").decode()
         now, most = (None if number is None else float(number) for number in (current, total))
         self._channel.send(Progress(self.token, now, most, message, None))
 
@@ -211,4 +211,4 @@ def current() -> Context:
 
 def enter(context: Context | None) -> None:
     global _current
-    _current = inside.job = context
+    _current = job_gateway.job = context

@@ -23,14 +23,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outlive import inside, kernel, units, wire
+from outlive import job_gateway, kernel, units, wire
 from outlive.child import context, copies, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
 from outlive.errors import AppNotFound, BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.policy import Policy
-from outlive.states import Outcome
-from outlive.talk import (
+from outlive.protocol import (
     MARK,
     MAX_BROUGHT_BYTES,
     MAX_ERROR_CHARS,
@@ -38,9 +37,10 @@ from outlive.talk import (
     Done,
     Imported,
     Run,
-    frame,
+    encode_frame,
     write_tickets,
 )
+from outlive.states import Outcome
 
 
 class Runnable(Protocol):
@@ -77,7 +77,7 @@ def rehearse() -> None:
         for _ in range(REHEARSALS):
             _settle(write)
             os.write(put, write_tickets([0]))
-            ours.sendall(frame(Run(0, b"", "", 1, b"[]", True, 100)))
+            ours.sendall(encode_frame(Run(0, b"", "", 1, b"[]", True, 100)))
             channel = Channel(socket.socket(fileno=os.dup(theirs.fileno())), tickets)
             channel.send(_attempt(_Nothing(), channel.next_run(), channel))
     for descriptor, number in zip(seen, (0, 1, 2), strict=True):
@@ -115,7 +115,7 @@ def _settle(output: int) -> None:
 
 def serve(tasks: Tasks, target: str, sock: int, stack: int, channel: Channel, first: Run | None = None) -> int:
     """Take jobs until one is the last, or nobody is left to work for."""
-    inside.gateway = channel
+    job_gateway.gateway = channel
     with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
         while True:
             run = first or channel.next_run()

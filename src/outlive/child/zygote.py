@@ -22,7 +22,18 @@ from outlive import kernel
 from outlive.child import serving
 from outlive.child.apps import facts_of, import_app
 from outlive.errors import AppNotFound
-from outlive.talk import TO_ZYGOTE, Broken, Exited, Forked, Frames, FromZygote, Left, NotForked, Ready, frame
+from outlive.protocol import (
+    TO_ZYGOTE,
+    Broken,
+    Exited,
+    Forked,
+    FrameReader,
+    FromZygote,
+    Left,
+    NotForked,
+    Ready,
+    encode_frame,
+)
 
 IMPORT_FAILED = 3
 STRAYS_S = 0.2
@@ -86,7 +97,7 @@ class Zygote:
             return False
         if not data:
             return False
-        for request in Frames(TO_ZYGOTE).feed(data):
+        for request in FrameReader(TO_ZYGOTE).feed(data):
             self.fork(request.slot, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -168,7 +179,7 @@ class Zygote:
 
     def say(self, message: FromZygote) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.control.sendall(frame(message))
+            self.control.sendall(encode_frame(message))
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:

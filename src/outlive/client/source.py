@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from outlive import inside, store, units
+from outlive import job_gateway, store, units
 from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
 from outlive.model import Grant, SourceLimits
 from outlive.policy import Duration, identifier
@@ -73,7 +73,7 @@ class Request:
 
     def __init__(self, source: str, way: Way, timeout: Duration | None) -> None:
         self.source, self.way = source, way
-        self.job = inside.job
+        self.job = job_gateway.job
         self.token = None if self.job is None else self.job.token
         self.until = None if timeout is None else time.monotonic() + units.seconds(timeout)
         self.slot: int | None = None
@@ -160,9 +160,9 @@ class Request:
         return store.count_outcomes([(self.source, self.token, ok)], [] if slot is None else [slot])
 
 
-def _own_job(source: str) -> inside.Inside | None:
+def _own_job(source: str) -> job_gateway.RunningJob | None:
     """The job that runs here, if it is one of this source."""
-    return inside.job if inside.job is not None and inside.job.source == source else None
+    return job_gateway.job if job_gateway.job is not None and job_gateway.job.source == source else None
 
 
 def _answer(given: T) -> T:

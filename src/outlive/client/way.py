@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from outlive import inside, statement
+from outlive import job_gateway, statement
 from outlive.config import Config
 from outlive.statement import Statement
 
@@ -35,8 +35,8 @@ class Way:
 
     def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
         """All or none of them."""
-        if inside.gateway is not None:
-            return statement.read_answers(statements, inside.gateway.call("run", statement.ask(statements)))
+        if job_gateway.gateway is not None:
+            return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
 
     async def arun(self, one: Statement[T]) -> T:
@@ -44,7 +44,7 @@ class Way:
 
     async def arun_all(self, statements: Sequence[Statement[T]]) -> list[T]:
         """The async twin of `run_all`."""
-        if inside.gateway is not None:
+        if job_gateway.gateway is not None:
             import asyncio
 
             return await asyncio.to_thread(self.run_all, statements)

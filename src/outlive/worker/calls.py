@@ -12,7 +12,7 @@ import psycopg
 
 from outlive import db, statement, store
 from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, StaleAttempt
-from outlive.talk import Call, Reply
+from outlive.protocol import Call, Reply
 from outlive.worker.children import Child
 from outlive.worker.line import Line, Lines
 

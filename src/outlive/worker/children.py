@@ -15,8 +15,18 @@ import msgspec
 
 from outlive import kernel
 from outlive.model import Claimed, Ended
+from outlive.protocol import (
+    FROM_CHILD,
+    MAX_CHILD_FRAME_BYTES,
+    Frame,
+    FrameReader,
+    FromChild,
+    Reply,
+    Run,
+    TaskFacts,
+    encode_frame,
+)
 from outlive.states import Outcome
-from outlive.talk import FROM_CHILD, MAX_SAID_BYTES, Frames, FromChild, Reply, Run, Said, TaskFacts, frame
 from outlive.worker import memory, tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.nursery import Nursery
@@ -78,7 +88,7 @@ class Child:
     task: str | None = None
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
-    frames: Frames[FromChild] = field(default_factory=lambda: Frames(FROM_CHILD, MAX_SAID_BYTES))
+    frames: FrameReader[FromChild] = field(default_factory=lambda: FrameReader(FROM_CHILD, MAX_CHILD_FRAME_BYTES))
     tail: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
@@ -170,8 +180,8 @@ class Child:
         limit_bytes = assignment.memory_bytes
         group.limit(None if limit_bytes is None else limit_bytes + max(assignment.base_bytes, group.used_bytes()))
 
-    def send(self, message: Said) -> None:
-        self.unsent += frame(message)
+    def send(self, message: Frame) -> None:
+        self.unsent += encode_frame(message)
 
     def answer(self, reply: Reply) -> None:
         """Answer one of its calls."""

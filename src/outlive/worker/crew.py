@@ -17,8 +17,8 @@ import msgspec
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
+from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
-from outlive.talk import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.worker import weighing
 from outlive.worker.aside import Aside, looks_stopped, released
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment, died

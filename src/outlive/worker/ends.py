@@ -9,8 +9,8 @@ import time
 from uuid import UUID
 
 from outlive.model import Ended
+from outlive.protocol import MARK, Done
 from outlive.states import Outcome
-from outlive.talk import MARK, Done
 from outlive.worker.children import Assignment, Child
 
 MAX_UNBEGUN = 10

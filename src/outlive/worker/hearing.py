@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from outlive.states import Outcome
-from outlive.talk import (
+from outlive.protocol import (
     MAX_CHECKPOINT_BYTES,
     MAX_ERROR_CHARS,
+    MAX_PROGRESS_CHARS,
     MAX_STACK_CHARS,
-    MAX_WORDS_CHARS,
     Call,
     Completing,
     Done,
@@ -27,6 +26,7 @@ from outlive.talk import (
     Progress,
     Secret,
 )
+from outlive.states import Outcome
 from outlive.worker.children import Child
 
 READ_BYTES = 64 * 1024
@@ -144,7 +144,7 @@ class Hearing:
 
     def _progress(self, child: Child, progress: Progress) -> None:
         """What a thread says that an earlier job of a warm child has left behind counts for nothing."""
-        if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_WORDS_CHARS:
+        if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_PROGRESS_CHARS:
             self.distrust(child, "reports more than a job may")
         elif child.runs(progress.token):
             child.given[0].moved = time.monotonic()

@@ -15,7 +15,18 @@ from uuid import UUID
 
 from outlive import kernel, logs
 from outlive.errors import AppNotFound
-from outlive.talk import FROM_ZYGOTE, Broken, Exited, Fork, Forked, Frames, Left, NotForked, Ready, frame
+from outlive.protocol import (
+    FROM_ZYGOTE,
+    Broken,
+    Exited,
+    Fork,
+    Forked,
+    FrameReader,
+    Left,
+    NotForked,
+    Ready,
+    encode_frame,
+)
 from outlive.worker.cgroups import Group
 from outlive.worker.strays import OWN
 
@@ -101,7 +112,7 @@ class Nursery:
     async def ready(self) -> Ready:
         """What the app has, once it is imported; AppNotFound with the traceback if it can't be."""
         loop = asyncio.get_running_loop()
-        frames = Frames(FROM_ZYGOTE)
+        frames = FrameReader(FROM_ZYGOTE)
         while True:
             data = await loop.sock_recv(self.control, 262144)
             for message in frames.feed(data):
@@ -122,7 +133,7 @@ class Nursery:
         return "closed its connection to the worker"
 
     def listen(self, hear: Callable[[Forked | NotForked | Exited | Left | None], None]) -> None:
-        frames = Frames(FROM_ZYGOTE)
+        frames = FrameReader(FROM_ZYGOTE)
 
         def read() -> None:
             try:
@@ -144,7 +155,7 @@ class Nursery:
     def fork(self, slot: int, descriptors: list[int]) -> None:
         """Ask for a child; Forked or NotForked answers."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self.control, [frame(Fork(slot))], descriptors)
+            socket.send_fds(self.control, [encode_frame(Fork(slot))], descriptors)
 
     def hang_up(self) -> None:
         """Close its control socket: it kills what is below it and exits, which takes a moment."""

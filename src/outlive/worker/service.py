@@ -19,8 +19,8 @@ import psycopg
 
 from outlive import store, wire
 from outlive.model import Ended
+from outlive.protocol import Progress
 from outlive.states import Outcome
-from outlive.talk import Progress
 from outlive.worker.bringing import bring
 from outlive.worker.calls import Calls
 from outlive.worker.line import Line

@@ -23,8 +23,8 @@ from outlive import db
 from outlive.config import Config
 from outlive.errors import DatabaseUnreachable
 from outlive.model import Claimed, Ended
+from outlive.protocol import Call, Progress
 from outlive.states import Outcome
-from outlive.talk import Call, Progress
 from outlive.worker import bringing, calls
 from outlive.worker.alerts import Alerts
 from outlive.worker.children import Assignment, Child

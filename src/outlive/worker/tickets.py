@@ -1,4 +1,4 @@
-"""The supervisor's end of a child's tickets (see talk.py): a pipe in one descriptor, because each child has one."""
+"""The supervisor's end of a child's tickets (see protocol.py): a pipe in one descriptor, because each child has one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 import termios
 from collections.abc import Iterable
 
-from outlive.talk import TICKET_BYTES, read_tickets, write_tickets
+from outlive.protocol import TICKET_BYTES, read_tickets, write_tickets
 
 _MOST_BYTES = 65536
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC

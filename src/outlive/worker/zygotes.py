@@ -20,7 +20,7 @@ from uuid import UUID
 
 from outlive import kernel
 from outlive.errors import AppNotFound
-from outlive.talk import Exited, Forked, Left, NotForked, Ready
+from outlive.protocol import Exited, Forked, Left, NotForked, Ready
 from outlive.worker import cgroups, tickets
 from outlive.worker.children import Assignment, Child
 from outlive.worker.hearing import Hearing

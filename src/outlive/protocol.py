@@ -20,10 +20,10 @@ MAX_BROUGHT_BYTES = 16 * 1024 * 1024
 """Of a job's result, its records and the jobs that it spawns together; also of one call."""
 ARGUMENTS_PART_BYTES = 1024 * 1024
 """Large arguments are called for in parts, so that a supervisor never has many whole ones."""
-MAX_SAID_BYTES = MAX_BROUGHT_BYTES + 1024 * 1024
+MAX_CHILD_FRAME_BYTES = MAX_BROUGHT_BYTES + 1024 * 1024
 """A child that sends a longer frame is not trusted any more: the supervisor has to keep it in memory."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024
-MAX_WORDS_CHARS = 2000
+MAX_PROGRESS_CHARS = 2000
 """Of what a job says with its progress."""
 MAX_ERROR_CHARS = 8_001
 MAX_STACK_CHARS = 64_001
@@ -34,14 +34,14 @@ MARK = b"\0\x1eoutlive\x1e\0"
 """Ends the output of a job, in the output, where some of it is still unread and the next job's may follow."""
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class Frame(msgspec.Struct, frozen=True, array_like=True):
     """Each kind is told by its tag, the first element."""
 
 
 # From the supervisor to a child
 
 
-class Run(Said, frozen=True, tag=1):
+class Run(Frame, frozen=True, tag=1):
     """Run this. `last`: exit afterwards. Without `args` they are large, and called for in parts."""
 
     token: int
@@ -55,11 +55,11 @@ class Run(Said, frozen=True, tag=1):
     source: str = ""
 
 
-class Stopping(Said, frozen=True, tag=2):
+class Stopping(Frame, frozen=True, tag=2):
     """The worker drains: finish soon."""
 
 
-class Reply(Said, frozen=True, tag=3):
+class Reply(Frame, frozen=True, tag=3):
     """The answer to a Call; `error` names an exception of outlive's."""
 
     number: int
@@ -67,7 +67,7 @@ class Reply(Said, frozen=True, tag=3):
     error: str | None = None
 
 
-class Secret(Said, frozen=True, tag=14):
+class Secret(Frame, frozen=True, tag=14):
     """By which the job shows the database that the attempt is its own."""
 
     token: int
@@ -77,7 +77,7 @@ class Secret(Said, frozen=True, tag=14):
 # From a child to the supervisor
 
 
-class Done(Said, frozen=True, tag=4):
+class Done(Frame, frozen=True, tag=4):
     """How the job ended that was to be run first."""
 
     token: int
@@ -97,7 +97,7 @@ class Done(Said, frozen=True, tag=4):
     """The signal that told the job to stop, if one came: who has sent it, only the supervisor knows."""
 
 
-class Call(Said, frozen=True, tag=5):
+class Call(Frame, frozen=True, tag=5):
     """The job wants something that only the supervisor can do."""
 
     number: int
@@ -105,7 +105,7 @@ class Call(Said, frozen=True, tag=5):
     body: bytes
 
 
-class Progress(Said, frozen=True, tag=6):
+class Progress(Frame, frozen=True, tag=6):
     token: int
     current: float | None
     total: float | None
@@ -118,13 +118,13 @@ class Progress(Said, frozen=True, tag=6):
         return Progress(*[old if new is None else new for new, old in said])
 
 
-class Completing(Said, frozen=True, tag=7):
+class Completing(Frame, frozen=True, tag=7):
     """The job is about to end in a transaction of its own: don't end it in the hot statement. `Secret` answers."""
 
     token: int
 
 
-class Imported(Said, frozen=True, tag=17):
+class Imported(Frame, frozen=True, tag=17):
     """An interpreter of its own has imported the app: from now on the job is to blame for what happens."""
 
     token: int
@@ -133,7 +133,7 @@ class Imported(Said, frozen=True, tag=17):
 # From the supervisor to the zygote, and back
 
 
-class Fork(Said, frozen=True, tag=8):
+class Fork(Frame, frozen=True, tag=8):
     """Make a child; its socket, its output and its stack file come along as descriptors."""
 
     slot: int
@@ -154,7 +154,7 @@ class TaskFacts(msgspec.Struct, frozen=True):
         return self.limits.quarantine_by == "fingerprint"
 
 
-class Ready(Said, frozen=True, tag=9):
+class Ready(Frame, frozen=True, tag=9):
     """The app is imported. `threads` names what a fork would leave behind; `database_url` is the app's own, if any."""
 
     tasks: list[TaskFacts]
@@ -163,24 +163,24 @@ class Ready(Said, frozen=True, tag=9):
     database_url: str | None
 
 
-class Broken(Said, frozen=True, tag=10):
+class Broken(Frame, frozen=True, tag=10):
     """The app can't be imported."""
 
     reason: str
     traceback: str
 
 
-class Forked(Said, frozen=True, tag=11):
+class Forked(Frame, frozen=True, tag=11):
     slot: int
     pid: int
 
 
-class NotForked(Said, frozen=True, tag=12):
+class NotForked(Frame, frozen=True, tag=12):
     slot: int
     reason: str
 
 
-class Exited(Said, frozen=True, tag=13):
+class Exited(Frame, frozen=True, tag=13):
     """A child is gone, and with it all that it left behind."""
 
     pid: int
@@ -189,7 +189,7 @@ class Exited(Said, frozen=True, tag=13):
     cpu_s: float
 
 
-class Left(Said, frozen=True, tag=16):
+class Left(Frame, frozen=True, tag=16):
     """A process that a job has left behind, and that can't be killed."""
 
     pid: int
@@ -223,12 +223,12 @@ TO_ZYGOTE: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
 FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 
 
-def frame(message: Said) -> bytes:
+def encode_frame(message: Frame) -> bytes:
     body = _encoder.encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
-class Frames(Generic[T]):
+class FrameReader(Generic[T]):
     """Takes bytes as they come and gives the messages that are whole."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[T], most_bytes: int = MAX_FRAME_BYTES) -> None:

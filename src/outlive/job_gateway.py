@@ -14,7 +14,7 @@ class Gateway(Protocol):
     def call(self, verb: str, body: bytes) -> bytes: ...
 
 
-class Inside(Protocol):
+class RunningJob(Protocol):
     """What the client must know of the job that it runs in."""
 
     token: int
@@ -34,4 +34,4 @@ class Inside(Protocol):
 
 
 gateway: Gateway | None = None
-job: Inside | None = None
+job: RunningJob | None = None
