@@ -207,8 +207,12 @@ def _blamed(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
 def _untried(history: History, found: Found) -> Iterator[Breach]:
     """A game that never brought a late write to the fence proves nothing about it."""
     pauses = sum(fault.kind is Kind.PAUSE for fault in history.faults)
-    if pauses >= ENOUGH and not found.fenced and not history.reports_fenced:
-        yield Breach("fence untried", "the game", f"{pauses} workers slept past their leases, and none wrote too late")
+    taken = history.taken()
+    if pauses >= ENOUGH and taken.isdisjoint(found.fenced):
+        words = (
+            f"{pauses} trees slept past their leases, others began {len(taken)} of their jobs again, none was fenced"
+        )
+        yield Breach("fence untried", "the game", words)
 
 
 def _given_up(history: History, found: Found) -> Iterator[Breach]:

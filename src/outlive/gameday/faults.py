@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import psycopg
 
-from outlive import db, kernel
-from outlive.gameday import jobs, spells, tables
+from outlive import db, kernel, store
+from outlive.gameday import spells, tables
 from outlive.gameday.history import Fault, Kind
 from outlive.gameday.server import Server
 from outlive.gameday.spells import Spell
@@ -48,6 +49,9 @@ WITNESS_S = 3.0
 PATIENCE_S = 1.0
 """How long a deploy waits between SIGTERM and SIGKILL: far less than the grace."""
 
+TAKEN_S = 5.0
+"""How long after its lease a frozen tree waits until other workers have begun its jobs again."""
+
 ORPHANS_S = 10.0
 
 
@@ -58,6 +62,19 @@ class _Orphans:
     fault: int
     died: float
     pids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sleeper:
+    """A worker that is frozen past its lease, until others have what it was about to complete."""
+
+    fault: int
+    member: Member
+    lease_over: float
+    wakes_s: float
+    """How much later than its children the supervisor wakes."""
+    late: dict[int, UUID]
+    """The attempts that were about to complete, and their jobs."""
 
 
 @dataclass(slots=True)
@@ -73,6 +90,7 @@ class Faults:
     outages: list[tuple[float, float]] = field(default_factory=list)
     """When the database could not be written to."""
     _orphans: list[_Orphans] = field(default_factory=list)
+    _sleepers: list[_Sleeper] = field(default_factory=list)
     _spells: list[Spell] = field(default_factory=list)
     _restarter: threading.Thread | None = None
 
@@ -131,10 +149,13 @@ class Faults:
             return []
 
     def _kill_child(self, connection: db.Connection) -> list[Fault]:
-        """One that is known to run a job, or for a spare one none of those."""
-        return self._strike(Kind.CHILD, {(pid, name) for pid, name, _ in self._at_work(connection)})
+        """One that is known to run a job. A tree that sleeps whole is left alone, to wake and write too late."""
+        asleep = {member.name for member in self.workers.members if member.frozen}
+        at_work = {(pid, name) for pid, name, _ in self._at_work(connection)}
+        return self._strike(Kind.CHILD, {(pid, name) for pid, name in at_work if name not in asleep})
 
     def _kill_spare(self, connection: db.Connection) -> list[Fault]:
+        """One that is not known to run a job."""
         children = {(pid, member.name) for member in self._steady() for pid in member.children()}
         return self._strike(Kind.SPARE, children - {(pid, name) for pid, name, _ in self._at_work(connection)})
 
@@ -276,16 +297,51 @@ class Faults:
         return self._stop(Kind.FREEZE, self._not_spared())
 
     def _freeze_past_lease(self, kind: Kind, connection: db.Connection) -> list[Fault]:
-        """One that has jobs to lose, and for a whole tree some that complete themselves: the fence is for them."""
-        working = {
-            name for _, name, task in self._at_work(connection) if kind is not Kind.PAUSE or task == jobs.HESITANT
-        }
-        victims = [one for one in self._not_spared() if self.workers.is_short(one.seat) and one.name in working]
-        made = self._stop(kind, victims)
-        for member in victims if made else ():
-            member.overdue_at = time.monotonic() + SHORT_LEASE_S + 0.2
-            member.frozen_until = member.overdue_at + self.rng.uniform(*FREEZE_S)
+        """One that has jobs to lose, and for a whole tree one that is about to complete itself: the fence is for it."""
+        at_work = {name for _, name, _ in self._at_work(connection)}
+        victims = [one for one in self._not_spared() if self.workers.is_short(one.seat) and one.name in at_work]
+        if kind is Kind.PAUSE:
+            victims = [one for one in victims if self._ready(one, connection)]
+        if not (made := self._stop(kind, victims)):
+            return []
+        [member] = victims  # One seat has a short lease.
+        late = self._ready(member, connection) if kind is Kind.PAUSE else {}
+        wakes_s = self.rng.uniform(*FREEZE_S)
+        lease_over = time.monotonic() + SHORT_LEASE_S + 0.2
+        member.frozen_until = lease_over + TAKEN_S + wakes_s
+        self._sleepers.append(_Sleeper(len(self.done), member, lease_over, wakes_s, late))
         return made
+
+    def _ready(self, member: Member, connection: db.Connection) -> dict[int, UUID]:
+        """Attempts of a worker that hesitate before their completion."""
+        return dict(connection.execute(tables.READY, {"name": member.name}).fetchall())
+
+    def wake(self, connection: db.Connection | None) -> None:
+        """Wake those that have slept for long enough.
+
+        Who sleeps past its lease has its jobs taken away, as `outlive reap` would. The tree wakes when other workers
+        have begun them again, and the supervisor some time later: what it and its jobs write then is late for certain.
+        """
+        now = time.monotonic()
+        for one in [one for one in self._sleepers if now >= one.lease_over]:
+            taken = self._taken_over(one, connection)
+            if (taken is not None and taken >= one.late.keys()) or now >= one.lease_over + TAKEN_S:
+                self._sleepers.remove(one)
+                self.done[one.fault] = replace(self.done[one.fault], taken=taken or frozenset())
+                one.member.frozen_until = now + one.wakes_s
+                self.workers.wake_below(one.member)
+        self.workers.thaw(self.workers.frozen_enough())
+
+    def _taken_over(self, sleeper: _Sleeper, connection: db.Connection | None) -> frozenset[int] | None:
+        """Which of its attempts others have begun again; none while the database does not say."""
+        if connection is None:
+            return None
+        try:
+            db.run(connection, store.expire())
+            late = {"tokens": list(sleeper.late), "jobs": list(sleeper.late.values())}
+            return frozenset(token for (token,) in connection.execute(tables.TAKEN, late))
+        except psycopg.OperationalError:
+            return None
 
     def _stop(self, kind: Kind, victims: list[Member]) -> list[Fault]:
         if not victims:
@@ -327,6 +383,7 @@ class Faults:
         if self._restarter is not None:
             self._restarter.join()
         self.end_spells(all_of_them=True)
+        self._sleepers = []
 
     def _steady(self) -> list[Member]:
         now = time.monotonic()

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import psycopg
 
-from outlive import db, kernel, store
+from outlive import db, kernel
 from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.gameday import jobs, tables
@@ -178,7 +178,7 @@ class Game:
     def _tick(self) -> None:
         time.sleep(TICK_S)
         self.faults.end_spells()
-        self._thaw()
+        self.faults.wake(self._connection)
         for member, code in self.workers.keep():
             self.history.exits.append(Exit(member.name, code, self.now_s()))
         self.history.short_leases |= {one.name for one in self.workers.members if self.workers.is_short(one.seat)}
@@ -186,17 +186,6 @@ class Game:
         if time.monotonic() - self._looked >= LOOK_S:
             self._look()
             self._reap()
-
-    def _thaw(self) -> None:
-        """Take the jobs of who is frozen past its lease away, as `outlive reap` would, and let it wake some time later:
-        what it and its jobs write then is late for certain."""
-        if (overdue := self.workers.overdue()) and self._connection is not None:
-            with contextlib.suppress(psycopg.OperationalError):
-                db.run(self._connection, store.expire())
-                for member in overdue:
-                    member.overdue_at = None
-                    self.workers.wake_below(member)
-        self.workers.thaw(self.workers.frozen_enough())
 
     def _look(self) -> None:
         """How many jobs are unfinished, which workers are up, and what time it is."""

@@ -90,6 +90,8 @@ class Fault:
     """For how long."""
     watched: bool = True
     """Another worker was there, and stayed for long enough to notice."""
+    taken: frozenset[int] = frozenset()
+    """Attempts that slept just before their completion until another worker had begun their jobs again."""
     orphans_gone_s: float | None = None
     """How long after it the last process below the supervisor was gone."""
 
@@ -129,6 +131,10 @@ class History:
     @property
     def kills(self) -> int:
         return sum(fault.kind in KILLS for fault in self.faults)
+
+    def taken(self) -> set[int]:
+        """Attempts that woke just before their completion when another worker had their jobs."""
+        return {token for fault in self.faults for token in fault.taken}
 
     def told(self, worker: str, by_s: float) -> bool:
         """Whether the worker had been told to stop by then, and could tell the database so."""

@@ -140,14 +140,12 @@ def post(work_s: float) -> None:
 
 
 COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
-HESITANT = "pay"
-"""Whoever freezes one of these probably freezes it just before its completion."""
 
 
 def _connect() -> Connection:
     url = app.config.database_url
     assert url is not None, "the workers of a game are told where its database is"
-    return Connection.connect(url, autocommit=True, connect_timeout=10, application_name="gameday")
+    return Connection.connect(url, autocommit=True, connect_timeout=10, application_name=f"gameday {os.getpid()}")
 
 
 @contextmanager

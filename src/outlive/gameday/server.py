@@ -29,7 +29,7 @@ END_S = 5.0
 _SESSIONS = """
 select pid from pg_stat_activity
 where datname = current_database() and usename = current_user and pid <> pg_backend_pid()
-  and application_name in ('outlive', 'gameday') and backend_start >= to_timestamp(%s)
+  and (application_name = 'outlive' or application_name like 'gameday %%') and backend_start >= to_timestamp(%s)
 order by pid
 """
 

@@ -61,6 +61,21 @@ from outlive.running r join outlive_gameday.starts s on s.token = r.token join o
 where k.name like %(names)s order by s.pid, s.token desc
 """
 
+# Jobs that have written their effect and not yet asked to be completed: an open transaction tells it.
+READY = """
+select r.token, r.id
+from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
+  join pg_stat_activity a on a.application_name = 'gameday ' || s.pid
+where k.name = %(name)s and a.state = 'idle in transaction' and a.query like 'insert into outlive_gameday.effects %%'
+"""
+
+# Attempts whose job has begun again since.
+TAKEN = """
+select late.token from unnest(%(tokens)s::bigint[], %(jobs)s::uuid[]) late (token, id)
+where exists (select from outlive.running r where r.id = late.id and r.token > late.token)
+   or exists (select from outlive.attempts a where a.job_id = late.id and a.token > late.token)
+"""
+
 
 def make(connection: db.Connection, *, force: bool) -> None:
     """Have nothing of an earlier game here. A database with other people's jobs is refused."""

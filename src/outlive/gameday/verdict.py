@@ -63,6 +63,8 @@ class Verdict:
         answers = Counter(ask.answer for ask in self.history.asks)
         unknown = {ask.id for ask in self.history.asks if ask.answer is Answer.UNKNOWN}
         ended = {attempt.job for attempt in self.found.attempts if attempt.state == "succeeded"}
+        pauses = [fault for fault in self.history.faults if fault.kind is Kind.PAUSE]
+        taken = [fault for fault in pauses if fault.taken]
         return {
             "kills": self.history.kills,
             "jobs acknowledged": answers[Answer.OK],
@@ -73,6 +75,10 @@ class Verdict:
             "attempts": len(self.found.attempts),
             **{rule: len(self.broken(rule)) for rule in ZERO},
             "stale writes fenced": len(self.found.fenced) + self.history.reports_fenced,
+            "frozen trees taken over": len(taken),
+            "frozen trees not taken over": len(pauses) - len(taken),
+            "late completions of trees taken over": sum(len(fault.taken) for fault in taken),
+            "of those fenced": len(self.history.taken() & set(self.found.fenced)),
         }
 
     def faults(self) -> dict[str, int]:

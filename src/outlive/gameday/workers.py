@@ -40,8 +40,6 @@ class Member:
     killed: bool = False
     """Killed or told to stop: its end is no surprise."""
     frozen_until: float | None = None
-    overdue_at: float | None = None
-    """When its lease is over, and its jobs are taken away from it."""
     frozen: list[int] = field(default_factory=list)
     """What sleeps besides the supervisor; it wakes some time before it."""
     spared_until: float = 0.0
@@ -121,17 +119,13 @@ class Workers:
             if member.up_since is None and member.name in names:
                 member.up_since = time.monotonic()
 
-    def overdue(self) -> list[Member]:
-        now = time.monotonic()
-        return [one for one in self.members if one.overdue_at is not None and now >= one.overdue_at]
-
     def frozen_enough(self) -> list[Member]:
         now = time.monotonic()
         return [one for one in self.members if one.frozen_until is not None and now >= one.frozen_until]
 
     def thaw(self, members: Iterable[Member]) -> None:
         for member in members:
-            member.frozen_until = member.overdue_at = None
+            member.frozen_until = None
             self.wake_below(member)
             kernel.kill(member.process.pid, signal.SIGCONT)
 
