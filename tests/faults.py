@@ -802,7 +802,7 @@ def ask_nonsense() -> list[str]:
 
 @app.task(max_attempts=1, max_crashes=1)
 def flood_with_calls(count: int) -> None:
-    body = msgspec.msgpack.encode([("records", [None, None, 1])])
+    body = msgspec.msgpack.encode([("list_records", [None, None, 1])])
     for number in range(count):
         say(Call(number, "run", body))
     time.sleep(600)

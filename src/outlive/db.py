@@ -202,7 +202,7 @@ def may_be_the_session(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def blamed(*, foreign: bool = False) -> Iterator[None]:
+def translated_errors(*, foreign: bool = False) -> Iterator[None]:
     """Turn what the driver raises into errors that say whose fault it is.
 
     On a foreign connection only what is about our job: the rest is about its owner's transaction, who may well

@@ -53,7 +53,13 @@ TRANSITIONS = (
     Transition("claim_suspect", (P,), (Q,), "claim_suspect", "its crash limit was lowered, as for claim"),
     Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived, without records and spawns"),
-    Transition("complete", (R,), (S,), "complete", "it ended in a transaction of its own, or brings records or spawns"),
+    Transition(
+        "complete",
+        (R,),
+        (S,),
+        "complete_with_records",
+        "it ended in a transaction of its own, or brings records or spawns",
+    ),
     # Whatever ends an attempt without a result makes it cancelled if a person had asked for that.
     Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: again, or failed at max_attempts or by Fail"),
     Transition("time_out", (R,), (T, F, C), "end_and_claim", "it took too long, or stalled: as fail"),

@@ -160,7 +160,7 @@ def _attempt(row: Sequence[Any]) -> Attempt:
 ASKED_FROM_JOBS = frozenset(
     {
         *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"),
-        *("ask_source", "count_outcomes", "records"),
+        *("ask_source", "count_outcomes", "list_records"),
     }
 )
 _SAYS_WHO_ASKS = ("ask_source", "count_outcomes")
@@ -253,14 +253,14 @@ def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: f
     )
 
 
-def complete(worker: UUID, end: Ended) -> Statement[None]:
+def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
     """End an attempt as succeeded together with what it has found and what it asks for next."""
     texts = {
         name: None if data is None else data.decode()
         for name, data in (("result", end.result), ("records", end.records), ("spawns", end.spawns))
     }
     evidence = {"peak_memory_bytes": end.peak_memory_bytes, "cpu_s": end.cpu_s, "output": end.output}
-    return _statement("complete", _none, token=end.token, worker=worker, **texts, **evidence)
+    return _statement("complete_with_records", _none, token=end.token, worker=worker, **texts, **evidence)
 
 
 def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
@@ -361,9 +361,9 @@ def let_others_in(worker: UUID, token: int) -> Statement[bool]:
     return _statement("let_others_in", lambda _, rows: bool(rows), worker=worker, token=token)
 
 
-def lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
     return _statement(
-        "lanes",
+        "unsourced_lanes",
         partial(_structs, LaneState),
         tasks=column(TEXTS, tasks),
         queues=None if queues is None else column(TEXTS, queues),
@@ -491,9 +491,9 @@ def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
     return _statement("absent", lambda _, rows: dict(rows), worker=worker)
 
 
-def bury(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
+def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
     keys = column(BIGINTS, workers.values())
-    return _statement("bury", partial(_structs, Dead), workers=column(UUIDS, workers), keys=keys)
+    return _statement("declare_dead", partial(_structs, Dead), workers=column(UUIDS, workers), keys=keys)
 
 
 def give_up_silent(*, stale_s: float, dead_s: float) -> Statement[list[Dead]]:
@@ -610,11 +610,11 @@ def job(id: UUID) -> Statement[Table]:
     return _statement("job", _table, id=id)
 
 
-def attempts(job: UUID) -> Statement[list[Attempt]]:
+def list_attempts(job: UUID) -> Statement[list[Attempt]]:
     def decode(_: Sequence[str], rows: list[Row]) -> list[Attempt]:
         return [_attempt((row[0], row[1], *row[3:])) for row in rows]
 
-    return _statement("attempts", decode, id=job)
+    return _statement("list_attempts", decode, id=job)
 
 
 def list_jobs(
@@ -643,35 +643,35 @@ def choose(
     )
 
 
-def killers(*, limit: int = 100) -> Statement[Table]:
-    return _statement("killers", _table, limit=limit)
+def list_killers(*, limit: int = 100) -> Statement[Table]:
+    return _statement("list_killers", _table, limit=limit)
 
 
-def workers(*, limit: int = 1000) -> Statement[Table]:
-    return _statement("workers", _table, limit=limit)
+def list_workers(*, limit: int = 1000) -> Statement[Table]:
+    return _statement("list_workers", _table, limit=limit)
 
 
 def clock() -> Statement[float]:
     return _statement("clock", _scalar)
 
 
-def stuck(*, limit: int = 100) -> Statement[Table]:
-    return _statement("stuck", _table, limit=limit)
+def list_stuck(*, limit: int = 100) -> Statement[Table]:
+    return _statement("list_stuck", _table, limit=limit)
 
 
-def queues() -> Statement[Table]:
-    return _statement("queues", _table)
+def list_queues() -> Statement[Table]:
+    return _statement("list_queues", _table)
 
 
-def sources(*, limit: int = 1000) -> Statement[Table]:
-    return _statement("sources", _table, limit=limit)
+def list_sources(*, limit: int = 1000) -> Statement[Table]:
+    return _statement("list_sources", _table, limit=limit)
 
 
-def records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
+def list_records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
     def decode(_: Sequence[str], rows: list[Row]) -> list[Record]:
         return [Record(*(*row[:3], msgspec.json.decode(row[3]), *row[4:])) for row in rows]
 
-    return _statement("records", decode, scope=scope, source=source, limit=limit)
+    return _statement("list_records", decode, scope=scope, source=source, limit=limit)
 
 
 def stats() -> Statement[Table]:

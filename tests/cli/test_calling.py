@@ -29,7 +29,7 @@ def found(connection: db.Connection, source: str, *records: dict[str, Any]) -> N
     lane = Lane("default", source, "shop.fetch", 5)
     (claimed,) = db.run(connection, store.claim_sourced(WORKER, [lane], limit=1)).claimed
     end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
-    db.run(connection, store.complete(WORKER, end))
+    db.run(connection, store.complete_with_records(WORKER, end))
 
 
 def shown(cli: Cli, name: str = "shop") -> dict[str, Any]:

@@ -24,4 +24,4 @@ def end(connection: db.Connection, id: UUID, outcome: Outcome, **evidence: objec
 
 def _lanes(connection: db.Connection) -> list[LaneState]:
     tasks = [row[0] for row in connection.execute("select distinct task from outlive.jobs")]
-    return [*db.run(connection, store.lanes(tasks)), *db.run(connection, store.sourced_lanes(tasks)).lanes]
+    return [*db.run(connection, store.unsourced_lanes(tasks)), *db.run(connection, store.sourced_lanes(tasks)).lanes]

@@ -97,7 +97,7 @@ class Run:
         return one
 
     def killers(self) -> set[tuple[str, str | None]]:
-        return {(row["outcome"], row["signal"]) for row in db.run(self.connection, store.killers())}
+        return {(row["outcome"], row["signal"]) for row in db.run(self.connection, store.list_killers())}
 
     def states(self) -> dict[str, int]:
         counts: dict[str, int] = {}

@@ -38,7 +38,7 @@ class Worker:
         """The effect and the completion in one transaction."""
         with self.connection.transaction():
             self.do(claimed)
-            self.connection.execute("select outlive.bring(%s, %s)", [claimed.token, self.id])
+            self.connection.execute("select outlive.complete_with_records(%s, %s)", [claimed.token, self.id])
 
     def do(self, claimed: Claimed) -> None:
         self.connection.execute("insert into outlive_gameday.effects values (%s, %s)", [claimed.id, claimed.token])
@@ -58,7 +58,8 @@ class CompletingByJob(Worker):
         with self.connection.transaction():
             self.do(claimed)
             self.connection.execute(
-                "select outlive.bring(r.token, r.worker) from outlive.running r where r.id = %s", [claimed.id]
+                "select outlive.complete_with_records(r.token, r.worker) from outlive.running r where r.id = %s",
+                [claimed.id],
             )
 
 

@@ -36,7 +36,7 @@ def profile(tmp_path: Path) -> str:
 
 
 def only_attempt(connection: db.Connection, job: outlive.Job[Any]) -> Attempt:
-    (only,) = eventually(lambda: db.run(connection, store.attempts(job.id)), within_s=30, what=f"{job} ends")
+    (only,) = eventually(lambda: db.run(connection, store.list_attempts(job.id)), within_s=30, what=f"{job} ends")
     return only
 
 

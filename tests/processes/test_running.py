@@ -23,7 +23,7 @@ Start = Callable[..., Worker]
 
 
 def attempts(connection: db.Connection, job: outlive.Job[Any]) -> list[Attempt]:
-    return db.run(connection, store.attempts(job.id))
+    return db.run(connection, store.list_attempts(job.id))
 
 
 def finished(job: outlive.Job[Any], *states: State, within_s: float = 30) -> State:

@@ -56,7 +56,7 @@ def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
     eventually(lambda: says in (trouble_of(connection, sick) or ""), what="the worker says what is wrong")
     enqueue(connection, 20)
     eventually(lambda: succeeded_on(connection) == [(well.id, 20)], within_s=20, what="the other worker does it all")
-    findings = list(judge_workers(db.run(connection, store.workers())))
+    findings = list(judge_workers(db.run(connection, store.list_workers())))
     assert [(finding.level, says in finding.what) for finding in findings] == [("problem", True)]
     assert sick.log().count("this worker can't begin any job") <= 2  # The zygote died; the app can't be imported.
     if "raise" in broken:

@@ -51,7 +51,7 @@ class Hand:
         """Look for lanes and claim from them, as a worker does."""
         tasks = [row[0] for row in self.connection.execute("select distinct task from outlive.jobs").fetchall()]
         sourced = db.run(self.connection, store.sourced_lanes(tasks))
-        found = [*db.run(self.connection, store.lanes(tasks)), *sourced.lanes]
+        found = [*db.run(self.connection, store.unsourced_lanes(tasks)), *sourced.lanes]
         lanes = [Lane(one.queue, one.source, one.task, one.priority) for one in sorted(found, key=lambda o: o.priority)]
         return db.run(self.connection, store.end_and_claim(self.id, [], lanes, limit=limit)).claimed
 
@@ -108,7 +108,7 @@ def ended(job: Job[Any], state: State, *, within_s: float = 20.0) -> None:
 
 
 def attempts(connection: db.Connection, job: Job[Any]) -> list[Attempt]:
-    return db.run(connection, store.attempts(job.id))
+    return db.run(connection, store.list_attempts(job.id))
 
 
 def outcomes(connection: db.Connection, job: Job[Any]) -> list[Outcome]:

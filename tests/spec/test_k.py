@@ -40,7 +40,7 @@ def test_K4_the_trace_outlives_a_transaction_of_the_job_that_is_rolled_back(
     job = task.enqueue(1, 2)
     (claimed,) = hand.claim()
     with psycopg.connect(database_url) as own:
-        own.execute("select outlive.bring(%s, %s, '3')", [claimed.token, hand.id])
+        own.execute("select outlive.complete_with_records(%s, %s, '3')", [claimed.token, hand.id])
         own.rollback()
     assert job.status() is State.RUNNING
     assert hand.end(claimed, Outcome.CRASHED, signal="SIGSEGV")
@@ -60,7 +60,7 @@ def test_K5_neither_does_a_completion_in_the_jobs_own_transaction(task: AddTask,
     job = task.using(dedupe_key="page 1").enqueue(1, 2)
     (claimed,) = hand.claim()
     with psycopg.connect(database_url) as own:
-        own.execute("select outlive.bring(%s, %s, '3')", [claimed.token, hand.id])
+        own.execute("select outlive.complete_with_records(%s, %s, '3')", [claimed.token, hand.id])
     assert job.result(timeout=0) == 3
     assert left_behind(hand) == dict.fromkeys(TRACKING, 0)
 
@@ -112,7 +112,7 @@ def test_K6_killers_are_listed_with_the_evidence(task: AddTask, hand: Hand) -> N
             stack="in parse",
             after_s=0,
         )
-    (killer,) = db.run(hand.connection, store.killers())
+    (killer,) = db.run(hand.connection, store.list_killers())
     expected = {
         "id": job.id,
         "crashes": 3,
@@ -350,7 +350,7 @@ def test_K7_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
     assert held(connection, job) == ("quarantined", proven)
     assert outcomes(connection, job) == [Outcome.LOST] * 3
-    (killer,) = db.run(connection, store.killers())
+    (killer,) = db.run(connection, store.list_killers())
     assert (killer["id"], killer["losses"], killer["crashes"], killer["error_message"]) == (
         job.id,
         3,

@@ -160,7 +160,7 @@ def test_L4_a_worker_that_comes_back_from_the_dead_writes_nothing(task: AddTask,
     assert not dead.end(old, Outcome.FAILED)
     assert db.run(dead.connection, store.renew(dead.id, [old.token])) == {}
     with pytest.raises(psycopg.Error, match="is no longer this worker's") as refused:
-        dead.rows("select outlive.bring(%s, %s, '1')", old.token, dead.id)
+        dead.rows("select outlive.complete_with_records(%s, %s, '1')", old.token, dead.id)
     assert refused.value.sqlstate == "OL002"
     assert other.rows("select * from outlive.running") == before
     assert other.value("select count(*) from outlive.attempts") == 1

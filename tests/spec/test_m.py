@@ -40,10 +40,10 @@ def test_M1_a_heartbeat_that_is_missing_counts_as_stuck(task: AddTask, hand: Han
     hand.at(NOON, later_s=299)
     db.run(hand.connection, store.renew(hand.id, [claimed.token]))
     hand.at(NOON, later_s=598)
-    assert db.run(hand.connection, store.stuck()) == []
+    assert db.run(hand.connection, store.list_stuck()) == []
     hand.at(NOON, later_s=600)
     assert hand.rows("select id, time_since_heartbeat from outlive.stuck_jobs") == [(job.id, timedelta(seconds=301))]
-    (stuck,) = db.run(hand.connection, store.stuck())
+    (stuck,) = db.run(hand.connection, store.list_stuck())
     assert (stuck["id"], stuck["time_since_heartbeat_s"]) == (job.id, 301)
 
 

@@ -38,7 +38,7 @@ def start(start_worker: Start, database_url: str, tmp_path: Path) -> Iterator[St
 
 
 def health(connection: db.Connection, name: str) -> dict[str, Any]:
-    (found,) = [row for row in db.run(connection, store.sources()) if row["name"] == name]
+    (found,) = [row for row in db.run(connection, store.list_sources()) if row["name"] == name]
     return found
 
 
@@ -70,7 +70,7 @@ def succeeded(jobs: Sequence[Job[Any]], *, within_s: float = 30.0) -> None:
 
 def test_S1_a_source_is_a_row_made_by_the_apps_declaration(start: Start, connection: db.Connection) -> None:
     start()
-    eventually(lambda: len(db.run(connection, store.sources())) == 5)
+    eventually(lambda: len(db.run(connection, store.list_sources())) == 5)
     flaky = health(connection, "flaky")
     assert (flaky["enabled"], flaky["burst"], flaky["breaker"], flaky["failure_streak"]) == (True, 1, "closed", 0)
     assert health(connection, "shop")["rate_limit_per_minute"] == 600

@@ -123,7 +123,7 @@ def end(connection: db.Connection, worker: UUID, token: int, event: str, **more:
 
 
 def complete(connection: db.Connection, worker: UUID, token: int, result: str = "42") -> None:
-    connection.execute("select outlive.bring(%s, %s, %s)", [token, worker, result])
+    connection.execute("select outlive.complete_with_records(%s, %s, %s)", [token, worker, result])
 
 
 def register(connection: db.Connection, worker: UUID, formerly: UUID | None = None) -> None:

@@ -60,7 +60,7 @@ def test_effects_and_completion_commit_together(own: db.Connection, service: db.
         complete(own, ANNA, scene.token, '{"paid": true}')
         assert (effects(service), state_of(service, scene.job)) == ([], State.RUNNING)
     assert (effects(service), state_of(service, scene.job)) == (["paid"], State.SUCCEEDED)
-    [attempt] = db.run(service, store.attempts(scene.job))
+    [attempt] = db.run(service, store.list_attempts(scene.job))
     assert attempt.outcome is Outcome.SUCCEEDED
     assert attempt.result is not None
     assert bytes(attempt.result) == b'{"paid": true}'
@@ -111,7 +111,7 @@ def test_a_stale_attempt_is_told_so_and_its_effects_are_undone(
     before = contents(service)
     own.execute("begin")
     own.execute("insert into effects values ('paid')")
-    with pytest.raises(StaleAttempt), db.blamed():
+    with pytest.raises(StaleAttempt), db.translated_errors():
         complete(own, scene.worker, scene.token)
     own.execute("commit")
     assert effects(service) == []
@@ -127,9 +127,9 @@ def test_the_error_of_a_stale_attempt_has_a_sqlstate_of_its_own(own: db.Connecti
 def test_only_one_of_two_completions_commits(own: db.Connection, service: db.Connection) -> None:
     scene = bring(service, Place.RUNNING)
     complete(own, ANNA, scene.token)
-    with pytest.raises(StaleAttempt), db.blamed():
+    with pytest.raises(StaleAttempt), db.translated_errors():
         complete(own, ANNA, scene.token)
-    assert len(db.run(service, store.attempts(scene.job))) == 1
+    assert len(db.run(service, store.list_attempts(scene.job))) == 1
 
 
 def test_an_open_completion_blocks_neither_renewals_nor_the_reaper(own: db.Connection, service: db.Connection) -> None:

@@ -83,7 +83,7 @@ def test_an_outcome_counts_as_the_table_says(
     fire(connection, event, scene)
     assert state_of(connection, scene.job) is state
     assert counters(connection, scene.job) == counted
-    [attempt] = db.run(connection, store.attempts(scene.job))
+    [attempt] = db.run(connection, store.list_attempts(scene.job))
     assert attempt.outcome == ENDS.get(event, {"outcome": Outcome.LOST})["outcome"]
     assert attempt.ended_at == TOMORROW
     assert attempt.started_at == NOW
@@ -118,7 +118,7 @@ def test_crashes_end_in_quarantine_with_the_reason(connection: db.Connection, ev
     assert counters(connection, job) == (0, 3, 0)
     assert held_as(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
     assert claim(connection) == []
-    [killer] = db.run(connection, store.killers())
+    [killer] = db.run(connection, store.list_killers())
     assert (killer["id"], killer["crashes"], killer["signal"]) == (job, 3, ENDS[event]["signal"])
 
 
@@ -219,7 +219,7 @@ def test_a_lost_job_fails_when_its_policy_says_so(connection: db.Connection, by:
     job = enqueue(connection, {"on_worker_death": "fail"} if by == "job" else None, dedupe_key="k")
     lose(connection)
     assert state_of(connection, job) is State.FAILED
-    [attempt] = db.run(connection, store.attempts(job))
+    [attempt] = db.run(connection, store.list_attempts(job))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
     assert enqueue(connection, dedupe_key="k") != job
 
@@ -485,7 +485,7 @@ def test_the_evidence_of_an_attempt_is_kept(connection: db.Connection, event: st
         "stack": "where it was",
     }
     end(connection, ANNA, scene.token, event, **evidence)
-    [attempt] = db.run(connection, store.attempts(scene.job))
+    [attempt] = db.run(connection, store.list_attempts(scene.job))
     assert {name: getattr(attempt, name) for name in evidence} == evidence
     assert attempt.outcome == ENDS[event]["outcome"]
     assert attempt.signal == ENDS[event].get("signal")
@@ -495,7 +495,7 @@ def test_the_evidence_of_an_attempt_is_kept(connection: db.Connection, event: st
 def test_the_result_of_a_success_is_kept(connection: db.Connection) -> None:
     scene = bring(connection, Place.RUNNING)
     end(connection, ANNA, scene.token, "succeed", result=b'{"a": [1, "\xc3\xa4"]}', output="hello", cpu_s=0.5)
-    [attempt] = db.run(connection, store.attempts(scene.job))
+    [attempt] = db.run(connection, store.list_attempts(scene.job))
     assert attempt.result is not None
     assert bytes(attempt.result) == b'{"a": [1, "\xc3\xa4"]}'
     assert (attempt.output, attempt.cpu_s, attempt.error) == ("hello", 0.5, None)
@@ -513,7 +513,7 @@ def test_each_attempt_of_a_batch_gets_its_own_evidence(connection: db.Connection
     turn = db.run(connection, store.end_and_claim(ANNA, [*reversed(ends), stale]))
     assert turn.stale == [stale.token]
     for job in jobs:
-        [attempt] = db.run(connection, store.attempts(job))
+        [attempt] = db.run(connection, store.list_attempts(job))
         assert attempt.outcome is outcomes[[one.id for one in claimed].index(job)]
         assert attempt.output == f"output of {job}"
         assert attempt.result is not None

@@ -157,7 +157,7 @@ def test_a_convicted_job_was_never_begun_and_its_attempt_not_counted(connection:
     crash(connection)
     job = claimed(connection, dedupe_key="k")
     convict(connection, job)
-    assert db.run(connection, store.attempts(job.id)) == []
+    assert db.run(connection, store.list_attempts(job.id)) == []
     assert counters(connection, job.id) == (0, 0, 0)
     assert db.run(connection, store.end_and_claim(ANNA, [Ended(job.token)])).stale == [job.token]
     assert enqueue(connection, dedupe_key="k") == job.id
@@ -182,7 +182,7 @@ def test_a_job_that_was_to_be_cancelled_is_cancelled_and_not_quarantined(connect
     db.run(connection, store.cancel([job.id]))
     assert convict(connection, job) == [job.id]
     assert state_of(connection, job.id) is State.CANCELLED
-    [attempt] = db.run(connection, store.attempts(job.id))
+    [attempt] = db.run(connection, store.list_attempts(job.id))
     assert (attempt.attempt, attempt.outcome) == (1, Outcome.CANCELLED)
     assert enqueue(connection, dedupe_key="k") != job.id
     assert_sound(connection)

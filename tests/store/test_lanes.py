@@ -197,7 +197,7 @@ def test_each_job_is_claimed_exactly_once(connect: Connect, workers: int, jobs: 
 def found(connection: db.Connection, *tasks: str, queues: list[str] | None = None) -> list[LaneState]:
     sourced = db.run(connection, store.sourced_lanes(tasks or ("work",), queues))
     assert sourced.reached is None, "there are few sources"
-    return [*db.run(connection, store.lanes(tasks or ("work",), queues)), *sourced.lanes]
+    return [*db.run(connection, store.unsourced_lanes(tasks or ("work",), queues)), *sourced.lanes]
 
 
 def test_every_lane_that_has_something_is_found_once(connection: db.Connection) -> None:
@@ -221,7 +221,7 @@ def test_an_empty_queue_has_no_lanes(connection: db.Connection) -> None:
 def test_lanes_of_foreign_tasks_are_left_out(connection: db.Connection) -> None:
     make(connection, "mine"), make(connection, "theirs")
     assert [one.task for one in found(connection, "mine", "unheard of")] == ["mine"]
-    assert db.run(connection, store.lanes([])) == []
+    assert db.run(connection, store.unsourced_lanes([])) == []
     assert db.run(connection, store.sourced_lanes([])).lanes == []
 
 
@@ -290,7 +290,7 @@ def test_many_jobs_of_the_future_cost_the_lanes_nothing(connection: db.Connectio
     set_now(connection)
     for n in range(3):
         enqueue(connection, [request("later", delay_s=60, queue=f"q{n}") for _ in range(2000)])
-    statement = store.lanes(["work"])
+    statement = store.unsourced_lanes(["work"])
     scans = [
         node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
     ]
@@ -302,7 +302,7 @@ def test_many_jobs_of_the_future_cost_the_lanes_nothing(connection: db.Connectio
 def test_many_sources_cost_the_lanes_without_a_source_nothing(connection: db.Connection) -> None:
     enqueue(connection, [request(source=f"site-{n:04}") for n in range(2000)])
     make(connection), make(connection, queue="other")
-    statement = store.lanes(["work"])
+    statement = store.unsourced_lanes(["work"])
     scans = [
         node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
     ]

@@ -123,7 +123,7 @@ def test_a_stranger_who_holds_a_workers_key_hides_no_death(connection: db.Connec
         session.close()
         waiting.result(timeout=10)
     assert absent(connection) == {ANNA: KEY}
-    assert [one.id for one in db.run(connection, store.bury({ANNA: KEY}))] == [ANNA]
+    assert [one.id for one in db.run(connection, store.declare_dead({ANNA: KEY}))] == [ANNA]
 
 
 def test_a_session_that_has_the_pid_of_an_earlier_one_is_not_taken_for_it(
@@ -166,7 +166,7 @@ def test_a_new_start_of_the_server_convicts_nobody_of_having_no_lock(
     live(connection, session)
     start_server_anew(connection, session, how)
     assert absent(connection) == {ANNA: UNSEEN}
-    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "active"
 
 
@@ -179,7 +179,7 @@ def test_a_worker_that_shows_life_again_under_the_new_start_is_not_buried(
     start_server_anew(connection, session, how)
     live(connection, connect(), key=KEY + 1)
     assert absent(connection) == {}
-    assert db.run(connection, store.bury({ANNA: UNSEEN})) == []
+    assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert state_of(connection) == "active"
 
 
@@ -191,8 +191,8 @@ def test_a_worker_that_shows_no_life_any_more_under_the_new_start_can_be_buried(
     live(connection, session)
     db.run(connection, store.sleep(ANNA))
     start_server_anew(connection, session, how)
-    assert [dead.id for dead in db.run(connection, store.bury({ANNA: UNSEEN}))] == [ANNA]
-    assert db.run(connection, store.bury({ANNA: UNSEEN})) == []
+    assert [dead.id for dead in db.run(connection, store.declare_dead({ANNA: UNSEEN}))] == [ANNA]
+    assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert absent(connection) == {}
     assert (count(connection, "liveness"), count(connection, "sleepers")) == (0, 0)
 
@@ -206,7 +206,7 @@ def test_whoever_had_ended_before_a_crash_is_not_expected_to_show_life(
     connection.execute("update outlive.workers set state = %s", [state])
     start_server_anew(connection, session, CRASH)
     assert absent(connection) == {}
-    assert db.run(connection, store.bury({ANNA: UNSEEN})) == []
+    assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert state_of(connection) == state
 
 
@@ -227,8 +227,8 @@ def test_a_worker_is_buried_once_and_with_what_it_had(connection: db.Connection,
     vanish(connection, session)
     set_clock(connection, NOW + timedelta(seconds=5))
     dead = Dead(ANNA, "worker 1", "host", 42, NOW, 2)
-    assert db.run(connection, store.bury({ANNA: KEY})) == [dead]
-    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == [dead]
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "dead"
     assert value(connection, "select died_at from outlive.workers") == NOW + timedelta(seconds=5)
     assert absent(connection) == {}
@@ -240,7 +240,7 @@ def test_whoever_is_at_work_can_be_buried(connection: db.Connection, connect: Co
     live(connection, session)
     connection.execute("update outlive.workers set state = %s", [state])
     vanish(connection, session)
-    assert [dead.id for dead in db.run(connection, store.bury({ANNA: KEY}))] == [ANNA]
+    assert [dead.id for dead in db.run(connection, store.declare_dead({ANNA: KEY}))] == [ANNA]
 
 
 @pytest.mark.parametrize("state", ["dead", "stopped", "not registered"])
@@ -254,7 +254,7 @@ def test_whoever_has_ended_is_not_missed_but_is_not_looked_for_again_either(
     else:
         connection.execute("update outlive.workers set state = %s", [state])
     vanish(connection, session)
-    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert absent(connection) == {}
     assert state == "not registered" or state_of(connection) == state
 
@@ -264,7 +264,7 @@ def test_nobody_is_buried_who_has_his_lock_back(connection: db.Connection, conne
     live(connection, session)
     vanish(connection, session)
     live(connection, connect())
-    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "active"
 
 
@@ -273,9 +273,9 @@ def test_nobody_is_buried_who_has_another_key_by_now(connection: db.Connection, 
     live(connection, session)
     vanish(connection, session)
     live(connection, another, key=KEY + 1)
-    assert db.run(connection, store.bury({ANNA: KEY})) == []
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     vanish(connection, another, key=KEY + 1)
-    assert db.run(connection, store.bury({ANNA: KEY})) == []  # That verdict was about another session.
+    assert db.run(connection, store.declare_dead({ANNA: KEY})) == []  # That verdict was about another session.
     assert state_of(connection) == "active"
 
 
@@ -309,7 +309,7 @@ def test_a_reaper_whose_session_was_replaced_gives_others_time_to_come_back_too(
 
 def buried(connection: db.Connection, *workers: UUID) -> list[UUID]:
     """Bury them, in this order."""
-    return [dead.id for dead in db.run(connection, store.bury({worker: worker.int for worker in workers}))]
+    return [dead.id for dead in db.run(connection, store.declare_dead({worker: worker.int for worker in workers}))]
 
 
 def vanished(connection: db.Connection, connect: Connect) -> None:
@@ -500,7 +500,7 @@ def test_whoever_enqueues_does_not_pay_for_waking_the_dead(
     match way:
         case "buried":
             vanish(connection, session)
-            db.run(connection, store.bury({ANNA: KEY}))
+            db.run(connection, store.declare_dead({ANNA: KEY}))
         case "silent":
             set_clock(connection, NOW + timedelta(hours=1))
             db.run(connection, store.heartbeat(BERT, "active"))
@@ -517,7 +517,7 @@ def test_people_see_the_living_first(connection: db.Connection) -> None:
     for worker in (ANNA, BERT):
         register(connection, worker)
     give_up(connection, ANNA)
-    seen = [(row["id"], row["state"], row["running"]) for row in db.run(connection, store.workers())]
+    seen = [(row["id"], row["state"], row["running"]) for row in db.run(connection, store.list_workers())]
     assert seen == [(BERT, "active", 0), (ANNA, "dead", 0)]
 
 

@@ -185,7 +185,7 @@ class Store(RuleBasedStateMachine):
         if event in ("crash", "overrun"):
             self.kills[right.job] += 1
             self.history.append(right.job)
-            [row] = self.run(store.attempts(right.job))[-1:]
+            [row] = self.run(store.list_attempts(right.job))[-1:]
             assert row.signal == ENDS[event]["signal"]
 
     @precondition(lambda self: self.current)
@@ -216,7 +216,7 @@ class Store(RuleBasedStateMachine):
         if event == "renew":
             assert self.run(store.renew(worker, [token], lease_s=LEASE_S)) == {}
         elif event == "complete":
-            with pytest.raises(StaleAttempt), db.blamed():
+            with pytest.raises(StaleAttempt), db.translated_errors():
                 complete(self.connection, worker, token)
         else:
             turn = self.run(store.end_and_claim(worker, [Ended(token, **ENDS[event])]))
@@ -306,7 +306,7 @@ class Store(RuleBasedStateMachine):
         self.lost(lost)
         over = "select id from outlive.running where lease_until < outlive.now()"
         assert self.connection.execute(over).fetchall() == [], "it runs past its lease"
-        assert self.run(store.stuck()) == []
+        assert self.run(store.list_stuck()) == []
 
     @rule()
     def reap(self) -> None:
@@ -390,7 +390,7 @@ class Store(RuleBasedStateMachine):
         state = state_of(self.connection, job)
         if state in FINISHED and job not in self.finished:
             assert state is not None
-            self.finished[job] = (state, len(self.run(store.attempts(job))))
+            self.finished[job] = (state, len(self.run(store.list_attempts(job))))
 
     @invariant()
     def sound(self) -> None:
@@ -427,7 +427,7 @@ class Store(RuleBasedStateMachine):
         )
         assert all(crashes[job] == kills for job, kills in self.kills.items())
         assert max(crashes.values(), default=0) <= 3
-        killers = self.run(store.killers(limit=1000))
+        killers = self.run(store.list_killers(limit=1000))
         assert all(killer["outcome"] or "as other jobs" in killer["details"] for killer in killers)
         held = {job for job, state in self.run(store.statuses(self.acknowledged)).items() if state is State.QUARANTINED}
         assert {killer["id"] for killer in killers} == held

@@ -116,7 +116,7 @@ def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(ring: Ring, pla
             allowed = allowed | begun  # It came before, or passed by.
         assert found in {end.state for end in allowed}, f"{first} ({commit=}), then {second}: {found}"
         assert_sound(ring.watcher)
-        ends = db.run(ring.watcher, store.attempts(scene.job)) if found else []
+        ends = db.run(ring.watcher, store.list_attempts(scene.job)) if found else []
         finished = sum(ended.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED) for ended in ends)
         retried = "retry" in (first, second) and place.state in FINISHED
         assert finished <= 1 + retried, f"{first} and {second} have both finished it"

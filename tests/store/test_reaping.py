@@ -63,7 +63,7 @@ def test_only_the_attempts_of_the_dead_end(connection: db.Connection) -> None:
     lost = jobs[ANNA]
     assert reap(connection) == [Lost(lost.token, lost.id, ANNA, "worker 1", State.PENDING)]
     assert [state_of(connection, jobs[worker].id) for worker in (BERT, CARL)] == [State.RUNNING] * 2
-    [attempt] = db.run(connection, store.attempts(lost.id))
+    [attempt] = db.run(connection, store.list_attempts(lost.id))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
     assert attempt.worker == "worker 1"
 

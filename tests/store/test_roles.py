@@ -86,7 +86,7 @@ CALLS = {
     "prune": f"select outlive.prune('{{{NOBODY}}}')",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
     "replace": f"select outlive.replace('{NOBODY}')",
-    "bring": f"select outlive.bring(0, '{NOBODY}')",
+    "complete_with_records": f"select outlive.complete_with_records(0, '{NOBODY}')",
     "attempt_secret": f"select outlive.attempt_secret('{NOBODY}', 1)",
     "complete": "select outlive.complete(0, 'secret')",
     "keep_records": "select outlive.keep_records(r, '[]') from outlive.running r where false",
@@ -254,11 +254,15 @@ def call_a_source(run: Callable[[Statement[Any]], Any]) -> None:
     run(store.enqueue([request(source="shop")], max_args_bytes=100))
     ((claimed,), _) = msgspec.structs.astuple(run(store.claim_sourced(other, [lane(source="shop")], limit=1)))
     assert run(store.ask_source("shop", claimed.token)).granted
-    run(store.count_outcomes([("shop", claimed.token, False)])), run(store.breakers()), run(store.sources(limit=10))
+    (
+        run(store.count_outcomes([("shop", claimed.token, False)])),
+        run(store.breakers()),
+        run(store.list_sources(limit=10)),
+    )
     found = b'[{"scope": "s", "key": "k", "data": 1, "strength": 1}]'
     asked = msgspec.json.encode([{"id": new_worker(), "task": "next", "args": {}, "source": "bank"}])
-    run(store.complete(other, Ended(claimed.token, Outcome.SUCCEEDED, records=found, spawns=asked)))
-    assert len(run(store.records(limit=10))) == 1
+    run(store.complete_with_records(other, Ended(claimed.token, Outcome.SUCCEEDED, records=found, spawns=asked)))
+    assert len(run(store.list_records(limit=10))) == 1
 
 
 def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection, database_url: str) -> None:
@@ -274,7 +278,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.enqueue(batch, max_args_bytes=100))
         run(store.enqueue([request(dedupe_key="key 7", on_conflict="replace")], max_args_bytes=100, notify=True))
         run(store.enqueue([request(queue="plain")], max_args_bytes=100))
-        run(store.sleep(WORKER)), run(store.lanes(["work"])), run(store.wake(WORKER))
+        run(store.sleep(WORKER)), run(store.unsourced_lanes(["work"])), run(store.wake(WORKER))
         (
             run(store.sourced_lanes(["work"])),
             run(store.locked_ends(WORKER, [1])),
@@ -288,7 +292,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said)), run(store.show_life(WORKER, 7)), run(store.absent(WORKER))
         run(store.heartbeat(WORKER, "active")), run(store.give_up_silent(stale_s=60, dead_s=120))
-        run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.workers())
+        run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.list_workers())
         run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
@@ -303,16 +307,16 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         )
         run(store.claim_suspect(WORKER, tasks=["work"])), run(store.crashing_tasks(jobs=1, within_s=600))
         worker.execute("select pg_advisory_unlock_all()")
-        assert len(run(store.bury({WORKER: 7}))) == 1
+        assert len(run(store.declare_dead({WORKER: 7}))) == 1
         assert len(run(store.reap())) == 1
         run(store.register_worker(new_worker(), **said, formerly=WORKER)), run(store.stop_worker(WORKER))
         call_a_source(run)
         ids = [one.id for one in batch]
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
-        run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.attempts(ids[0]))
-        run(store.list_jobs()), run(store.killers()), run(store.untold_killers()), run(store.stuck())
-        run(store.queues()), run(store.stats())
+        run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
+        run(store.list_jobs()), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
+        run(store.list_queues()), run(store.stats())
         run(store.health()), run(store.task_names()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
@@ -371,7 +375,10 @@ def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Conn
         for token, said in ((other.token, secret), (claimed.token, str(WORKER)), (claimed.token, "")):
             with pytest.raises(psycopg.Error, match="is not this job's"):
                 child.execute("select outlive.complete(%s, %s)", [token, said])
-        for query in ("select outlive.cancel(array[%s]::uuid[])", f"select outlive.bring({other.token}, %s)"):
+        for query in (
+            "select outlive.cancel(array[%s]::uuid[])",
+            f"select outlive.complete_with_records({other.token}, %s)",
+        ):
             with pytest.raises(errors.InsufficientPrivilege):
                 child.execute(query.encode(), [WORKER])
         child.execute("select outlive.complete(%s, %s, '3')", [claimed.token, secret])

@@ -759,11 +759,11 @@ def complete(
 ) -> None:
     written, asked = (msgspec.json.encode(said) if said else None for said in (records, spawns))
     ended = Ended(claimed.token, Outcome.SUCCEEDED, result=b"1", records=written, spawns=asked)
-    db.run(connection, store.complete(worker, ended))
+    db.run(connection, store.complete_with_records(worker, ended))
 
 
 def kept(connection: db.Connection) -> dict[tuple[str, str, str], tuple[object, float]]:
-    records = db.run(connection, store.records(limit=100))
+    records = db.run(connection, store.list_records(limit=100))
     return {(one.scope, one.source, one.dedupe_key): (one.data, one.strength) for one in records}
 
 
@@ -793,8 +793,8 @@ def test_scope_source_and_key_make_a_finding_and_of_two_in_one_job_the_stronger_
         ("names", "shop", "a"): 4,
         ("prices", "bank", "a"): 5,
     }
-    assert [one.data for one in db.run(connection, store.records(scope="names", limit=9))] == [4]
-    assert [one.data for one in db.run(connection, store.records(source="bank", limit=9))] == [5]
+    assert [one.data for one in db.run(connection, store.list_records(scope="names", limit=9))] == [4]
+    assert [one.data for one in db.run(connection, store.list_records(source="bank", limit=9))] == [5]
 
 
 def test_findings_next_jobs_and_success_are_written_together(connection: db.Connection) -> None:

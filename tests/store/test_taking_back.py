@@ -307,7 +307,7 @@ def test_a_job_in_a_long_transaction_of_its_own_holds_up_nobody(connection: db.C
     [claimed] = claim(connection, BERT)
     child = connect()
     with child.transaction():
-        child.execute("select outlive.bring(%s, %s)", [claimed.token, BERT])
+        child.execute("select outlive.complete_with_records(%s, %s)", [claimed.token, BERT])
         register(connection, NEW, ANNA)
     [other] = set(jobs) - {claimed.id}
     assert counters(connection, other) == (0, 0, 0)

@@ -228,8 +228,8 @@ def test_the_workers_name_and_host_stay_with_the_attempt(connection: db.Connecti
     register_worker(connection, name="crawler-1")
     killer = make_quarantined(connection)
     connection.execute("delete from outlive.workers")
-    (attempt,) = db.run(connection, store.attempts(killer))
-    (shown,) = db.run(connection, store.killers())
+    (attempt,) = db.run(connection, store.list_attempts(killer))
+    (shown,) = db.run(connection, store.list_killers())
     assert attempt.worker == shown["killed_on"] == "crawler-1"
     assert attempt.hostname == shown["killed_on_host"]
     assert attempt.hostname
@@ -405,7 +405,7 @@ def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url
     """On a connection as people have it: only workers' plans are pinned."""
     with db.connect(database_url) as plain:
         for job in (crowd[0], crowd[-1]):
-            looks = (store.statuses([job]), store.outcome(job), store.job(job), store.attempts(job))
+            looks = (store.statuses([job]), store.outcome(job), store.job(job), store.list_attempts(job))
             queries: list[tuple[bytes, tuple[object, ...]]] = [
                 *((look.text, look.parameters) for look in looks),
                 (b"select * from outlive.job_states where id = $1", (job,)),

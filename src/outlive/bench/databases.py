@@ -102,7 +102,7 @@ def databases(url: str | None) -> Iterator[Databases]:
 
 
 def _refuse_occupied(url: str) -> None:
-    with db.blamed(), db.connect(url) as connection:
+    with db.translated_errors(), db.connect(url) as connection:
         if (
             migrate.version(connection)
             and connection.execute("select from outlive.jobs limit 1").fetchone() is not None
@@ -116,7 +116,7 @@ def _refuse_occupied(url: str) -> None:
 @contextmanager
 def _made_on(url: str) -> Iterator[Databases]:
     names = [f"outlive_bench_{what}_{uuid4().hex[:8]}" for what in ("free", "loaded")]
-    with db.blamed(), db.connect(url) as admin:
+    with db.translated_errors(), db.connect(url) as admin:
         try:
             for name in names:
                 admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))

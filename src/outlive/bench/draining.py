@@ -66,7 +66,7 @@ class Drain:
 
     def _look(self, now_s: float) -> bool:
         self._looked_s = now_s
-        states = db.run(self._connection, store.lanes([TASK]))
+        states = db.run(self._connection, store.unsourced_lanes([TASK]))
         sourced = db.run(self._connection, store.sourced_lanes([TASK], batch=MOST_SOURCES))
         return self._offer.refresh([*states, *sourced.lanes])
 

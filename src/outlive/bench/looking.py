@@ -53,7 +53,7 @@ class LaneLooks:
         connection = db.connect(self.url, hot=True)
 
         def look() -> None:
-            db.run(connection, store.lanes([TASK]))
+            db.run(connection, store.unsourced_lanes([TASK]))
             db.run(connection, store.sourced_lanes([TASK], batch=MOST_SOURCES))
 
         look()

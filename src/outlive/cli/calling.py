@@ -66,7 +66,7 @@ def sources(desk: Desk, context: typer.Context, limit: Limit = 1000, json: Json 
         return screen.table(SOURCES, rows) if rows else Text("there is no source", style="dim")
 
     if context.invoked_subcommand is None:
-        screen.listing(lambda: desk.run(store.sources(limit=limit)), show, json=json, watch=watch)
+        screen.listing(lambda: desk.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
     elif desk.chosen:
         raise ConfigError(f"put the options behind {context.invoked_subcommand}, not before it")
 
@@ -131,7 +131,7 @@ def records(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, the data as JSON in it.")] = False,
 ) -> None:
     """List what jobs have found, by scope, source and key."""
-    statement = store.records(scope=scope, source=source, limit=limit)
+    statement = store.list_records(scope=scope, source=source, limit=limit)
 
     def look() -> list[Row]:
         return [msgspec.structs.asdict(record) for record in desk.run(statement)]

@@ -237,7 +237,7 @@ def _prune_old(desk: Desk) -> int:
 @command(queues_app)
 def pause(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
     """Claim none of its jobs any more; what runs goes on."""
-    known = {row["name"] for row in desk.run(store.queues())}
+    known = {row["name"] for row in desk.run(store.list_queues())}
     desk.run(store.pause_queue(name))
     shown = screen.plain(name)
     hint = "" if name in known else " (no job was in it: is the name right?)"
@@ -248,7 +248,7 @@ def pause(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -
 def resume(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
     """Claim its jobs again."""
     if not desk.run(store.resume_queue(name)):
-        paused = [row["name"] for row in desk.run(store.queues()) if row["paused"]]
+        paused = [row["name"] for row in desk.run(store.list_queues()) if row["paused"]]
         screen.complain(f"queue {name} was not paused; paused are: {', '.join(paused) or 'none'}")
         raise typer.Exit(1)
     screen.say(Text(f"queue {screen.plain(name)} goes on"))

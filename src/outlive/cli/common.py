@@ -80,18 +80,18 @@ class Desk:
     @functools.cached_property
     def connection(self) -> db.Connection:
         """To a database with the right schema."""
-        with db.blamed():
+        with db.translated_errors():
             return db.connect(migrate.ready(self.config))
 
     @functools.cached_property
     def bare_connection(self) -> db.Connection:
         """To the database as it is, for those who look at its schema or bring it up to date."""
-        with db.blamed():
+        with db.translated_errors():
             return db.connect(migrate.address(self.config))
 
     def run(self, statement: db.Statement[T]) -> T:
         connection = self.connection
-        with db.blamed():
+        with db.translated_errors():
             return db.run(connection, statement)
 
     def close(self) -> None:

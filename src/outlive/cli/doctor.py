@@ -50,7 +50,7 @@ def examine(desk: Desk) -> Iterator[Finding]:
     yield Finding("fine", f"settings are read from {file.absolute()}" if file else "there is no outlive.toml")
     connection = desk.bare_connection
     info = connection.info
-    with db.blamed():
+    with db.translated_errors():
         if desk.config.database_url is None:
             yield Finding(
                 "advice",
@@ -69,10 +69,10 @@ def examine(desk: Desk) -> Iterator[Finding]:
             return
         yield Finding("fine", f"the schema has version {migrate.VERSION}")
     [health] = desk.run(store.health())
-    ready = sum(row["ready"] for row in desk.run(store.queues()) if not row["paused"])
+    ready = sum(row["ready"] for row in desk.run(store.list_queues()) if not row["paused"])
     yield from judge_server(health)
     yield from judge_jobs(health, ready)
-    yield from judge_workers(desk.run(store.workers()))
+    yield from judge_workers(desk.run(store.list_workers()))
     yield judge_limits(cgroups.find())
 
 

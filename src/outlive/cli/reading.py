@@ -117,7 +117,7 @@ def show(
         found = desk.run(store.job(id))
         if not found:
             raise JobNotFound(f"there is no job {id}: it was pruned, or it is of another database")
-        return found[0], desk.run(store.attempts(id))
+        return found[0], desk.run(store.list_attempts(id))
 
     screen.listing(look, lambda found: life(*found), json=json, watch=watch, shape=lambda found: _as_json(*found))
 
@@ -181,7 +181,7 @@ def killers(desk: Desk, limit: Limit = 100, json: Json = False, watch: Watch = F
         hint = Text("`outlive show ID` tells all of it, `outlive release ID` lets it run again", style="dim")
         return Group(screen.table(KILLERS, rows, lines=True), hint)
 
-    screen.listing(lambda: desk.run(store.killers(limit=limit)), show, json=json, watch=watch)
+    screen.listing(lambda: desk.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
@@ -191,7 +191,7 @@ def workers(desk: Desk, limit: Limit = 1000, json: Json = False, watch: Watch = 
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(WORKERS, rows) if rows else Text("there was no worker lately", style="dim")
 
-    screen.listing(lambda: desk.run(store.workers(limit=limit)), show, json=json, watch=watch)
+    screen.listing(lambda: desk.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
@@ -201,7 +201,7 @@ def stuck(desk: Desk, limit: Limit = 100, json: Json = False, watch: Watch = Fal
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(STUCK, rows) if rows else Text("no job is stuck", style="green")
 
-    screen.listing(lambda: desk.run(store.stuck(limit=limit)), show, json=json, watch=watch)
+    screen.listing(lambda: desk.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
 
 
 @command(queues_app, how="callback")
@@ -212,7 +212,7 @@ def queues(desk: Desk, context: typer.Context, json: Json = False, watch: Watch 
         return screen.table(QUEUES, rows) if rows else Text("no queue has a job", style="dim")
 
     if context.invoked_subcommand is None:
-        screen.listing(lambda: desk.run(store.queues()), show, json=json, watch=watch)
+        screen.listing(lambda: desk.run(store.list_queues()), show, json=json, watch=watch)
     elif desk.chosen:
         raise ConfigError(f"put the options behind {context.invoked_subcommand}, not before it")
 

@@ -20,7 +20,7 @@ Once = Annotated[bool, typer.Option("--once", help="Look, sweep, and end: for cr
 def reap(desk: Desk, once: Once = False) -> None:
     """Free the jobs of workers that died and of leases that ended, until Ctrl-C. Every worker does this too."""
     logs.configure(cast("logs.Format", desk.config.log_format), level=logging.INFO)
-    with db.blamed():
+    with db.translated_errors():
         url = migrate.ready(desk.config)
         freed = asyncio.run(_once(desk.config, url) if once else _for_ever(desk.config, url))
     if once:

@@ -27,7 +27,7 @@ def migrate(
         print("\n".join([migrations.script(), *(statements.read(path) for path in more)]), flush=True)
         return
     connection = desk.bare_connection
-    with db.blamed():
+    with db.translated_errors():
         if check:
             migrations.check(connection)
             before = after = migrations.VERSION

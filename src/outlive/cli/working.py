@@ -45,7 +45,7 @@ def work(
     def database(app_url: str | None) -> str:
         """Where the jobs are; asked once the app is imported, for it may say so itself."""
         config = desk.config_of(app_url)
-        with db.blamed():
+        with db.translated_errors():
             if migrating:
                 with db.connect(migrate.address(config)) as connection:
                     migrate.migrate(connection)

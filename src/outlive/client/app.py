@@ -131,13 +131,13 @@ class App:
 
     def records(self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000) -> list[Record]:
         """What jobs have found, by scope and source."""
-        return self._way.run(store.records(scope=scope, source=source, limit=limit))
+        return self._way.run(store.list_records(scope=scope, source=source, limit=limit))
 
     async def arecords(
         self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000
     ) -> list[Record]:
         """The async twin of `records`."""
-        return await self._way.arun(store.records(scope=scope, source=source, limit=limit))
+        return await self._way.arun(store.list_records(scope=scope, source=source, limit=limit))
 
     def get_job(self, id: UUID) -> Job[Any]:
         """A handle on a job by its id."""

@@ -52,7 +52,7 @@ class Connections:
 
     def within(self, work: Callable[[db.Connection], T]) -> T:
         """Do work that may be repeated; on a connection that breaks it is, on a new one."""
-        with db.blamed():
+        with db.translated_errors():
             pauses = _pauses()
             while True:
                 try:
@@ -79,7 +79,7 @@ class Connections:
 
     async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `within`."""
-        with db.blamed():
+        with db.translated_errors():
             pauses = _pauses()
             while True:
                 try:

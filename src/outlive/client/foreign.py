@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 def run_all(connection: Connection[Any], statements: Sequence[Statement[T]]) -> list[T]:
     _expect(Connection, connection, "for an async one there are aenqueue and aenqueue_many")
-    with db.blamed(foreign=True):
+    with db.translated_errors(foreign=True):
         return db.run_all(connection, statements, foreign=True)
 
 
 async def arun_all(connection: AsyncConnection[Any], statements: Sequence[Statement[T]]) -> list[T]:
     _expect(AsyncConnection, connection, "for a sync one there are enqueue and enqueue_many")
-    with db.blamed(foreign=True):
+    with db.translated_errors(foreign=True):
         return await db.arun_all(connection, statements, foreign=True)
 
 

@@ -66,13 +66,13 @@ def look(connection: db.Connection) -> Seen:
     counts: dict[str, Counter[str]] = {}
     for row in db.run(connection, store.stats()):
         counts.setdefault(row["task"].rpartition(".")[2], Counter())[row["state"]] += row["jobs"]
-    workers = db.run(connection, store.workers())
+    workers = db.run(connection, store.list_workers())
     workers.sort(key=lambda row: row["started_at"])
     bad = [
         Bad(token, task, source, title, attempt, Outcome(outcome), error, State(state))
         for token, task, source, title, attempt, outcome, error, state in connection.execute(_ENDED_BADLY).fetchall()
     ]
-    return Seen(counts, workers, db.run(connection, store.sources()), bad, count(connection, _UNFINISHED))
+    return Seen(counts, workers, db.run(connection, store.list_sources()), bad, count(connection, _UNFINISHED))
 
 
 def count(connection: db.Connection, query: str) -> int:

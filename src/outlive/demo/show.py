@@ -165,10 +165,10 @@ def evidence(connection: db.Connection) -> None:
     """What took processes down, and what speaks for that."""
     out = screen.console()
     out.print(Rule("in quarantine, with the evidence"))
-    for row in db.run(connection, store.killers()):
+    for row in db.run(connection, store.list_killers()):
         head = Text(f"{row['task'].rpartition('.')[2]} {row['source']}", style="bold")
         head.append(f"  {row['id']}  ", style="not bold dim").append(row["details"] or "", style="not bold magenta")
-        bad = [one for one in db.run(connection, store.attempts(row["id"])) if one.outcome == row["outcome"]]
+        bad = [one for one in db.run(connection, store.list_attempts(row["id"])) if one.outcome == row["outcome"]]
         out.print(head, *evidence_of(bad[-1]), Text(), sep="\n")
 
 

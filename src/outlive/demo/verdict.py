@@ -99,7 +99,7 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
     """What the database says, and what of it is wrong."""
     seen = look(connection)
     states = sum(seen.counts.values(), Counter[str]())
-    records = db.run(connection, store.records(limit=1_000_000))
+    records = db.run(connection, store.list_records(limit=1_000_000))
     points = [one for one in records if one.scope.startswith(tasks.PRICES)]
     valuations = [one for one in records if one.scope == tasks.VALUATIONS]
     intakes = {one.dedupe_key: one.data for one in records if one.scope == tasks.INTAKES}
@@ -111,7 +111,7 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
         "finished": states[State.SUCCEEDED],
         "failed": states[State.FAILED],
         "retried": count(connection, _RETRIED),
-        "quarantined": [_exhibit(row) for row in db.run(connection, store.killers())],
+        "quarantined": [_exhibit(row) for row in db.run(connection, store.list_killers())],
         "workers_lost": [] if loss is None else [_lost(loss)],
         "breaker": {"source": breaker.source, "opened": breaker.opened, "closed": breaker.closed},
         "requests": played.requests,

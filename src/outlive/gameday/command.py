@@ -20,7 +20,7 @@ STOPPED = 130
 def main(config: Config, asked: Asked) -> int:
     """0 only if everything holds; 1 if something does not; 130 if it was stopped and nothing was wrong until then."""
     began = time.monotonic()
-    with stopped_by_sigterm(), db.blamed(), server(config) as (found, home):
+    with stopped_by_sigterm(), db.translated_errors(), server(config) as (found, home):
         with db.connect(found.url) as connection:
             tables.make(connection, force=asked.force)
         with report.audience() as audience:

@@ -86,7 +86,7 @@ def server(config: Config) -> Iterator[tuple[Server, Path]]:
     own = home / "server" if config.database_url is None else None
     try:
         if own is None:
-            with db.blamed():
+            with db.translated_errors():
                 url = migrate.ready(config)
             yield Server(url, None), home
         else:

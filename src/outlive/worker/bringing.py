@@ -138,7 +138,7 @@ async def bring(run: Run, worker: UUID, end: Ended) -> Ended | None:
         if end.records is None and end.spawns is None:
             stale = bool((await run(store.end_and_claim(worker, [end]))).stale)
         else:
-            await run(store.complete(worker, end))
+            await run(store.complete_with_records(worker, end))
             stale = False
     except psycopg.Error as error:
         if error.sqlstate != "OL002":

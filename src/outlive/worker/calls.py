@@ -63,7 +63,7 @@ class Calls:
         child.answer(reply)
 
     async def _arguments(self, line: Line, token: int, part: int) -> bytes:
-        with db.blamed():
+        with db.translated_errors():
             found = await line.run(store.arguments(token, part))
         if found is None:
             raise StaleAttempt(f"attempt {token} is no longer under way")
@@ -77,5 +77,5 @@ class Calls:
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
         statements = [store.asked(name, parameters, token) for name, parameters in statement.read_asked(call.body)]
-        with db.blamed():
+        with db.translated_errors():
             return statement.answer(await line.run_all(statements))

@@ -45,7 +45,7 @@ class Looking:
         started = time.monotonic()
         self._sources_wanted = self._sources_wanted or self.notified or self.lanes.has_sources
         self.notified = False
-        found = await db.arun(connection, store.lanes(tasks, queues))
+        found = await db.arun(connection, store.unsourced_lanes(tasks, queues))
         self.lanes.found(found)
         self._looked_at = time.monotonic()
         self._costs_s.append(self._looked_at - started)

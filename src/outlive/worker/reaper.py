@@ -107,7 +107,7 @@ class Reaper:
         convicted = {worker: key for worker, (key, since) in seen.items() if now - since >= proof_s}
         convicted |= {worker: UNSEEN for worker, for_s in unseen_s.items() if for_s >= UNSEEN_S}
         if convicted:
-            dead = await self.line.run(store.bury(convicted))
+            dead = await self.line.run(store.declare_dead(convicted))
             self._mourn(dead, "its session is gone")
         await self._free(store.reap, "its worker died")  # Also if whoever buried it died before he came to this.
         await self._tell_caught()

@@ -134,7 +134,7 @@ class Supervisor:
             except psycopg.OperationalError as error:
                 _log.warning("register: %s; trying again in %g s", str(error).strip(), pause_s)
                 await asyncio.sleep(pause_s)
-        with db.blamed():
+        with db.translated_errors():
             await self.service.register()
             await self.liveness.show()
 

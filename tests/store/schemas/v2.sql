@@ -930,7 +930,7 @@ begin
   where excluded.strength > records.strength;
 end $$;
 
-create or replace function outlive.bring(
+create or replace function outlive.complete_with_records(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
   peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
 returns void language plpgsql as $$
@@ -939,13 +939,13 @@ returns void language plpgsql as $$
 declare
   ended outlive.running;
 begin
-  delete from outlive.running r where r.token = bring.token and r.worker = bring.worker returning r.* into ended;
+  delete from outlive.running r where r.token = complete_with_records.token and r.worker = complete_with_records.worker returning r.* into ended;
   if not found then
     raise exception using errcode = 'OL002', message =
       format('attempt %s is no longer this worker''s: it was given up or has ended', token);
   end if;
-  perform outlive.settle(ended, 'succeeded', result => bring.result, peak_memory_bytes => bring.peak_memory_bytes,
-    cpu_s => bring.cpu_s, output => bring.output);
+  perform outlive.settle(ended, 'succeeded', result => complete_with_records.result, peak_memory_bytes => complete_with_records.peak_memory_bytes,
+    cpu_s => complete_with_records.cpu_s, output => complete_with_records.output);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;
@@ -979,7 +979,7 @@ begin
     raise exception using errcode = 'OL002', message =
       format('attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
   end if;
-  perform outlive.bring(token, by_worker, result, records, spawns);
+  perform outlive.complete_with_records(token, by_worker, result, records, spawns);
 end $$;
 
 create or replace function outlive.know_source(named text) returns void language plpgsql as $$

@@ -1,6 +1,6 @@
 -- Statements by which a worker finds work and goes to sleep.
 
--- name: lanes
+-- name: unsourced_lanes
 -- The lanes without a source that have something, with the earliest moment something in each is ready: a loose index scan
 -- of each queue's part without a source, one step per lane and priority. Sources cost it nothing, however many there are,
 -- nor do queues that are paused or not this worker's, and tasks that it does not have are left out.

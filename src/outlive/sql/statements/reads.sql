@@ -27,7 +27,7 @@ from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.p
     from outlive.crashes c where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) k on true
 where s.id = :id::uuid;
 
--- name: attempts
+-- name: list_attempts
 -- Every attempt of one job that has ended, in order.
 select a.attempt, a.outcome, a.state, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
   coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at, a.result
@@ -99,11 +99,11 @@ where f.state = any(:states::text[]) and (:task::text is null or f.task = :task:
        or f.since < outlive.now() - :older_s::double precision * interval '1 second')
 order by f.id limit :limit::int;
 
--- name: killers
+-- name: list_killers
 -- What is in quarantine, with the evidence of its last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
 
--- name: workers
+-- name: list_workers
 -- Every worker that is not forgotten yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running, trouble
@@ -113,13 +113,13 @@ from outlive.worker_states order by state in ('dead', 'stopped'), name, started_
 -- The only clock, for those who compare how it goes with how their own does.
 select extract(epoch from outlive.now())::double precision;
 
--- name: stuck
+-- name: list_stuck
 -- Running jobs whose lease has ended and that no reaper has seen yet.
 select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
 from outlive.stuck_jobs order by lease_until limit :limit::int;
 
--- name: queues
+-- name: list_queues
 -- Every queue that has jobs or was paused. Counts every waiting row.
 select * from outlive.queue_states order by name;
 

@@ -63,10 +63,10 @@ select granted, wait_s, open, slot from outlive.ask_source(:source::text, :token
 -- transaction has locked their source, and the caller is not patient.
 select outlive.count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[], :patient::boolean);
 
--- name: complete
+-- name: complete_with_records
 -- running -> succeeded, with what the job has found and what it asks for next. The attempt may be stale: an error. So is
 -- a key that somebody has written and not committed yet: others wait for this connection.
-select set_config('lock_timeout', '100ms', true), outlive.bring(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
+select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
   :peak_memory_bytes::bigint, :cpu_s::double precision, :output::text);
 
 -- name: breakers
@@ -78,7 +78,7 @@ with changed as (
 update outlive.sources s set told_paused_until = c.paused_until from changed c where s.name = c.name
 returning s.name, c.paused_until, c.failure_streak;
 
--- name: sources
+-- name: list_sources
 -- Every source, with the limits that hold now.
 select * from outlive.source_health order by name limit :limit::int;
 
@@ -104,7 +104,7 @@ update outlive.sources set enabled = false where name = :name::text returning na
 update outlive.sources set enabled = true, paused_until = null, probe = null, failure_streak = 0 where name = :name::text
 returning name, outlive.wake();
 
--- name: records
+-- name: list_records
 -- What jobs have found, in a scope and by a source, each null for all; in the order of scope, source and key.
 select scope, source, dedupe_key, data, strength, job_id, created_at, updated_at from outlive.records r
 where (:scope::text is null or r.scope = :scope::text) and (:source::text is null or r.source = :source::text)

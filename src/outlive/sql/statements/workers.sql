@@ -63,7 +63,7 @@ where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
 union all
 select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
 
--- name: bury
+-- name: declare_dead
 -- Workers are dead: they did not hold their locks in two looks, and don't now; or, with the key 0, have shown no life for
 -- long, and show none now. Zero rows: they live, or somebody else buries them. Their attempts are reaped after this.
 -- Who has ended already, or was never registered, is only not looked for any more.
