@@ -3,6 +3,7 @@ connection of its own, in a real database. The checker reads what that leaves th
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
@@ -17,6 +18,8 @@ from outlive.statement import Statement
 from outlive.states import Outcome
 from tests.store import making
 from tests.waiting import eventually
+
+T = TypeVar("T")
 
 TASK = jobs.pay.name
 Connect = Callable[[], db.Connection]
@@ -86,7 +89,7 @@ class Insisting(Worker):
         return stale
 
 
-def changed(statement: Statement[store.T], old: str, new: str) -> Statement[store.T]:
+def changed(statement: Statement[T], old: str, new: str) -> Statement[T]:
     """A statement of the store with one thing in it different."""
     text = statement.text.decode()
     assert text.count(old) == 1, f"{statement.name} does not read like that any more"

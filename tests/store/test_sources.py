@@ -214,10 +214,10 @@ def test_a_job_can_ask_and_tell_a_source_only_in_its_own_name() -> None:
         return [store.ask_source("shop", token), store.count_outcomes([("shop", token, True)])]
 
     for one in (*asked(7), *asked(None)):
-        assert store.asked(one.name, one.parameters, 7).parameters == one.parameters
+        assert store.asked_by_job(one.name, one.parameters, 7).parameters == one.parameters
     for one in asked(8):
         with pytest.raises(StaleAttempt, match="does not run"):
-            store.asked(one.name, one.parameters, 7)
+            store.asked_by_job(one.name, one.parameters, 7)
 
 
 def test_progress_is_written_only_by_the_worker_that_has_the_attempt(connection: db.Connection) -> None:

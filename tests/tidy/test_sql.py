@@ -10,13 +10,18 @@ from tests.tidy.reading import SOURCE, syntax
 
 FILES = sorted(path.name for path in (SOURCE / "sql" / "statements").glob("*.sql"))
 STATEMENTS = [(file, name, text) for file in FILES for name, text in sql.load(f"statements/{file}").items()]
-USED = {node.value for node in ast.walk(syntax(SOURCE / "store.py")) if isinstance(node, ast.Constant)}
+
+
+def used_in(file: str) -> set[object]:
+    """The constants of the store's module that belongs to a file of statements."""
+    tree = syntax(SOURCE / "store" / file.replace(".sql", ".py"))
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
 
 
 @pytest.mark.parametrize(("file", "name", "text"), STATEMENTS, ids=[name for _, name, _ in STATEMENTS])
 def test_a_statement_is_explained_and_used(file: str, name: str, text: str) -> None:
     assert re.match(r"\n-- \S", text), f"{file}: {name} has no comment that says what it does"
-    assert name in USED, f"{file}: nothing uses {name}"
+    assert name in used_in(file), f"{file}: its module of the store does not use {name}"
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -76,6 +76,8 @@ class Calls:
             return await self._arguments(line, token, int(call.body))
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which there is not")
-        statements = [store.asked(name, parameters, token) for name, parameters in statement.read_asked(call.body)]
+        statements = [
+            store.asked_by_job(name, parameters, token) for name, parameters in statement.read_asked(call.body)
+        ]
         with db.translated_errors():
             return statement.answer(await line.run_all(statements))

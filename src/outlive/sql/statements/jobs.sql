@@ -51,10 +51,6 @@ with old as (
 ids as (select array_agg(job_id) as ids, count(*) as seen from old)
 select outlive.prune(ids.ids), ids.seen from ids;
 
--- name: prune_crashes
--- Forget kills that are old enough.
-delete from outlive.crashes c where c.at < outlive.now() - :keep_s::double precision * interval '1 second';
-
 -- name: pause_queue
 -- Its jobs are not claimed any more; what runs goes on.
 insert into outlive.queues (name, paused_at) values (:name::text, outlive.now())

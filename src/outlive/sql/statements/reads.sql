@@ -1,5 +1,9 @@
 -- Statements that only look.
 
+-- name: statuses
+-- The state of each job; no row: it does not exist.
+select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = any(:ids::uuid[]);
+
 -- name: outcomes
 -- The state of each job, and its last attempt. A job without a row does not exist.
 select s.id, s.status, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
@@ -8,10 +12,6 @@ from outlive.job_states s
   left join lateral (select t.* from outlive.attempts t where t.job_id = s.id order by t.attempt desc limit 1) a on true
   left join outlive.workers k on k.id = a.worker
 where s.id = any(:ids::uuid[]);
-
--- name: statuses
--- The state of each job; no row: it does not exist.
-select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = any(:ids::uuid[]);
 
 -- name: job
 -- One job's life but for its attempts.
@@ -99,6 +99,12 @@ where f.state = any(:states::text[]) and (:task::text is null or f.task = :task:
        or f.since < outlive.now() - :older_s::double precision * interval '1 second')
 order by f.id limit :limit::int;
 
+-- name: list_stuck
+-- Running jobs whose lease has ended and that no reaper has seen yet.
+select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
+  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
+from outlive.stuck_jobs order by lease_until limit :limit::int;
+
 -- name: list_killers
 -- What is in quarantine, with the evidence of its last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
@@ -109,27 +115,23 @@ select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running, trouble
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
--- name: clock
--- The only clock, for those who compare how it goes with how their own does.
-select extract(epoch from outlive.now())::double precision;
-
--- name: list_stuck
--- Running jobs whose lease has ended and that no reaper has seen yet.
-select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
-  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
-from outlive.stuck_jobs order by lease_until limit :limit::int;
-
 -- name: list_queues
 -- Every queue that has jobs or was paused. Counts every waiting row.
 select * from outlive.queue_states order by name;
 
+-- name: list_sources
+-- Every source, with the limits that hold now.
+select * from outlive.source_health order by name limit :limit::int;
+
+-- name: list_records
+-- What jobs have found, in a scope and by a source, each null for all; in the order of scope, source and key.
+select scope, source, dedupe_key, data, strength, job_id, created_at, updated_at from outlive.records r
+where (:scope::text is null or r.scope = :scope::text) and (:source::text is null or r.source = :source::text)
+order by r.scope, r.source, r.dedupe_key limit :limit::int;
+
 -- name: stats
 -- How many jobs there are of each state, queue and task. Counts every row: seconds on millions of jobs.
 select status as state, queue, task, count(*) as jobs from outlive.job_states group by status, queue, task order by 1, 2, 3;
-
--- name: task_names
--- Tasks that somebody has said something of.
-select name from outlive.tasks order by name;
 
 -- name: health
 -- What `outlive doctor` judges.
@@ -147,3 +149,11 @@ select current_setting('server_version_num')::int as server_version, current_set
   (select count(*) from outlive.workers where state = 'active')::int as active_workers,
   (select coalesce(sum(t.n_dead_tup), 0)::bigint from pg_stat_user_tables t
    where t.schemaname = 'outlive' and t.relname in ('waiting', 'running')) as dead_rows;
+
+-- name: task_names
+-- Tasks that somebody has said something of.
+select name from outlive.tasks order by name;
+
+-- name: clock
+-- The only clock, for those who compare how it goes with how their own does.
+select extract(epoch from outlive.now())::double precision;

@@ -63,12 +63,6 @@ select granted, wait_s, open, slot from outlive.ask_source(:source::text, :token
 -- transaction has locked their source, and the caller is not patient.
 select outlive.count_outcomes(:sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[], :patient::boolean);
 
--- name: complete_with_records
--- running -> succeeded, with what the job has found and what it asks for next. The attempt may be stale: an error. So is
--- a key that somebody has written and not committed yet: others wait for this connection.
-select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(:token::bigint, :worker::uuid, :result::json, :records::json, :spawns::json,
-  :peak_memory_bytes::bigint, :cpu_s::double precision, :output::text);
-
 -- name: breakers
 -- Breakers that have opened or closed since somebody was told. Only one who asks gets to know.
 with changed as (
@@ -77,10 +71,6 @@ with changed as (
   order by s.name for update skip locked)
 update outlive.sources s set told_paused_until = c.paused_until from changed c where s.name = c.name
 returning s.name, c.paused_until, c.failure_streak;
-
--- name: list_sources
--- Every source, with the limits that hold now.
-select * from outlive.source_health order by name limit :limit::int;
 
 -- name: set_source
 -- What an operator says of a source, over what its app declares; null takes it back, what is not named stays. Zero rows:
@@ -103,9 +93,3 @@ update outlive.sources set enabled = false where name = :name::text returning na
 -- Its jobs are claimed again, and its breaker is closed. Zero rows: there is no such source.
 update outlive.sources set enabled = true, paused_until = null, probe = null, failure_streak = 0 where name = :name::text
 returning name, outlive.wake();
-
--- name: list_records
--- What jobs have found, in a scope and by a source, each null for all; in the order of scope, source and key.
-select scope, source, dedupe_key, data, strength, job_id, created_at, updated_at from outlive.records r
-where (:scope::text is null or r.scope = :scope::text) and (:source::text is null or r.source = :source::text)
-order by r.scope, r.source, r.dedupe_key limit :limit::int;

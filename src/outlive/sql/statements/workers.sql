@@ -3,6 +3,19 @@
 -- Lock order: `workers` by id, then `liveness`, then `sleepers`. A row of `workers` that is locked is skipped by those
 -- who give others up: somebody hears of that worker just now, or gives it up as well.
 
+-- name: register_tasks
+-- What this worker's tasks are like, so that a reaper anywhere can decide. The last word counts.
+insert into outlive.tasks (name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by,
+  backoff_s, updated_at)
+select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
+  array(select value::double precision from json_array_elements_text(p.backoff_s) value), outlive.now()
+from json_to_recordset(:policies::json) p(name text, queue text, source text, max_attempts int, max_crashes int, max_losses int,
+  on_worker_death text, quarantine_by text, backoff_s json)
+order by p.name
+on conflict (name) do update set queue = excluded.queue, source = excluded.source, max_attempts = excluded.max_attempts,
+  max_crashes = excluded.max_crashes, max_losses = excluded.max_losses, on_worker_death = excluded.on_worker_death,
+  quarantine_by = excluded.quarantine_by, backoff_s = excluded.backoff_s, updated_at = excluded.updated_at;
+
 -- name: register_worker
 -- A worker begins, under an id that nobody had before; repeating it changes nothing. If it was given up under another
 -- id and lives, it says which: what that verdict cost its jobs is taken back.

@@ -1,0 +1,186 @@
+"""statements/attempts.sql: how attempts begin, stay alive and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+
+from outlive.model import Claimed, Ended, Lane, Lost, Turn
+from outlive.protocol import ARGUMENTS_PART_BYTES, Progress
+from outlive.statement import (
+    BIGINTS,
+    BOOLEANS,
+    FLOATS,
+    INTS,
+    JSONS,
+    SMALLINTS,
+    TEXTS,
+    TIMES,
+    UUIDS,
+    Row,
+    Statement,
+    column,
+)
+from outlive.states import Outcome, State
+from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, statement, structs
+
+_EVER = datetime.min.replace(tzinfo=UTC)
+
+
+def end_and_claim(
+    worker: UUID,
+    ended: Sequence[Ended] = (),
+    lanes: Sequence[Lane] = (),
+    *,
+    limit: int = 0,
+    lease_s: float = 300.0,
+    begun: bool = True,
+) -> Statement[Turn]:
+    """End attempts and claim at most `limit` jobs from the lanes. Jobs that will wait behind others are not `begun`."""
+    ended = sorted(ended, key=lambda end: end.token)
+    outcomes = (None if end.outcome is Outcome.SUCCEEDED else end.outcome for end in ended)
+    return statement(
+        "end_and_claim",
+        _turn,
+        worker=worker,
+        limit=limit,
+        lease_s=lease_s,
+        begun=begun,
+        tokens=column(BIGINTS, (end.token for end in ended)),
+        outcomes=column(TEXTS, outcomes),
+        errors=column(TEXTS, (end.error for end in ended)),
+        exit_codes=column(INTS, (end.exit_code for end in ended)),
+        signals=column(TEXTS, (end.signal for end in ended)),
+        peaks_bytes=column(BIGINTS, (end.peak_memory_bytes for end in ended)),
+        cpus_s=column(FLOATS, (end.cpu_s for end in ended)),
+        outputs=column(TEXTS, (end.output for end in ended)),
+        stacks=column(TEXTS, (end.stack for end in ended)),
+        results=column(JSONS, (end.result for end in ended)),
+        finals=column(BOOLEANS, (end.final or None for end in ended)),
+        afters_s=column(FLOATS, (end.after_s for end in ended)),
+        queues=column(TEXTS, (lane.queue for lane in lanes)),
+        sources=column(TEXTS, (lane.source for lane in lanes)),
+        tasks=column(TEXTS, (lane.task for lane in lanes)),
+        priorities=column(SMALLINTS, (lane.priority for lane in lanes)),
+        marks=column(TIMES, (lane.mark or _EVER for lane in lanes)),
+        quotas=column(INTS, (lane.quota for lane in lanes)),
+    )
+
+
+def _turn(_: Names, rows: list[Row]) -> Turn:
+    return Turn(
+        [Claimed(*row) for row in rows if row[1] is not None],
+        [row[0] for row in rows if row[1] is None],
+    )
+
+
+def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
+    """End an attempt as succeeded, and write its records and spawned jobs in the same transaction."""
+    return statement(
+        "complete_with_records",
+        nothing,
+        token=end.token,
+        worker=worker,
+        result=_text(end.result),
+        records=_text(end.records),
+        spawns=_text(end.spawns),
+        peak_memory_bytes=end.peak_memory_bytes,
+        cpu_s=end.cpu_s,
+        output=end.output,
+    )
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
+    """Add what the worker measured to an attempt that the job completed in its own transaction."""
+    return statement(
+        "add_evidence",
+        nothing,
+        token=end.token,
+        worker=worker,
+        peak_memory_bytes=end.peak_memory_bytes,
+        cpu_s=end.cpu_s,
+        output=end.output,
+    )
+
+
+def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
+    """The attempts that can't end now because another transaction holds a lock."""
+    return statement("locked_ends", first_column_set, worker=worker, tokens=column(BIGINTS, tokens))
+
+
+def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
+    """The attempts among these that have ended."""
+    return statement(
+        "ended",
+        lambda _, rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
+        tokens=column(BIGINTS, tokens),
+    )
+
+
+def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]:
+    """The renewed tokens, and whether each attempt is asked to stop. Read `ended` before judging a missing token."""
+    return statement("renew", pairs, worker=worker, tokens=column(BIGINTS, tokens), lease_s=lease_s)
+
+
+def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[None]:
+    """The code of these jobs starts now: from here on a death of the worker counts against them."""
+    return statement("mark_begun", nothing, worker=worker, tokens=column(BIGINTS, tokens))
+
+
+def adopt(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
+    """The attempts that the database has under this worker's id; with `tokens`, only these."""
+    some = None if tokens is None else column(BIGINTS, tokens)
+    return statement("adopt", structs(Claimed), worker=worker, tokens=some)
+
+
+def tokens_of(worker: UUID) -> Statement[list[int]]:
+    return statement("tokens_of", first_column, worker=worker)
+
+
+def arguments(token: int, part: int) -> Statement[bytes | None]:
+    """One part of a job's arguments; None if the attempt has ended."""
+    return statement(
+        "arguments",
+        lambda _, rows: rows[0][0] if rows else None,
+        token=token,
+        part=part,
+        part_bytes=ARGUMENTS_PART_BYTES,
+    )
+
+
+def cancels(worker: UUID) -> Statement[set[int]]:
+    """This worker's attempts that an operator wants stopped."""
+    return statement("cancels", first_column_set, worker=worker)
+
+
+def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:
+    """The last report of each attempt. A field that is None leaves the stored one as it is."""
+    fields = ("token", "current", "total", "message")
+    reports = [
+        {name: getattr(one, name) for name in fields if getattr(one, name) is not None}
+        | ({} if one.checkpoint is None else {"checkpoint": msgspec.Raw(one.checkpoint)})
+        for one in progress
+    ]
+    return statement("write_progress", nothing, worker=worker, progress=msgspec.json.encode(reports).decode())
+
+
+def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
+    """The checkpoints that earlier attempts of these jobs left."""
+    return statement("checkpoints", pairs, ids=column(UUIDS, ids))
+
+
+def expire(*, batch: int = 1000) -> Statement[list[Lost]]:
+    """End attempts whose lease has expired as lost."""
+    return statement("expire", structs(Lost), batch=batch)
+
+
+def reap(*, batch: int = 1000) -> Statement[list[Lost]]:
+    """End the attempts of dead workers as lost."""
+    return statement("reap", structs(Lost), batch=batch)

@@ -1,0 +1,68 @@
+"""How the store builds a `Statement`: the text by its name, the parameters in order, and a decoder for the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from outlive import sql
+from outlive.statement import TEXTS, Column, Row, Statement, column
+
+S = TypeVar("S", bound=msgspec.Struct)
+Names = Sequence[str]
+Table = list[dict[str, Any]]
+
+_TEXTS = {name: (text.text.encode(), text.parameters) for name, text in sql.statements().items()}
+
+
+def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values: object) -> Statement[Any]:
+    """The statement of this name in sql/statements, with a value for each of its parameters."""
+    text, parameters = _TEXTS[name]
+    given = tuple(values[parameter] for parameter in parameters)
+    return Statement(name, text, given, decode, hot=name == "end_and_claim", named=decode is table)
+
+
+def text_of(name: str) -> bytes:
+    return _TEXTS[name][0]
+
+
+def texts_or_all(values: Iterable[str] | None) -> Column | None:
+    """A filter: the texts that match, or null for all."""
+    return None if values is None else column(TEXTS, values)
+
+
+# Decoders
+
+
+def nothing(_: Names, rows: list[Row]) -> None:
+    return None
+
+
+def structs(kind: type[S]) -> Callable[[Names, list[Row]], list[S]]:
+    return lambda _, rows: [kind(*row) for row in rows]
+
+
+def table(names: Names, rows: list[Row]) -> Table:
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def first_column(_: Names, rows: list[Row]) -> list[Any]:
+    return [row[0] for row in rows]
+
+
+def first_column_set(_: Names, rows: list[Row]) -> set[Any]:
+    return {row[0] for row in rows}
+
+
+def scalar(_: Names, rows: list[Row]) -> Any:
+    return rows[0][0]
+
+
+def pairs(_: Names, rows: list[Row]) -> dict[Any, Any]:
+    return dict(rows)
+
+
+def any_row(_: Names, rows: list[Row]) -> bool:
+    return bool(rows)

@@ -1,0 +1,68 @@
+"""statements/killers.sql: suspects, quarantine, and the crashes that operators are alerted to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from outlive.model import Claimed
+from outlive.statement import BIGINTS, TEXTS, Statement, column
+from outlive.store.building import (
+    Table,
+    any_row,
+    first_column,
+    nothing,
+    scalar,
+    statement,
+    structs,
+    table,
+    texts_or_all,
+)
+
+
+def claim_suspect(
+    worker: UUID, *, tasks: Sequence[str], queues: Sequence[str] | None = None, lease_s: float = 300.0
+) -> Statement[list[Claimed]]:
+    """Claim one suspect, which runs alone in its worker."""
+    return statement(
+        "claim_suspect",
+        structs(Claimed),
+        worker=worker,
+        tasks=column(TEXTS, tasks),
+        queues=texts_or_all(queues),
+        lease_s=lease_s,
+    )
+
+
+def suspects_wait(tasks: Sequence[str], queues: Sequence[str] | None, *, after_s: float) -> Statement[bool]:
+    """Whether a suspect that this worker can run has waited longer than `after_s`."""
+    return statement("suspects_wait", scalar, tasks=column(TEXTS, tasks), queues=texts_or_all(queues), after_s=after_s)
+
+
+def let_others_in(worker: UUID, token: int) -> Statement[bool]:
+    """Whether other jobs may run beside this suspect now."""
+    return statement("let_others_in", any_row, worker=worker, token=token)
+
+
+def convict(worker: UUID, tokens: Iterable[int]) -> Statement[list[UUID]]:
+    """Quarantine claimed jobs whose task and arguments have killed too often as other jobs. Returns their ids."""
+    return statement("convict", first_column, worker=worker, tokens=column(BIGINTS, tokens))
+
+
+def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:
+    """Quarantine waiting jobs that have reached their crash limit. Returns their ids."""
+    return statement("quarantine_killers", first_column, batch=batch)
+
+
+def untold_killers(*, batch: int = 100, after_s: float = 0.0) -> Statement[Table]:
+    """Quarantined jobs that no alert has reported yet. Each is returned once."""
+    return statement("untold_killers", table, batch=batch, after_s=after_s)
+
+
+def crashing_tasks(*, jobs: int, within_s: float) -> Statement[Table]:
+    """Tasks of which so many jobs crashed lately. Each is returned once per period."""
+    return statement("crashing_tasks", table, jobs=jobs, within_s=within_s)
+
+
+def prune_crashes(*, keep_s: float) -> Statement[None]:
+    return statement("prune_crashes", nothing, keep_s=keep_s)

@@ -1,0 +1,50 @@
+"""statements/lanes.sql: how a worker finds work, and how it goes to sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from outlive.model import LaneState, Sourced
+from outlive.statement import TEXTS, Row, Statement, column
+from outlive.store.building import Names, nothing, statement, structs, texts_or_all
+
+WATERMARK_SLACK = timedelta(milliseconds=20)
+
+
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
+    """The lanes without a source that have jobs."""
+    return statement("unsourced_lanes", structs(LaneState), tasks=column(TEXTS, tasks), queues=texts_or_all(queues))
+
+
+def sourced_lanes(
+    tasks: Sequence[str], queues: Sequence[str] | None = None, *, after: tuple[str, str] = ("", ""), batch: int = 256
+) -> Statement[Sourced]:
+    """The lanes of at most `batch` sources that follow a queue and source."""
+
+    def decode(_: Names, rows: list[Row]) -> Sourced:
+        last = max(rows, key=lambda row: row[7], default=None)
+        return Sourced(
+            [LaneState(*row[:6]) for row in rows if row[2] is not None],
+            {row[1]: row[6] for row in rows if row[6] > 0},
+            (last[0], last[1]) if last is not None and last[7] == batch else None,
+        )
+
+    return statement(
+        "sourced_lanes",
+        decode,
+        tasks=column(TEXTS, tasks),
+        queues=texts_or_all(queues),
+        after_queue=after[0],
+        after_source=after[1],
+        batch=batch,
+    )
+
+
+def sleep(worker: UUID) -> Statement[None]:
+    return statement("sleep", nothing, worker=worker)
+
+
+def wake(worker: UUID) -> Statement[None]:
+    return statement("wake", nothing, worker=worker)

@@ -1,0 +1,116 @@
+"""statements/reads.sql: what clients and people look at. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from outlive.model import Attempt, Record
+from outlive.statement import TEXTS, UUIDS, Row, Statement, column
+from outlive.states import Outcome, State
+from outlive.store.building import Names, Table, first_column, scalar, statement, table
+
+
+def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
+    """The state of each job that exists."""
+    return statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=column(UUIDS, ids))
+
+
+def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
+    """A job's state and its last attempt; None if there is no such job."""
+
+    def decode(_: Names, rows: list[Row]) -> tuple[State, Attempt | None] | None:
+        if not rows:
+            return None
+        state, *attempt = rows[0][1:]
+        return State(state), _attempt(attempt) if attempt[0] is not None and attempt[1] is not None else None
+
+    return statement("outcomes", decode, ids=column(UUIDS, [job]))
+
+
+def _attempt(row: Sequence[Any]) -> Attempt:
+    number, outcome, *evidence, result = row
+    return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
+
+
+def job(id: UUID) -> Statement[Table]:
+    return statement("job", table, id=id)
+
+
+def list_attempts(job: UUID) -> Statement[list[Attempt]]:
+    def decode(_: Names, rows: list[Row]) -> list[Attempt]:
+        return [_attempt((row[0], row[1], *row[3:])) for row in rows]
+
+    return statement("list_attempts", decode, id=job)
+
+
+def list_jobs(
+    *, state: State | None = None, task: str | None = None, queue: str | None = None, limit: int = 50
+) -> Statement[Table]:
+    return statement("list_jobs", table, state=state and str(state), task=task, queue=queue, limit=limit)
+
+
+def choose(
+    states: Iterable[State],
+    *,
+    task: str | None = None,
+    queue: str | None = None,
+    older_s: float | None = None,
+    limit: int,
+) -> Statement[list[UUID]]:
+    """The ids of the jobs that an operator selects, for a verb that takes ids."""
+    return statement(
+        "choose",
+        first_column,
+        states=column(TEXTS, map(str, states)),
+        task=task,
+        queue=queue,
+        older_s=older_s,
+        limit=limit,
+    )
+
+
+def list_stuck(*, limit: int = 100) -> Statement[Table]:
+    return statement("list_stuck", table, limit=limit)
+
+
+def list_killers(*, limit: int = 100) -> Statement[Table]:
+    return statement("list_killers", table, limit=limit)
+
+
+def list_workers(*, limit: int = 1000) -> Statement[Table]:
+    return statement("list_workers", table, limit=limit)
+
+
+def list_queues() -> Statement[Table]:
+    return statement("list_queues", table)
+
+
+def list_sources(*, limit: int = 1000) -> Statement[Table]:
+    return statement("list_sources", table, limit=limit)
+
+
+def list_records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
+    def decode(_: Names, rows: list[Row]) -> list[Record]:
+        return [Record(*(*row[:3], msgspec.json.decode(row[3]), *row[4:])) for row in rows]
+
+    return statement("list_records", decode, scope=scope, source=source, limit=limit)
+
+
+def stats() -> Statement[Table]:
+    return statement("stats", table)
+
+
+def health() -> Statement[Table]:
+    return statement("health", table)
+
+
+def task_names() -> Statement[list[str]]:
+    return statement("task_names", first_column)
+
+
+def clock() -> Statement[float]:
+    return statement("clock", scalar)

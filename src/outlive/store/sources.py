@@ -1,0 +1,86 @@
+"""statements/sources.sql: how sources are declared, asked, counted and set by operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
+from outlive.statement import BIGINTS, BOOLEANS, SMALLINTS, TEXTS, Row, Statement, column
+from outlive.store.building import Names, Table, any_row, first_column, scalar, statement, table
+
+
+def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
+    """Write what the app declares. Returns the sources that another transaction has locked."""
+    return statement("register_sources", first_column, sources=msgspec.json.encode(list(sources)).decode())
+
+
+def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
+    """Give undeclared sources the limits of their tasks' sources. Returns those that another transaction has locked."""
+    return statement("spread_limits", first_column, tasks=column(TEXTS, tasks))
+
+
+def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
+    """Claim at most `limit` jobs from lanes that have a source, as far as the sources admit them."""
+
+    def decode(_: Names, rows: list[Row]) -> Admitted:
+        claimed = [Claimed(*row[:13]) for row in rows if row[1] is not None]
+        return Admitted(claimed, {row[4]: row[13] for row in rows if row[1] is None})
+
+    return statement(
+        "claim_sourced",
+        decode,
+        worker=worker,
+        queues=column(TEXTS, (lane.queue for lane in lanes)),
+        sources=column(TEXTS, (lane.source for lane in lanes)),
+        tasks=column(TEXTS, (lane.task for lane in lanes)),
+        priorities=column(SMALLINTS, (lane.priority for lane in lanes)),
+        limit=limit,
+        lease_s=lease_s,
+    )
+
+
+def ask_source(source: str, token: int | None) -> Statement[Grant]:
+    """Ask for one request, in the name of the attempt with this token."""
+    return statement("ask_source", lambda _, rows: Grant(*rows[0]), source=source, token=token)
+
+
+def count_outcomes(
+    outcomes: Sequence[tuple[str, int | None, bool | None]], slots: Iterable[int] = (), *, patient: bool = True
+) -> Statement[list[int]]:
+    """Count how calls went: source, token of the attempt, and success. None only gives back the slot and the probe.
+
+    Unless it is `patient`, it returns the places, from 1, of the outcomes whose source another transaction has locked.
+    """
+    return statement(
+        "count_outcomes",
+        scalar,
+        sources=column(TEXTS, (source for source, _, _ in outcomes)),
+        tokens=column(BIGINTS, (token for _, token, _ in outcomes)),
+        oks=column(BOOLEANS, (ok for _, _, ok in outcomes)),
+        slots=column(BIGINTS, slots),
+        patient=patient,
+    )
+
+
+def breakers() -> Statement[Table]:
+    """Breakers that opened or closed since the last alert. Each change is returned once."""
+    return statement("breakers", table)
+
+
+def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]:
+    """Override what the app declares. False: there is no such source."""
+    changes = {f"set_{key}": value for key, value in values.items()}
+    return statement("set_source", any_row, name=name, values=msgspec.json.encode(changes).decode())
+
+
+def pause_source(name: str) -> Statement[bool]:
+    """False: there is no such source."""
+    return statement("pause_source", any_row, name=name)
+
+
+def resume_source(name: str) -> Statement[bool]:
+    """False: there is no such source."""
+    return statement("resume_source", any_row, name=name)

@@ -1,0 +1,91 @@
+"""statements/workers.sql: how a worker registers, shows that it is alive, is declared dead, and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from outlive.model import Dead
+from outlive.policy import Limits
+from outlive.statement import BIGINTS, UUIDS, Statement, column
+from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs, texts_or_all
+
+
+def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
+    """Write the limits of this worker's tasks, so that any reaper can apply them."""
+    return statement("register_tasks", nothing, policies=msgspec.json.encode(list(limits)).decode())
+
+
+def register_worker(
+    id: UUID,
+    *,
+    name: str,
+    hostname: str,
+    pid: int,
+    version: str,
+    queues: Sequence[str] | None,
+    slots: int,
+    secret: UUID | None = None,
+    formerly: UUID | None = None,
+) -> Statement[None]:
+    """Register a worker. Its attempts' secrets are derived from `secret`.
+
+    `formerly` is the id under which this process was declared dead; the losses that this cost its jobs are taken back.
+    """
+    return statement(
+        "register_worker",
+        nothing,
+        id=id,
+        name=name,
+        hostname=hostname,
+        pid=pid,
+        version=version,
+        queues=texts_or_all(queues),
+        slots=slots,
+        secret=secret,
+        formerly=formerly,
+    )
+
+
+def heartbeat(worker: UUID, state: str, trouble: str | None = None) -> Statement[bool]:
+    """False: this worker was declared dead. `trouble` says why it can't start jobs at present."""
+    return statement("heartbeat", any_row, worker=worker, state=state, trouble=trouble)
+
+
+def stop_worker(worker: UUID) -> Statement[None]:
+    return statement("stop_worker", nothing, worker=worker)
+
+
+def show_life(worker: UUID, key: int) -> Statement[bool]:
+    """Take the worker's advisory lock in this session. False: another session holds a lock with this key."""
+    return statement("show_life", any_row, worker=worker, key=key)
+
+
+def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
+    """Workers that don't hold their lock, with its key. This worker itself, with None: it was declared dead."""
+    return statement("absent", pairs, worker=worker)
+
+
+def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
+    """Declare workers dead that still don't hold the locks with these keys."""
+    keys = column(BIGINTS, workers.values())
+    return statement("declare_dead", structs(Dead), workers=column(UUIDS, workers), keys=keys)
+
+
+def give_up_silent(*, stale_s: float, dead_s: float) -> Statement[list[Dead]]:
+    """Declare workers stale, and then dead, whose heartbeat is that old."""
+    return statement("give_up_silent", structs(Dead), stale_s=stale_s, dead_s=dead_s)
+
+
+def try_lock(name: str) -> Statement[bool]:
+    return statement("try_lock", scalar, name=name)
+
+
+def unlock(name: str) -> Statement[None]:
+    return statement("unlock", nothing, name=name)
+
+
+def prune_workers(*, keep_s: float) -> Statement[None]:
+    return statement("prune_workers", nothing, keep_s=keep_s)
