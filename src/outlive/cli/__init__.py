@@ -2,21 +2,24 @@
 
 import sys
 
-from outlive.cli import calling, changing, doctor, enqueuing, extras, reading, reaping, schema, working
-from outlive.cli.common import app
+from outlive.cli import doctor, enqueue, lab, lists, migrate, operators, queues, reap, records, show, sources, worker
+from outlive.cli.command import app
 
 __all__ = [
     "app",
-    "calling",
-    "changing",
     "doctor",
-    "enqueuing",
-    "extras",
+    "enqueue",
+    "lab",
+    "lists",
     "main",
-    "reading",
-    "reaping",
-    "schema",
-    "working",
+    "migrate",
+    "operators",
+    "queues",
+    "reap",
+    "records",
+    "show",
+    "sources",
+    "worker",
 ]
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from outlive import config, db, embedded, migrate, store
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, app, command
+from outlive.cli.command import CommandContext, Json, app, command
 from outlive.errors import SchemaMismatch
 from outlive.worker import cgroups
 
@@ -26,9 +26,9 @@ class Finding(NamedTuple):
 
 
 @command(app)
-def doctor(desk: Desk, json: Json = False) -> None:
+def doctor(context: CommandContext, json: Json = False) -> None:
     """Look whether the database is fit and nothing is wrong. Exit code 1 if there is a problem."""
-    findings = list(examine(desk))
+    findings = list(examine(context))
     if json:
         screen.print_json([finding._asdict() for finding in findings])
     else:
@@ -44,14 +44,14 @@ def _line(finding: Finding) -> Text:
     return line.append(f"\n    → {screen.plain(finding.next)}", style="not bold cyan") if finding.next else line
 
 
-def examine(desk: Desk) -> Iterator[Finding]:
+def examine(context: CommandContext) -> Iterator[Finding]:
     """All that can be found out; a database that can't be reached is an error of its own (exit code 4)."""
-    file = config.file_in_force(desk.config_file)
+    file = config.file_in_force(context.config_file)
     yield Finding("fine", f"settings are read from {file.absolute()}" if file else "there is no outlive.toml")
-    connection = desk.bare_connection
+    connection = context.bare_connection
     info = connection.info
     with db.translated_errors():
-        if desk.config.database_url is None:
+        if context.config.database_url is None:
             yield Finding(
                 "advice",
                 f"the embedded server in {embedded.default_directory()} is used",
@@ -68,11 +68,11 @@ def examine(desk: Desk) -> Iterator[Finding]:
             yield Finding("problem", what, hint)
             return
         yield Finding("fine", f"the schema has version {migrate.VERSION}")
-    [health] = desk.run(store.health())
-    ready = sum(row["ready"] for row in desk.run(store.list_queues()) if not row["paused"])
+    [health] = context.run(store.health())
+    ready = sum(row["ready"] for row in context.run(store.list_queues()) if not row["paused"])
     yield from judge_server(health)
     yield from judge_jobs(health, ready)
-    yield from judge_workers(desk.run(store.list_workers()))
+    yield from judge_workers(context.run(store.list_workers()))
     yield judge_limits(cgroups.find())
 
 

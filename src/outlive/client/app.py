@@ -12,8 +12,8 @@ from outlive import config as configuration
 from outlive import policy, store, units
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
+from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import BoundJob, Task
-from outlive.client.way import Way
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, SourceLimits
@@ -68,12 +68,12 @@ class App:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.sources: dict[str, Source] = {}
         self.database_url = database_url
-        self._way = Way(lambda: self.config)
+        self._runner = StatementRunner(lambda: self.config)
 
     @property
     def connections(self) -> Connections:
         """This process' connections to the database; made when first needed."""
-        return self._way.connections
+        return self._runner.connections
 
     @functools.cached_property
     def config(self) -> Config:
@@ -117,7 +117,7 @@ class App:
             breaker_failures=policy.count("breaker_failures", breaker_failures),
             breaker_pause_s=_pause_s(breaker_pause),
         )
-        source = self.sources.setdefault(name, Source(limits, self._way, lambda: self.cache))
+        source = self.sources.setdefault(name, Source(limits, self._runner, lambda: self.cache))
         if source.limits != limits:
             raise ConfigError(f"the source {name} is declared twice, and differently")
         return source
@@ -131,17 +131,17 @@ class App:
 
     def records(self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000) -> list[Record]:
         """What jobs have found, by scope and source."""
-        return self._way.run(store.list_records(scope=scope, source=source, limit=limit))
+        return self._runner.run(store.list_records(scope=scope, source=source, limit=limit))
 
     async def arecords(
         self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000
     ) -> list[Record]:
         """The async twin of `records`."""
-        return await self._way.arun(store.list_records(scope=scope, source=source, limit=limit))
+        return await self._runner.arun(store.list_records(scope=scope, source=source, limit=limit))
 
     def get_job(self, id: UUID) -> Job[Any]:
         """A handle on a job by its id."""
-        return Job(id, self._way)
+        return Job(id, self._runner)
 
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
@@ -157,7 +157,7 @@ class App:
         """Enqueue what tasks have made ready, in the caller's transaction if a connection is given."""
         statements = list(self._statements(requests, notify=connection is not None))
         if connection is None:
-            return self._handles(requests, self._way.run_all(statements))
+            return self._handles(requests, self._runner.run_all(statements))
         from outlive.client import foreign
 
         return self._handles(requests, foreign.run_all(connection, statements))
@@ -167,7 +167,7 @@ class App:
     ) -> list[Job[Any]]:
         statements = list(self._statements(requests, notify=connection is not None))
         if connection is None:
-            return self._handles(requests, await self._way.arun_all(statements))
+            return self._handles(requests, await self._runner.arun_all(statements))
         from outlive.client import foreign
 
         return self._handles(requests, await foreign.arun_all(connection, statements))
@@ -188,7 +188,7 @@ class App:
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing = {asked: other for answer in answers for asked, other in answer.items()}
-        return [Job(existing.get(request.id, request.id), self._way) for request in requests]
+        return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
 
 
 def _rate(value: float) -> float:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 from uuid import UUID
 
 from outlive import store, wire
-from outlive.client.way import Way
+from outlive.client.statement_runner import StatementRunner
 from outlive.errors import JobFailed, JobNotFound
 from outlive.model import Attempt, Change
 from outlive.states import FINISHED, State
@@ -22,18 +22,18 @@ class Job(Generic[R]):
     """A handle: it holds nothing but the job's id, and asks the database each time."""
 
     id: UUID
-    _way: Way = field(repr=False, compare=False)
+    _runner: StatementRunner = field(repr=False, compare=False)
 
     def status(self) -> State:
-        return self._state(self._way.run(store.statuses([self.id])))
+        return self._state(self._runner.run(store.statuses([self.id])))
 
     async def astatus(self) -> State:
-        return self._state(await self._way.arun(store.statuses([self.id])))
+        return self._state(await self._runner.arun(store.statuses([self.id])))
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the job's value. JobFailed if it ended without one, TimeoutError if it has not ended in time."""
         for pause_s in _pauses(timeout):
-            if (ended := self._ended(self._way.run(store.outcome(self.id)))) is not None:
+            if (ended := self._ended(self._runner.run(store.outcome(self.id)))) is not None:
                 return self._value(*ended)
             time.sleep(pause_s)
         raise self._too_late(timeout)
@@ -42,17 +42,17 @@ class Job(Generic[R]):
         import asyncio  # Not at the top: a job's process must not pay for it.
 
         for pause_s in _pauses(timeout):
-            if (ended := self._ended(await self._way.arun(store.outcome(self.id)))) is not None:
+            if (ended := self._ended(await self._runner.arun(store.outcome(self.id)))) is not None:
                 return self._value(*ended)
             await asyncio.sleep(pause_s)
         raise self._too_late(timeout)
 
     def cancel(self) -> bool:
         """Have it cancelled, or its worker stop it. False: it had ended already."""
-        return self._cancelled(self._way.run(store.cancel([self.id])))
+        return self._cancelled(self._runner.run(store.cancel([self.id])))
 
     async def acancel(self) -> bool:
-        return self._cancelled(await self._way.arun(store.cancel([self.id])))
+        return self._cancelled(await self._runner.arun(store.cancel([self.id])))
 
     def _state(self, states: dict[UUID, State]) -> State:
         if self.id not in states:

@@ -15,7 +15,7 @@ from outlive.statement import Statement
 
 if TYPE_CHECKING:
     from outlive.client.cache import Cache
-    from outlive.client.way import Way
+    from outlive.client.statement_runner import StatementRunner
 
 T = TypeVar("T")
 Parts = str | Sequence[object] | Mapping[str, object]
@@ -26,9 +26,9 @@ ASK_AGAIN_S = 5.0
 class Source:
     """A source as the app declares it. A job of a source is claimed only while the source admits it."""
 
-    def __init__(self, limits: SourceLimits, way: Way, cache: Callable[[], Cache]) -> None:
+    def __init__(self, limits: SourceLimits, runner: StatementRunner, cache: Callable[[], Cache]) -> None:
         self.name, self.limits = limits.name, limits
-        self._way, self._cache = way, cache
+        self._runner, self._cache = runner, cache
 
     def __repr__(self) -> str:
         return f"Source({self.name!r})"
@@ -39,7 +39,7 @@ class Source:
         Raises `SourcePaused` while the breaker is open (let it pass: the job goes back until it may be closed), and
         `SourceBusy` when there is no token within `timeout`.
         """
-        return Request(self.name, self._way, timeout)
+        return Request(self.name, self._runner, timeout)
 
     @overload
     def cached(self, parts: Parts, fn: Callable[[], Awaitable[T]], *, ttl: Duration | None = None) -> Awaitable[T]: ...
@@ -71,23 +71,23 @@ class Source:
 class Request:
     """One request of a source, from asking for a token to saying how it went."""
 
-    def __init__(self, source: str, way: Way, timeout: Duration | None) -> None:
-        self.source, self.way = source, way
+    def __init__(self, source: str, runner: StatementRunner, timeout: Duration | None) -> None:
+        self.source, self.runner = source, runner
         self.job = job_gateway.job
         self.token = None if self.job is None else self.job.token
         self.until = None if timeout is None else time.monotonic() + units.seconds(timeout)
         self.slot: int | None = None
 
     def __enter__(self) -> None:
-        while self.must_ask and (pause_s := self.pause_s(self.way.run(self.question))):
+        while self.must_ask and (pause_s := self.pause_s(self.runner.run(self.question))):
             time.sleep(pause_s)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         said = self.outcome(error)
         try:
-            self.way.run(said)
+            self.runner.run(said)
         except DatabaseUnreachable:  # Whoever keeps a slot keeps others waiting until his job ends.
-            self.way.run(said)
+            self.runner.run(said)
 
     async def __aenter__(self) -> None:
         """After the grant nothing is awaited: whoever is cancelled then has it, and gives it back at the end."""
@@ -108,7 +108,7 @@ class Request:
         """The source's answer. A question can't be taken back: whoever is cancelled meanwhile gives back the grant."""
         import asyncio
 
-        asking = asyncio.ensure_future(self.way.arun(self.question))
+        asking = asyncio.ensure_future(self.runner.arun(self.question))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -125,9 +125,9 @@ class Request:
     async def tell(self, said: Statement[list[int]]) -> None:
         """The async twin of what `__exit__` does."""
         try:
-            await self.way.arun(said)
+            await self.runner.arun(said)
         except DatabaseUnreachable:
-            await self.way.arun(said)
+            await self.runner.arun(said)
 
     @property
     def must_ask(self) -> bool:

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from outlive import db, store
 from outlive.cli import screen
-from outlive.cli.calling import SOURCES
-from outlive.cli.life import evidence_of
 from outlive.cli.screen import Column, Row
+from outlive.cli.show import evidence_of
+from outlive.cli.sources import SOURCES
 from outlive.demo.look import Bad, Seen
 from outlive.states import Outcome, State
 

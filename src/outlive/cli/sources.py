@@ -1,22 +1,17 @@
 """sources and records: what jobs call, within which limits, and what they have found."""
 
-import csv
-import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, Watch, app, command
+from outlive.cli.command import CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, time_of
 from outlive.errors import ConfigError
-from outlive.model import Record
 
 Name = Annotated[str, typer.Argument(help="The source.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")]
@@ -49,51 +44,46 @@ SOURCES = (
     Column("last success", time_of("last_success_at"), luxury=True),
     Column("last failure", time_of("last_failure_at"), luxury=True),
 )
-RECORDS = (
-    Column("scope", of("scope")),
-    Column("source", of("source")),
-    Column("key", of("dedupe_key"), shrink="fold"),
-    Column("strength", lambda row: Text(f"{row['strength']:g}"), "right"),
-    Column("data", lambda row: Text(screen.plain(_json(row))), shrink="cut"),
-)
 
 
 @command(sources_app, how="callback")
-def sources(desk: Desk, context: typer.Context, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
+def sources(
+    context: CommandContext, group: typer.Context, limit: Limit = 1000, json: Json = False, watch: Watch = False
+) -> None:
     """The sources: their limits, tokens and breakers; set, pause and resume them."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(SOURCES, rows) if rows else Text("there is no source", style="dim")
 
-    if context.invoked_subcommand is None:
-        screen.listing(lambda: desk.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
-    elif desk.chosen:
-        raise ConfigError(f"put the options behind {context.invoked_subcommand}, not before it")
+    if group.invoked_subcommand is None:
+        screen.listing(lambda: context.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
+    elif context.chosen:
+        raise ConfigError(f"put the options behind {group.invoked_subcommand}, not before it")
 
 
 @command(sources_app, "set")
 def set_(
-    desk: Desk,
+    context: CommandContext,
     name: Name,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help=f"One of {', '.join(SETTABLE)}.")],
 ) -> None:
     """Overrule what the app declares of a source, at once and for all workers. An empty value takes that back."""
     said = dict(_parsed(value) for value in values)
-    _expect(desk.run(store.set_source(name, said)), name)
+    _expect(context.run(store.set_source(name, said)), name)
     screen.say(Text(f"{name}: " + ", ".join(f"{key} is {_words(value)}" for key, value in said.items())))
 
 
 @command(sources_app)
-def pause(desk: Desk, name: Name) -> None:
+def pause(context: CommandContext, name: Name) -> None:
     """Claim no more jobs of a source; what runs goes on."""
-    _expect(desk.run(store.pause_source(name)), name)
+    _expect(context.run(store.pause_source(name)), name)
     screen.say(Text(f"{name} is paused: `outlive sources resume {name}` ends that"))
 
 
 @command(sources_app)
-def resume(desk: Desk, name: Name) -> None:
+def resume(context: CommandContext, name: Name) -> None:
     """Claim the jobs of a source again, and close its breaker."""
-    _expect(desk.run(store.resume_source(name)), name)
+    _expect(context.run(store.resume_source(name)), name)
     screen.say(Text(f"{name} is open"))
 
 
@@ -119,39 +109,3 @@ def _words(value: float | None) -> str:
 def _expect(found: bool, name: str) -> None:
     if not found:
         raise ConfigError(f"there is no source {name}: `outlive sources` lists those that there are")
-
-
-@command(app)
-def records(
-    desk: Desk,
-    scope: Annotated[str | None, typer.Option("--scope", help="Only of this scope.")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="Only of this source.")] = None,
-    limit: Limit = 10_000,
-    json: Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, the data as JSON in it.")] = False,
-) -> None:
-    """List what jobs have found, by scope, source and key."""
-    statement = store.list_records(scope=scope, source=source, limit=limit)
-
-    def look() -> list[Row]:
-        return [msgspec.structs.asdict(record) for record in desk.run(statement)]
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(RECORDS, rows) if rows else Text("nothing was found", style="dim")
-
-    if csv:
-        _print_csv(look())
-    else:
-        screen.listing(look, show, json=json, watch=False)
-
-
-def _json(row: Row) -> str:
-    return msgspec.json.encode(row["data"]).decode()
-
-
-def _print_csv(rows: Sequence[Row]) -> None:
-    writer = csv.DictWriter(sys.stdout, Record.__struct_fields__, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        texts = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in row.items()}
-        writer.writerow({**texts, "data": _json(row)})

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from outlive import db, store
-from outlive.cli.life import innermost
+from outlive.cli.show import innermost
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome

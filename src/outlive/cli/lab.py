@@ -1,4 +1,4 @@
-"""--version, and commands that hand over to a module of their own, imported only then: demo, bench, gameday."""
+"""demo, bench and gameday: commands that show and measure outlive itself. Each imports its code when it runs."""
 
 import secrets
 from pathlib import Path
@@ -6,24 +6,8 @@ from typing import Annotated
 
 import typer
 
-import outlive
-from outlive.cli.common import Desk, Json, app, command, reported
+from outlive.cli.command import CommandContext, Json, app, command, reported
 from outlive.errors import ConfigError
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"outlive {outlive.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Jobs outlive their workers: a PostgreSQL job system for work that kills processes."""
 
 
 @app.command()
@@ -50,7 +34,7 @@ def bench(context: typer.Context) -> None:
 
 @command(app)
 def gameday(
-    desk: Desk,
+    context: CommandContext,
     kills: Annotated[int | None, typer.Option("--kills", help="End after so many SIGKILLs; else 200.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="End after so long instead.")] = None,
     rate: Annotated[float, typer.Option("--rate", help="Faults a second.")] = 2.5,
@@ -84,4 +68,4 @@ def gameday(
         bounds=BUSY if busy else Bounds(),
     )
     check(asked)
-    raise typer.Exit(main(desk.config, asked))
+    raise typer.Exit(main(context.config, asked))

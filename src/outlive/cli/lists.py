@@ -2,30 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, Watch, app, command
-from outlive.cli.life import innermost, life
-from outlive.cli.screen import Column, Row, count_of, of, state_of, time_of
-from outlive.errors import ConfigError, JobNotFound
-from outlive.model import Attempt
+from outlive.cli.command import CommandContext, Json, QueueFilter, StateFilter, TaskFilter, Watch, app, command
+from outlive.cli.screen import Column, Row, of, state_of, time_of
+from outlive.cli.show import innermost
 from outlive.states import State
 
-StateFilter = Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")]
-TaskFilter = Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")]
-QueueFilter = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many, the newest first.")]
-
-queues_app = typer.Typer(help="The queues: how much waits in each; pause and resume them.")
-app.add_typer(queues_app, name="queues")
 
 
 def tries(row: Row) -> Text:
@@ -73,21 +63,11 @@ WORKERS = (
     Column("started", time_of("started_at"), luxury=True),
     Column("last seen", lambda row: Text(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
 )
-QUEUES = (
-    Column("queue", of("name")),
-    Column("state", lambda row: Text("paused", "yellow") if row["paused"] else Text("open", "green")),
-    Column("waiting", count_of("waiting"), "right"),
-    Column("ready", count_of("ready"), "right"),
-    Column("running", count_of("running"), "right"),
-    Column("blocked", count_of("blocked"), "right"),
-    Column("quarantined", count_of("quarantined", "bold magenta"), "right"),
-    Column("oldest ready", time_of("oldest_ready_at"), luxury=True),
-)
 
 
 @command(app)
 def jobs(
-    desk: Desk,
+    context: CommandContext,
     state: StateFilter = None,
     task: TaskFilter = None,
     queue: QueueFilter = None,
@@ -104,38 +84,7 @@ def jobs(
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(JOBS, rows) if rows else Text("no job is like that", style="dim")
 
-    screen.listing(lambda: desk.run(statement), show, json=json, watch=watch)
-
-
-@command(app)
-def show(
-    desk: Desk, id: Annotated[UUID, typer.Argument(help="The job.")], json: Json = False, watch: Watch = False
-) -> None:
-    """Tell one job's whole life: every attempt, why it ended, and the evidence."""
-
-    def look() -> tuple[dict[str, Any], list[Attempt]]:
-        found = desk.run(store.job(id))
-        if not found:
-            raise JobNotFound(f"there is no job {id}: it was pruned, or it is of another database")
-        return found[0], desk.run(store.list_attempts(id))
-
-    screen.listing(look, lambda found: life(*found), json=json, watch=watch, shape=lambda found: _as_json(*found))
-
-
-def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
-    """The shape that others rely on."""
-    first = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
-    shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
-    shape |= {"args": msgspec.Raw(job["args"]), "progress": None}
-    if job["progress_at"] is not None:
-        progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
-        checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
-        shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
-    shape["kills_by_others"] = job["kills"]
-    evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
-    shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
-    shape["result"] = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
-    return shape
+    screen.listing(lambda: context.run(statement), show, json=json, watch=watch)
 
 
 def _murder(row: Row) -> Text:
@@ -172,7 +121,7 @@ KILLERS = (
 
 
 @command(app)
-def killers(desk: Desk, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
+def killers(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
     """List the jobs in quarantine, with the evidence: signal, peak memory, stack, output."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
@@ -181,46 +130,33 @@ def killers(desk: Desk, limit: Limit = 100, json: Json = False, watch: Watch = F
         hint = Text("`outlive show ID` tells all of it, `outlive release ID` lets it run again", style="dim")
         return Group(screen.table(KILLERS, rows, lines=True), hint)
 
-    screen.listing(lambda: desk.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
+    screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
-def workers(desk: Desk, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
+def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
     """List the workers, the living first: what they run, when they were last seen, and which have died."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(WORKERS, rows) if rows else Text("there was no worker lately", style="dim")
 
-    screen.listing(lambda: desk.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
+    screen.listing(lambda: context.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
-def stuck(desk: Desk, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
+def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
     """List running jobs whose worker has fallen silent; a reaper gives them to others."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(STUCK, rows) if rows else Text("no job is stuck", style="green")
 
-    screen.listing(lambda: desk.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
-
-
-@command(queues_app, how="callback")
-def queues(desk: Desk, context: typer.Context, json: Json = False, watch: Watch = False) -> None:
-    """The queues: how much waits in each; pause and resume them."""
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(QUEUES, rows) if rows else Text("no queue has a job", style="dim")
-
-    if context.invoked_subcommand is None:
-        screen.listing(lambda: desk.run(store.list_queues()), show, json=json, watch=watch)
-    elif desk.chosen:
-        raise ConfigError(f"put the options behind {context.invoked_subcommand}, not before it")
+    screen.listing(lambda: context.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
-def stats(desk: Desk, json: Json = False, watch: Watch = False) -> None:
+def stats(context: CommandContext, json: Json = False, watch: Watch = False) -> None:
     """Count the jobs by state, queue and task. Counts every row: seconds on millions of jobs."""
-    screen.listing(lambda: desk.run(store.stats()), _stats_table, json=json, watch=watch, shape=_counts)
+    screen.listing(lambda: context.run(store.stats()), _stats_table, json=json, watch=watch, shape=_counts)
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, object]:

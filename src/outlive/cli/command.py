@@ -1,6 +1,6 @@
 """What all commands share: their common options, their way to the database, and how they end when it goes wrong.
 
-A command is a function that takes a `Desk` first and then its own options; `command` adds the common ones.
+A command is a function that takes a `CommandContext` first and then its own options; `command` adds the common ones.
 """
 
 import functools
@@ -16,8 +16,10 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
+import outlive
 from outlive import config, db, errors, logs, migrate
 from outlive.cli import screen
+from outlive.states import State
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
@@ -31,6 +33,9 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")]
+StateFilter = Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")]
+TaskFilter = Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")]
+QueueFilter = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")]
 
 _DatabaseUrl = Annotated[
     str | None,
@@ -59,7 +64,22 @@ _EXIT_CODES: dict[type[Exception], int] = {
 }
 
 
-class Desk:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"outlive {outlive.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Jobs outlive their workers: a PostgreSQL job system for work that kills processes."""
+
+
+class CommandContext:
     """One command's way to the database: its configuration, and a connection once it needs one."""
 
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
@@ -112,11 +132,11 @@ def command(
         @functools.wraps(function)
         def run(database_url: str | None, config_file: Path | None, debug: bool, **options: Any) -> None:
             with reported(debug=debug):
-                desk = Desk(database_url, config_file)
+                context = CommandContext(database_url, config_file)
                 try:
-                    function(desk, **options)
+                    function(context, **options)
                 finally:
-                    desk.close()
+                    context.close()
 
         run.__signature__ = signature.replace(parameters=[*own, *_COMMON])  # type: ignore[attr-defined]
         if how == "command":

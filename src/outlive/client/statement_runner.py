@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Way:
+class StatementRunner:
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
 

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from outlive import db, logs, migrate
-from outlive.cli.common import Desk, app, command
+from outlive.cli.command import CommandContext, app, command
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs at once; else one per core.")]
@@ -18,20 +18,25 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Log only what went wrong."
 
 @command(app)
 def worker(
-    desk: Desk, target: Target, slots: Slots = None, queues: Queues = None, name: Name = None, quiet: Quiet = False
+    context: CommandContext,
+    target: Target,
+    slots: Slots = None,
+    queues: Queues = None,
+    name: Name = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run jobs, each in a process of its own, until SIGTERM or Ctrl-C."""
-    work(desk, target, slots=slots, queues=queues, name=name, quiet=quiet)
+    work(context, target, slots=slots, queues=queues, name=name, quiet=quiet)
 
 
 @command(app)
-def up(desk: Desk, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
+def up(context: CommandContext, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
     """Everything on this machine: the database (an embedded one if none is named), its schema, and a worker."""
-    work(desk, target, slots=slots, queues=None, name=None, quiet=quiet, migrating=True)
+    work(context, target, slots=slots, queues=None, name=None, quiet=quiet, migrating=True)
 
 
 def work(
-    desk: Desk,
+    context: CommandContext,
     target: str,
     *,
     slots: int | None,
@@ -44,16 +49,16 @@ def work(
 
     def database(app_url: str | None) -> str:
         """Where the jobs are; asked once the app is imported, for it may say so itself."""
-        config = desk.config_of(app_url)
+        config = context.config_of(app_url)
         with db.translated_errors():
             if migrating:
                 with db.connect(migrate.address(config)) as connection:
                     migrate.migrate(connection)
             return migrate.ready(config)
 
-    if desk.config_file is not None:
-        os.environ["OUTLIVE_CONFIG"] = str(desk.config_file.absolute())  # Jobs read it too.
+    if context.config_file is not None:
+        os.environ["OUTLIVE_CONFIG"] = str(context.config_file.absolute())  # Jobs read it too.
     level = logging.WARNING if quiet else logging.INFO
-    config = desk.reconfigured(slots=slots, queues=queues, name=name)
+    config = context.reconfigured(slots=slots, queues=queues, name=name)
     logs.configure(cast("logs.Format", config.log_format), level=level)
     raise typer.Exit(supervisor.work(target, config, database))

@@ -1,16 +1,57 @@
 """One job's whole life, for people: what it is, where it is, and every attempt with its evidence."""
 
 from textwrap import indent
-from typing import Any
+from typing import Annotated, Any
+from uuid import UUID
 
+import msgspec
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from outlive import store
 from outlive.cli import screen
+from outlive.cli.command import CommandContext, Json, Watch, app, command
+from outlive.errors import JobNotFound
 from outlive.model import Attempt
+from outlive.states import State
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
+
+
+@command(app)
+def show(
+    context: CommandContext,
+    id: Annotated[UUID, typer.Argument(help="The job.")],
+    json: Json = False,
+    watch: Watch = False,
+) -> None:
+    """Tell one job's whole life: every attempt, why it ended, and the evidence."""
+
+    def look() -> tuple[dict[str, Any], list[Attempt]]:
+        found = context.run(store.job(id))
+        if not found:
+            raise JobNotFound(f"there is no job {id}: it was pruned, or it is of another database")
+        return found[0], context.run(store.list_attempts(id))
+
+    screen.listing(look, lambda found: life(*found), json=json, watch=watch, shape=lambda found: _as_json(*found))
+
+
+def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
+    """The shape that others rely on."""
+    first = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
+    shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
+    shape |= {"args": msgspec.Raw(job["args"]), "progress": None}
+    if job["progress_at"] is not None:
+        progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
+        checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
+        shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
+    shape["kills_by_others"] = job["kills"]
+    evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
+    shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
+    shape["result"] = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
+    return shape
 
 
 def life(job: dict[str, Any], attempts: list[Attempt]) -> RenderableType:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from outlive import importing, wire
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, app, command
+from outlive.cli.command import CommandContext, Json, app, command
 from outlive.client.app import App
 from outlive.client.task import Task, Using
 from outlive.errors import AppNotFound, BadArguments, TaskNotFound
@@ -18,7 +18,7 @@ from outlive.model import new_job_id
 
 @command(app)
 def enqueue(
-    desk: Desk,
+    context: CommandContext,
     where: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")],
     task: Annotated[str, typer.Argument(help="The task's name; the function's alone if no other ends so.")],
     arguments: Annotated[
@@ -35,7 +35,7 @@ def enqueue(
     """Ask for a run of a task. When this returns, the job is durable."""
     found = find_app(where)
     args, kwargs = wire.unpack(_decoded(arguments))
-    found.config = desk.config_of(found.database_url)
+    found.config = context.config_of(found.database_url)
     said = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
     given = {key: value for key, value in said.items() if value is not None}
     id = new_job_id()

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from outlive import config, db, store, units
 from outlive.cli import screen
-from outlive.cli.common import Desk, Json, app, command
-from outlive.cli.reading import QueueFilter, StateFilter, TaskFilter, queues_app
+from outlive.cli.command import CommandContext, Json, QueueFilter, StateFilter, TaskFilter, app, command
 from outlive.errors import ConfigError
 from outlive.model import Change
 from outlive.states import State, legal
@@ -35,7 +34,7 @@ OlderThan = Annotated[str | None, typer.Option("--older-than", help="Only jobs s
 
 @command(app)
 def retry(
-    desk: Desk,
+    context: CommandContext,
     ids: Ids = None,
     state: StateFilter = None,
     task: TaskFilter = None,
@@ -44,13 +43,13 @@ def retry(
     json: Json = False,
 ) -> None:
     """Let failed, cancelled or retryable jobs run again, now and with all counters at zero; --all: the failed ones."""
-    chosen = _chosen(desk, "retry", ids, [state] if state else [State.FAILED], (state, task, queue), all)
-    _change(desk, "retried", store.retry, chosen, json)
+    chosen = _chosen(context, "retry", ids, [state] if state else [State.FAILED], (state, task, queue), all)
+    _change(context, "retried", store.retry, chosen, json)
 
 
 @command(app)
 def cancel(
-    desk: Desk,
+    context: CommandContext,
     ids: Ids = None,
     state: StateFilter = None,
     task: TaskFilter = None,
@@ -60,12 +59,14 @@ def cancel(
 ) -> None:
     """Cancel jobs that wait, and have the workers of running ones stop them."""
     states = [state] if state else _taken_by("cancel")
-    _change(desk, "cancelled", store.cancel, _chosen(desk, "cancel", ids, states, (state, task, queue), all), json)
+    _change(
+        context, "cancelled", store.cancel, _chosen(context, "cancel", ids, states, (state, task, queue), all), json
+    )
 
 
 @command(app)
 def release(
-    desk: Desk,
+    context: CommandContext,
     ids: Ids = None,
     state: StateFilter = None,
     task: TaskFilter = None,
@@ -74,8 +75,8 @@ def release(
     json: Json = False,
 ) -> None:
     """Free quarantined or blocked jobs, with crashes and losses at zero; --all: the quarantined ones."""
-    chosen = _chosen(desk, "release", ids, [state] if state else [State.QUARANTINED], (state, task, queue), all)
-    _change(desk, "released", store.release, chosen, json)
+    chosen = _chosen(context, "release", ids, [state] if state else [State.QUARANTINED], (state, task, queue), all)
+    _change(context, "released", store.release, chosen, json)
 
 
 def _taken_by(verb: str) -> list[State]:
@@ -83,7 +84,7 @@ def _taken_by(verb: str) -> list[State]:
 
 
 def _chosen(
-    desk: Desk,
+    context: CommandContext,
     verb: str,
     ids: list[UUID] | None,
     states: Sequence[State],
@@ -100,16 +101,20 @@ def _chosen(
         raise ConfigError(f"{verb} needs ids, or --all for every job of the filter (--state, --task, --queue)")
     if wrong := set(states) - set(_taken_by(verb)):
         raise ConfigError(f"{verb} does nothing to a {wrong.pop()} job: it takes {', '.join(_taken_by(verb))}")
-    return desk.run(store.choose(states, task=task, queue=queue, limit=MOST))
+    return context.run(store.choose(states, task=task, queue=queue, limit=MOST))
 
 
 def _change(
-    desk: Desk, done: str, verb: Callable[[Iterable[UUID]], db.Statement[list[Change]]], ids: list[UUID], json: bool
+    context: CommandContext,
+    done: str,
+    verb: Callable[[Iterable[UUID]], db.Statement[list[Change]]],
+    ids: list[UUID],
+    json: bool,
 ) -> None:
     """Apply a verb in batches and tell what it did; exit code 1 if it changed nothing of what was asked."""
     changes: dict[UUID, Change] = {}
     for batch in _with_progress(ids, done):
-        changes |= {change.id: change for change in desk.run(verb(batch))}
+        changes |= {change.id: change for change in context.run(verb(batch))}
     told = [changes.get(id, Change(id, "unknown", False, "there is no such job")) for id in ids]
     changed = sum(change.changed for change in told)
     if json:
@@ -168,7 +173,7 @@ def _progress(total_known: bool = True) -> Progress:
 
 @command(app)
 def prune(
-    desk: Desk,
+    context: CommandContext,
     ids: Ids = None,
     state: StateFilter = None,
     task: TaskFilter = None,
@@ -180,7 +185,7 @@ def prune(
     if ids and (state or task or queue or older_than):
         raise ConfigError("prune takes ids or a filter, not both")
     if ids:
-        _prune_ids(desk, list(dict.fromkeys(ids)), json)
+        _prune_ids(context, list(dict.fromkeys(ids)), json)
         return
     if state is None and (task or queue or older_than):
         raise ConfigError("prune with a filter needs --state: what is forgotten does not come back")
@@ -188,20 +193,22 @@ def prune(
         if state not in _taken_by("prune"):
             raise ConfigError(f"prune does nothing to a {state} job: it takes {', '.join(_taken_by('prune'))}")
         older_s = None if older_than is None else units.seconds(older_than)
-        pruned = _prune(desk, desk.run(store.choose([state], task=task, queue=queue, older_s=older_s, limit=MOST)))
+        pruned = _prune(
+            context, context.run(store.choose([state], task=task, queue=queue, older_s=older_s, limit=MOST))
+        )
     else:
-        pruned = _prune_old(desk)
+        pruned = _prune_old(context)
     screen.print_json({"pruned": pruned}) if json else screen.say(f"{pruned:,} pruned")
 
 
-def _prune(desk: Desk, ids: list[UUID]) -> int:
-    return sum(desk.run(store.prune_jobs(batch)) for batch in _with_progress(ids, "pruned"))
+def _prune(context: CommandContext, ids: list[UUID]) -> int:
+    return sum(context.run(store.prune_jobs(batch)) for batch in _with_progress(ids, "pruned"))
 
 
-def _prune_ids(desk: Desk, ids: list[UUID], json: bool) -> None:
-    known = {id for batch in _batches(ids) for id in desk.run(store.statuses(batch))}
-    pruned = _prune(desk, ids)
-    left = {id: state for batch in _batches(ids) for id, state in desk.run(store.statuses(batch)).items()}
+def _prune_ids(context: CommandContext, ids: list[UUID], json: bool) -> None:
+    known = {id for batch in _batches(ids) for id in context.run(store.statuses(batch))}
+    pruned = _prune(context, ids)
+    left = {id: state for batch in _batches(ids) for id, state in context.run(store.statuses(batch)).items()}
     unchanged = [(id, "unknown", "there is no such job") for id in ids if id not in known]
     unchanged += [(id, str(state), "only ended and quarantined jobs are pruned") for id, state in left.items()]
     if json:
@@ -213,9 +220,9 @@ def _prune_ids(desk: Desk, ids: list[UUID], json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _prune_old(desk: Desk) -> int:
+def _prune_old(context: CommandContext) -> int:
     """What has been kept long enough by the configuration, in batches, the oldest first."""
-    keep_finished_s, keep_failed_s = desk.config.keep_finished_s, desk.config.keep_failed_s
+    keep_finished_s, keep_failed_s = context.config.keep_finished_s, context.config.keep_failed_s
     pruned = 0
     with _progress(total_known=False) as progress:
         bar = progress.add_task("pruned", total=None)
@@ -226,29 +233,9 @@ def _prune_old(desk: Desk) -> int:
         ):
             more = True
             while more:
-                gone, more = desk.run(store.prune_finished(state, keep_s=keep_s))
+                gone, more = context.run(store.prune_finished(state, keep_s=keep_s))
                 more = more and gone > 0  # Those that others have locked just now are left for the next time.
                 pruned += gone
                 progress.update(bar, completed=pruned)
-    desk.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
+    context.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
     return pruned
-
-
-@command(queues_app)
-def pause(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
-    """Claim none of its jobs any more; what runs goes on."""
-    known = {row["name"] for row in desk.run(store.list_queues())}
-    desk.run(store.pause_queue(name))
-    shown = screen.plain(name)
-    hint = "" if name in known else " (no job was in it: is the name right?)"
-    screen.say(Text(f"queue {shown} is paused{hint}; `outlive queues resume {shown}` lets it go on"))
-
-
-@command(queues_app)
-def resume(desk: Desk, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
-    """Claim its jobs again."""
-    if not desk.run(store.resume_queue(name)):
-        paused = [row["name"] for row in desk.run(store.list_queues()) if row["paused"]]
-        screen.complain(f"queue {name} was not paused; paused are: {', '.join(paused) or 'none'}")
-        raise typer.Exit(1)
-    screen.say(Text(f"queue {screen.plain(name)} goes on"))

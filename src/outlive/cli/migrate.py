@@ -8,13 +8,13 @@ from outlive import db
 from outlive import migrate as migrations
 from outlive import sql as statements
 from outlive.cli import screen
-from outlive.cli.common import Desk, app, command
+from outlive.cli.command import CommandContext, app, command
 from outlive.errors import ConfigError
 
 
 @command(app)
 def migrate(
-    desk: Desk,
+    context: CommandContext,
     check: Annotated[bool, typer.Option("--check", help="Only look: exit code 5 if the schema is another.")] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Only print the script for an empty database.")] = False,
     roles: Annotated[bool, typer.Option("--roles", help="Make the roles too; they belong to the cluster.")] = False,
@@ -26,7 +26,7 @@ def migrate(
         more = ("schema/roles.sql", "schema/grants.sql") if roles else ()
         print("\n".join([migrations.script(), *(statements.read(path) for path in more)]), flush=True)
         return
-    connection = desk.bare_connection
+    connection = context.bare_connection
     with db.translated_errors():
         if check:
             migrations.check(connection)

@@ -10,19 +10,19 @@ from rich.text import Text
 
 from outlive import db, logs, migrate
 from outlive.cli import screen
-from outlive.cli.common import Desk, app, command
+from outlive.cli.command import CommandContext, app, command
 from outlive.config import Config
 
 Once = Annotated[bool, typer.Option("--once", help="Look, sweep, and end: for cron.")]
 
 
 @command(app)
-def reap(desk: Desk, once: Once = False) -> None:
+def reap(context: CommandContext, once: Once = False) -> None:
     """Free the jobs of workers that died and of leases that ended, until Ctrl-C. Every worker does this too."""
-    logs.configure(cast("logs.Format", desk.config.log_format), level=logging.INFO)
+    logs.configure(cast("logs.Format", context.config.log_format), level=logging.INFO)
     with db.translated_errors():
-        url = migrate.ready(desk.config)
-        freed = asyncio.run(_once(desk.config, url) if once else _for_ever(desk.config, url))
+        url = migrate.ready(context.config)
+        freed = asyncio.run(_once(context.config, url) if once else _for_ever(context.config, url))
     if once:
         note = "a clock of the database that has jumped can't be noticed in one look: leases were judged by it as it is"
         screen.say(Text(f"{freed} attempts of dead workers ended; {note}"))
