@@ -783,6 +783,21 @@ def spoil_progress(path: str) -> None:
             time.sleep(0.05)
 
 
+@app.task(recycle_after=10000, max_crashes=1)
+def babble(where: str = "") -> None:
+    """Write what is no frame, or no ticket, into a descriptor that is not the job's."""
+    gateway = job_gateway.gateway
+    assert isinstance(gateway, Channel)
+    if where == "socket":
+        gateway._socket.sendall(b"\xff" * 8)
+    elif where == "tickets":
+        os.write(gateway.tickets, b"abc")
+    elif where == "tickets, opened again":
+        with open(f"/proc/self/fd/{gateway.tickets}", "wb", buffering=0) as tickets:
+            tickets.write(b"abc")
+        os._exit(1)
+
+
 @app.task(max_attempts=1)
 def ask_nonsense() -> list[str]:
     """Calls that can't be read; what came back for each."""

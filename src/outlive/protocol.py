@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -228,6 +228,14 @@ def encode_frame(message: Frame) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+class GarbledFrame(ValueError):
+    """A frame can't be read. The messages that came before it can."""
+
+    def __init__(self, error: Exception, before: list[Any]) -> None:
+        super().__init__(str(error))
+        self.before = before
+
+
 class FrameReader(Generic[T]):
     """Takes bytes as they come and gives the messages that are whole."""
 
@@ -254,6 +262,8 @@ class FrameReader(Generic[T]):
                     break
                 messages.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
                 start += 4 + length
+        except (ValueError, RecursionError) as error:
+            raise GarbledFrame(error, messages) from None
         finally:
             view.release()
         del buffer[:start]

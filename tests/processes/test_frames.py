@@ -50,6 +50,26 @@ def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp
     assert "progress failed" not in worker.log()
 
 
+@pytest.mark.parametrize(
+    ("where", "end"),
+    [("socket", State.QUARANTINED), ("tickets", State.RETRYABLE), ("tickets, opened again", State.QUARANTINED)],
+)
+def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(
+    start: Start, connection: db.Connection, where: str, end: State
+) -> None:
+    """60"""
+    worker = start(slots=1)
+    quick = faults.app.enqueue_many([faults.babble.job()] * 500)  # Their pace is known now: others are given ahead.
+    eventually(lambda: all(job.status() is State.SUCCEEDED for job in quick), within_s=60)
+    jobs = faults.app.enqueue_many([faults.babble.job(where if n == 50 else "") for n in range(100)])
+    culprit = jobs.pop(50)
+    eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=30, what="the others succeed")
+    assert finished(culprit, end) is end
+    blamed = connection.execute("select distinct job_id from outlive.attempts where failures + crashes > 0").fetchall()
+    assert blamed == [(culprit.id,)]
+    assert "Traceback" not in worker.log()
+
+
 def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
     """60"""
     worker = start(slots=2)

@@ -22,6 +22,7 @@ from outlive.protocol import (
     Call,
     Completing,
     Done,
+    GarbledFrame,
     Imported,
     Progress,
     Secret,
@@ -70,11 +71,11 @@ class Hearing:
         if not data:
             asyncio.get_running_loop().remove_reader(child.socket.fileno())
             return False
+        garbled: GarbledFrame | None = None
         try:
             messages = child.frames.feed(data)
-        except Exception as error:
-            self.distrust(child, f"says what nobody understands ({error})")
-            return False
+        except GarbledFrame as error:  # Its job before may have answered: that counts.
+            messages, garbled = error.before, error
         for message in messages:
             match message:
                 case Done():
@@ -89,6 +90,9 @@ class Hearing:
                     child.imported = True
             if child.distrusted:
                 return False
+        if garbled is not None:
+            self.distrust(child, f"says what nobody understands ({garbled})")
+            return False
         if child.unsent:
             child.flush()
         if child.frames.unfinished_bytes > LARGE_BYTES or self._speaker is child:

@@ -210,19 +210,20 @@ class Zygotes:
 
     def _ask_for_child(self) -> None:
         self._number += 1
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
             ours, theirs = socket.socketpair()
-            opened.callback(ours.close)
-            with theirs:
-                read, write = os.pipe2(os.O_CLOEXEC)
-                opened.callback(os.close, read)
-                with open(write, "wb", buffering=0):
-                    stack = os.memfd_create("outlive-stack")
-                    opened.callback(os.close, stack)
-                    queue = tickets.make()
-                    opened.callback(os.close, queue)
-                    self.nursery.fork(self._number, [theirs.fileno(), write, stack, queue])
-            opened.pop_all()
+            kept.callback(ours.close)
+            given.callback(theirs.close)
+            read, write = os.pipe2(os.O_CLOEXEC)
+            kept.callback(os.close, read)
+            given.callback(os.close, write)
+            stack = os.memfd_create("outlive-stack")
+            kept.callback(os.close, stack)
+            queue, queued = tickets.make()
+            kept.callback(os.close, queue)
+            given.callback(os.close, queued)
+            self.nursery.fork(self._number, [theirs.fileno(), write, stack, queued])
+            kept.pop_all()
         ours.setblocking(False)
         os.set_blocking(read, False)
         child = Child(self._number, self.nursery, ours, read, stack, queue)
