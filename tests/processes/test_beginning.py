@@ -36,6 +36,20 @@ def innocent():
 os.read = broken
 """
 
+SHRINKING = """
+import outlive
+app = outlive.App()
+
+@app.task
+def stays():
+    pass
+"""
+SHRINKING_TASK = """
+@app.task
+def goes():
+    pass
+"""
+
 
 def ends(connection: db.Connection) -> set[tuple[str, int, int, int]]:
     return set(connection.execute("select outcome, failures, crashes, losses from outlive.attempts").fetchall())
@@ -132,3 +146,23 @@ def test_a_job_that_is_cancelled_before_it_begins_never_begins(
         eventually(lambda: job.status() is State.CANCELLED, within_s=4, what="it is cancelled before it begins")
     assert faults.add.enqueue(1, 1).result(timeout=30) == 2  # By the child that was stopped.
     assert not (tmp_path / "begun").exists()
+
+
+def test_jobs_whose_task_is_gone_when_they_are_taken_back_wait_for_another_worker(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    source = tmp_path / "shrinking.py"
+    source.write_text(SHRINKING + SHRINKING_TASK)
+    worker = start(slots=2, target="shrinking:app", folder=tmp_path)
+    with frozen_children(worker, 2):
+        connection.execute("select outlive.enqueue('shrinking.goes', '{}') from generate_series(1, 2)")
+        eventually(lambda: running(connection) == 2)
+        source.write_text(SHRINKING)
+        worker.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(ends(connection)) > 0 and running(connection) == 0, within_s=20)
+    assert ends(connection) == {("released", 0, 0, 0)}
+    connection.execute("select outlive.enqueue('shrinking.stays', '{}') from generate_series(1, 20)")
+    succeeded = "select count(*) from outlive.attempts where state = 'succeeded'"
+    eventually(lambda: connection.execute(succeeded).fetchall() == [(20,)], within_s=20)
+    eventually(lambda: len(kernel.children_of(worker.zygote())) == 2, what="no child is left over")
+    assert "Traceback" not in worker.log()

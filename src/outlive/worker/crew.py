@@ -184,6 +184,9 @@ class Crew:
         lines: dict[str, list[Load]] = {}
         now, free = time.monotonic(), self._free
         for one in assignments:
+            if one.job.task not in self.tasks:  # It was taken back from a child of the app before the last reload.
+                self._give_back(one.job)
+                continue
             line = self._shortest(lines, one, now)
             if line is None or (line.length and free > 0):  # A free slot is better than a place in a line.
                 one.waits_until = now + wait_s
