@@ -274,3 +274,42 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
     os.kill(worker.pid, signal.SIGTERM)
     eventually(lambda: " stops: " in worker.log())
     assert worker.stop(signal.SIGINT, within_s=15) == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_worker_whose_standard_streams_are_closed_runs_jobs(start: Start, closed: str) -> None:
+    worker = start(slots=1, wait=False, within=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    assert faults.add.enqueue(20, 22).result(timeout=30) == 42
+    assert worker.stop() == 0
+
+
+SLOWLY_IMPORTED = """
+import pathlib, time
+import outlive
+here = pathlib.Path(__file__).parent
+(here / "importing").touch()
+while not (here / "go").exists():
+    time.sleep(0.01)
+app = outlive.App()
+
+@app.task
+def version():
+    return 1
+"""
+
+
+def test_a_reload_that_is_asked_for_during_the_first_import_comes_after_it(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    source = tmp_path / "slowly_imported.py"
+    source.write_text(SLOWLY_IMPORTED)
+    worker = start(slots=1, target="slowly_imported:app", folder=tmp_path, wait=False)
+    eventually((tmp_path / "importing").exists, within_s=20)
+    source.write_text(SLOWLY_IMPORTED.replace("return 1", "return 22"))
+    worker.process.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    worker.started()
+    worker.says("the app is imported anew")
+    connection.execute("select outlive.enqueue('slowly_imported.version', '{}')")
+    results = "select result::text from outlive.attempts"
+    eventually(lambda: connection.execute(results).fetchall() == [("22",)], within_s=20)

@@ -1,5 +1,6 @@
 """The command line: every command is a few lines over the store. Nothing here decides what a job becomes."""
 
+import os
 import sys
 
 from outlive.cli import doctor, enqueue, lab, lists, migrate, operators, queues, reap, records, show, sources, worker
@@ -24,6 +25,18 @@ __all__ = [
 
 
 def main() -> None:
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A letter that a terminal lacks is no error.
     app(prog_name="outlive")
+
+
+def _open_standard_streams() -> None:
+    """A daemon may be started with some of them closed. What is opened next would get their numbers, and be written to
+    or handed to a child as its standard stream.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

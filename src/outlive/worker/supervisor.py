@@ -53,7 +53,7 @@ def work(target: str, config: Config, url: Callable[[str | None], str]) -> int:
     while True:
         supervisor = Supervisor(target, config, url, formerly)
         try:
-            code = asyncio.run(supervisor.run())
+            code = _run(supervisor)
         except DatabaseUnreachable as error:
             if formerly is None:
                 raise
@@ -63,6 +63,13 @@ def work(target: str, config: Config, url: Callable[[str | None], str]) -> int:
         if supervisor.stop_asked or not supervisor.reaper.given_up:
             return code
         formerly = supervisor.id
+
+
+def _run(supervisor: Supervisor) -> int:
+    try:
+        return asyncio.run(supervisor.run())
+    finally:  # The loop has put back the default, which kills; a worker that begins anew imports the app in any case.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Supervisor:
@@ -83,6 +90,7 @@ class Supervisor:
         self.stop_asked = 0
         self._stop_by = 0.0
         self.stopping = asyncio.Event()
+        self._started = False
         self._tasks: list[asyncio.Task[None]] = []
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
@@ -118,7 +126,9 @@ class Supervisor:
         self.watch = Watch(self.crew, self.turns)
         self.crew.zygotes.settle_in(ready)
         await self._register()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        self._started = True
+        if self._reload_again:
+            self._reload()
         _log.info("Worker %s started: %s, %d slots, %d tasks", self.id, self.name, self.slots, len(self.crew.tasks))
 
     async def _register(self) -> None:
@@ -171,6 +181,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ask_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _ask_to_stop(self) -> None:
         self.stop_asked += 1
@@ -180,14 +191,13 @@ class Supervisor:
             self.service.changed.set()  # The database hears of it first: a kill may follow.
 
     def _reload(self) -> None:
-        if self._reloading is None or self._reloading.done():
+        """One that is asked for while the app is imported for the first time waits until this worker has started."""
+        self._reload_again = True
+        if self._started and (self._reloading is None or self._reloading.done()):
             self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
-        else:
-            self._reload_again = True
 
     async def _reload_all(self) -> None:
         """One after the other: the code may have changed again while it was imported."""
-        self._reload_again = True
         while self._reload_again and not self.stopping.is_set():
             self._reload_again = False
             try:
