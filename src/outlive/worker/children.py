@@ -114,8 +114,8 @@ class Child:
 
     @property
     def open_to_more(self) -> bool:
-        """Whether it may be given jobs ahead: not behind one that has lost its worker before."""
-        return not self.retiring and not any(one.job.losses for one in self.given)
+        """Whether it may be given jobs ahead: not behind one that has lost its worker before, or is being stopped."""
+        return not self.retiring and not any(one.job.losses or one.verdict for one in self.given)
 
     def runs(self, token: int) -> bool:
         """Whether this is the attempt that it runs now."""

@@ -168,8 +168,7 @@ class Crew:
         assignments = []
         for job in jobs:
             _log.info("Starting job %s", job.id)
-            facts = self.tasks.get(job.task)
-            if facts is None:
+            if (facts := self.tasks.get(job.task)) is None:
                 self._give_back(job)
                 continue
             try:
@@ -251,7 +250,7 @@ class Crew:
         """Its job runs over: what was given ahead begins elsewhere."""
         self.hearing.hear_output(child)  # Its answer may be waiting to be read.
         if len(child.given) > 1 and child.runs_over(time.monotonic()):
-            self._hand_out(self._take_back(child), MOVE_S)
+            self.isolate(child)
 
     def give_up_on(self, child: Child) -> None:
         """It does not begin what it was given: it is stopped, or stuck."""
@@ -260,13 +259,18 @@ class Crew:
         self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
         child.signal(signal.SIGKILL)
 
+    def isolate(self, child: Child) -> bool:
+        """Let nothing begin behind its job. False if the next one has begun: the job's answer is not read yet."""
+        self._hand_out(self._take_back(child), MOVE_S)
+        return len(child.given) == 1
+
     def cancel(self, tokens: Collection[int]) -> None:
         """End those that have not begun; the others are for the watch."""
         back = [one for one in self.unplaced if one.job.token in tokens]
         self.unplaced = deque(one for one in self.unplaced if one.job.token not in tokens)
         for child in self.busy:
             asked = [one for one in child.given if one.job.token in tokens]
-            if asked and (asked[0] is not child.given[0] or not child.has_begun()):
+            if asked and (asked[-1] is not child.given[0] or not child.has_begun()):
                 back += self._take_back(child)
         for one in back:
             if one.job.token in tokens:
@@ -309,8 +313,7 @@ class Crew:
 
     def _done(self, child: Child, done: Done) -> None:
         """The job that it runs has ended, it says."""
-        outcome = _OUTCOMES.get(done.outcome)
-        if outcome is None:
+        if (outcome := _OUTCOMES.get(done.outcome)) is None:
             self.hearing.distrust(child, "ends its job in a way that there is not")
             return
         if len(done.result or b"") > self.config.max_result_bytes:

@@ -81,15 +81,20 @@ class Watch:
             weighing.weigh(child, current)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
-        """SIGTERM now, SIGKILL after a while."""
+        """SIGTERM now, SIGKILL after a while. A job that has just ended is left alone: a signal would hit the next."""
+        current = child.given[0]
+        current.verdict = (outcome, error)  # First: nothing more is put behind it.
+        if not self.crew.isolate(child):
+            current.verdict = None
+            return
         if outcome is Outcome.TIMED_OUT:
-            _log.warning("Job %s timed out", child.given[0].job.id)
-        child.given[0].verdict = (outcome, error)
-        child.given[0].term_sent = time.monotonic()
+            _log.warning("Job %s timed out", current.job.id)
+        current.term_sent = time.monotonic()
         child.signal(signal.SIGTERM)
 
     def _insist(self, child: Child, current: Assignment, now: float) -> None:
-        if current.term_sent is None or now - current.term_sent > KILL_AFTER_S:
+        overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
+        if overdue and (not child.has_begun() or self.crew.isolate(child)):
             child.signal(signal.SIGKILL)
 
     def _fence(self, child: Child) -> None:

@@ -1,0 +1,121 @@
+"""A crew without a database, so that a test says when it hears its children: moments that otherwise pass too soon."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from outlive.config import Config
+from outlive.model import Claimed, Ended
+from outlive.protocol import Call, Progress
+from outlive.states import Outcome
+from outlive.worker.children import Child
+from outlive.worker.crew import Crew
+from outlive.worker.turns import Turns
+from outlive.worker.watch import Watch
+from tests.waiting import aeventually, eventually
+
+WARM = "tests.faults.warm_until"
+
+
+class Heard:
+    """Keeps the ends that a crew reports."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, Ended] = {}
+
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
+        self.ends[job.token] = end
+
+    def outcomes(self) -> dict[int, Outcome]:
+        return {token: end.outcome for token, end in self.ends.items()}
+
+    def called(self, child: Child, call: Call) -> None: ...
+    def secret_of(self, token: int) -> str:
+        return ""
+
+    def progressed(self, progress: Progress) -> None: ...
+    def burden_bytes(self) -> int:
+        return 0
+
+    def free(self) -> None: ...
+    def troubled(self) -> None: ...
+    def renewed_app(self) -> None: ...
+
+
+@asynccontextmanager
+async def crew_of_one() -> AsyncIterator[tuple[Crew, Watch, Heard]]:
+    heard, worker, config = Heard(), uuid4(), Config()
+    crew = Crew("tests.faults:app", worker, config, 1, heard)
+    crew.zygotes.start()
+    try:
+        crew.zygotes.settle_in(await crew.zygotes.nursery.ready())
+        await aeventually(lambda: bool(crew.zygotes.ready))
+        crew.pace_s[WARM] = 0.001  # Jobs of this task are given ahead.
+        yield crew, Watch(crew, Turns(worker, config, "")), heard
+    finally:
+        crew.end()
+        await crew.zygotes.gone()
+
+
+def claimed(*paths: str) -> list[Claimed]:
+    """Jobs of a warm task, which go on until their path is there."""
+    now, tokens = datetime.now(UTC), count(1)
+    return [
+        Claimed(next(tokens), uuid4(), 1, "default", "", WARM, 5, now, 0, 0, 0, msgspec.json.encode([path]), None)
+        for path in paths
+    ]
+
+
+@pytest.mark.parametrize("verdict", [Outcome.CANCELLED, Outcome.TIMED_OUT])
+def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet(
+    tmp_path: Path, verdict: Outcome
+) -> None:
+    async def play() -> dict[int, Outcome]:
+        async with crew_of_one() as (crew, watch, heard):
+            crew.take(claimed("", str(tmp_path / "go")))
+            eventually((tmp_path / "go.begun").exists, what="the first has ended, and the crew has not heard of it")
+            (child,) = crew.busy
+            watch.end(child, verdict, "by this test")
+            await aeventually(lambda: len(heard.ends) == 1)
+            assert not heard.outcomes().get(2)
+            (tmp_path / "go").touch()
+            await aeventually(lambda: len(heard.ends) == 2)
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.SUCCEEDED, 2: Outcome.SUCCEEDED}
+
+
+def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tmp_path: Path) -> None:
+    async def play() -> dict[int, Outcome]:
+        async with crew_of_one() as (crew, watch, heard):
+            crew.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")))
+            eventually((tmp_path / "first.begun").exists)
+            crew.cancel({1, 2})
+            (child,) = crew.busy
+            watch.end(child, Outcome.CANCELLED, "cancelled on request")
+            await aeventually(lambda: len(heard.ends) == 2)
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.CANCELLED, 2: Outcome.CANCELLED}
+    assert not (tmp_path / "second.begun").exists()
+
+
+def test_what_was_given_behind_a_job_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
+    async def play() -> dict[int, Outcome]:
+        async with crew_of_one() as (crew, watch, heard):
+            crew.take(claimed(str(tmp_path / "first"), ""))
+            eventually((tmp_path / "first.begun").exists)
+            (child,) = crew.busy
+            watch.end(child, Outcome.TIMED_OUT, "by this test")
+            assert len(child.given) == 1
+            await aeventually(lambda: len(heard.ends) == 2)
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.TIMED_OUT, 2: Outcome.SUCCEEDED}
