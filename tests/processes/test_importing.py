@@ -61,3 +61,21 @@ def test_an_interpreter_that_cannot_be_executed_blames_no_job(
     assert first.outcome is Outcome.RELEASED
     assert "can't be executed" in (first.error or "")
     assert job.status() in (State.PENDING, State.RUNNING)
+
+
+def test_a_child_that_has_imported_the_app_for_one_job_is_not_believed_to_have_it_for_the_next(
+    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
+) -> None:
+    """64"""
+    source = tmp_path / f"{changing.__name__}.py"
+    options, cold = COLD
+    text = source.read_text().replace(options, cold.replace("preload=False", "preload=False, recycle_after=100"))
+    source.write_text(text)
+    start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)
+    assert changing.version.enqueue().result(timeout=20) == 1
+    source.write_text(f"import nowhere_to_be_found\n{text}")
+    job = changing.version.enqueue()
+    eventually(lambda: attempts(connection, job), within_s=20, what="it is tried")
+    assert attempts(connection, job)[0].outcome is Outcome.RELEASED
+    source.write_text(text)
+    assert job.result(timeout=40) == 1

@@ -62,6 +62,8 @@ class Assignment:
     started: float = 0.0
     moved: float = 0.0
     begun: bool = False
+    imported: bool = False
+    """The interpreter that it has to itself has imported the app; other jobs had the app from the beginning."""
     completing: bool = False
     verdict: tuple[Outcome, str] | None = None
     """Why the supervisor has decided to end it, if it has."""
@@ -98,8 +100,6 @@ class Child:
     """Answers that it has not read, as far as we can see."""
     retiring: bool = False
     distrusted: bool = False
-    imported: bool = False
-    """An interpreter of its own has imported the app; others had it from the beginning."""
     leaving_since: float | None = None
     """Since when it has nothing to do any more, and should exit."""
     exited: bool = False

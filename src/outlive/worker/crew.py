@@ -351,7 +351,7 @@ class Crew:
             begun = others.pop(0)
         if begun is not None:
             begun.verdict = begun.verdict or self.oom_kills.verdict(child, begun, exit.status, self.zygotes.groups)
-        if begun is not None and self._not_imported.concerns(child, begun):
+        if begun is not None and self._not_imported.concerns(begun):
             self.report.ended(begun.job, self._not_imported.end(child, begun, exit.status))
         elif begun is not None:
             stack = child.take_stack()

@@ -71,9 +71,9 @@ class NotImported:
     def __init__(self) -> None:
         self._told = ("", 0.0)
 
-    def concerns(self, child: Child, begun: Assignment) -> bool:
+    def concerns(self, begun: Assignment) -> bool:
         judged = begun.verdict is not None and begun.verdict[0] is not Outcome.CRASHED
-        return not begun.facts.preload and not child.imported and not judged
+        return not begun.facts.preload and not begun.imported and not judged
 
     def end(self, child: Child, begun: Assignment, status: int) -> Ended:
         """It goes back and is tried again in a while. That is logged once a minute, for whichever job."""

@@ -86,8 +86,9 @@ class Hearing:
                     self._progress(child, message)
                 case Completing(token):
                     self._complete(child, token)
-                case Imported():
-                    child.imported = True
+                case Imported(token):
+                    if child.runs(token):
+                        child.given[0].imported = True
             if child.distrusted:
                 return False
         if garbled is not None:
