@@ -1,7 +1,7 @@
-"""What can go wrong, one small class per cause: each says whose fault it is and what to do next.
+"""The exceptions of outlive, one small class per cause. Each message says what is wrong and what to do next.
 
-How an attempt ended is data, never an exception; only the names that a job itself raises
-(`Retry`, `Fail`, `Cancel`) and those that reach a caller live here.
+How an attempt ended is data, never an exception. Here are only the exceptions that a job itself raises (`Retry`,
+`Fail`, `Cancel`) and those that reach a caller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OutliveError(Exception):
-    """Anything that outlive itself raises."""
+    """The base of all errors that outlive raises."""
 
 
 class ConfigError(OutliveError):
@@ -24,7 +24,7 @@ class ConfigError(OutliveError):
 
 
 class AppNotFound(OutliveError):
-    """The module or the app in it can't be imported; `traceback` is that of the user's code, if it got so far."""
+    """The module or the app in it can't be imported; `traceback` is that of the user's code, if it ran."""
 
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
@@ -36,15 +36,15 @@ class TaskNotFound(OutliveError):
 
 
 class BadArguments(OutliveError, ValueError):
-    """The arguments of a job can't be enqueued: nothing was written."""
+    """The arguments of a job can't be enqueued. Nothing was written."""
 
 
 class DatabaseUnreachable(OutliveError):
-    """The database can't be reached or answers no more."""
+    """The database can't be reached, or stopped answering."""
 
 
 class DatabaseBusy(DatabaseUnreachable):
-    """The database answers, but not this: another transaction's lock, or too little time. Nothing was written."""
+    """A lock of another transaction, or a time limit, stopped the statement. Nothing was written."""
 
 
 class SchemaMismatch(OutliveError):
@@ -64,11 +64,11 @@ class DuplicateJob(OutliveError):
 
 
 class StaleAttempt(OutliveError):
-    """The attempt is no longer this worker's: whatever it wanted to write was not written."""
+    """The attempt no longer belongs to this worker. Nothing was written."""
 
 
 class JobNotFound(OutliveError):
-    """There is no such job: it was pruned, or its id is of another database."""
+    """The job does not exist: it was pruned, or it is in another database."""
 
 
 class JobFailed(OutliveError):
@@ -77,27 +77,27 @@ class JobFailed(OutliveError):
     def __init__(self, job_id: UUID, state: State, attempt: Attempt | None) -> None:
         self.job_id, self.state, self.attempt = job_id, state, attempt
         why = f": {attempt.error or attempt.outcome}" if attempt else ""
-        super().__init__(f"job {job_id} is {state}{why}; `outlive show {job_id}` tells its whole life")
+        super().__init__(f"job {job_id} is {state}{why}; `outlive show {job_id}` prints all its attempts")
 
 
 class Retry(OutliveError):
-    """Raised by a job: try me again, after so long (by default the task's backoff)."""
+    """Raised by a job that should be retried, after this delay (by default the task's backoff)."""
 
     def __init__(self, message: str = "", *, after: float | str | None = None) -> None:
-        super().__init__(message or "the job asked to be tried again")
+        super().__init__(message or "the job asked for a retry")
         self.after = after
 
 
 class Fail(OutliveError):
-    """Raised by a job: don't try me again."""
+    """Raised by a job that should fail without a retry."""
 
 
 class Cancel(OutliveError):
-    """Raised by a job: I am not needed any more."""
+    """Raised by a job that is no longer needed."""
 
 
 class SourcePaused(OutliveError):
-    """A source's breaker is open, or somebody has paused it. A job that lets this pass goes back, until then."""
+    """A source's breaker is open, or an operator has paused it. A job that does not catch this waits for its end."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -105,8 +105,8 @@ class SourcePaused(OutliveError):
 
 
 class SourceBusy(OutliveError):
-    """A source had no token within the time that the caller wanted to wait."""
+    """A source had no free token within the caller's timeout."""
 
 
 class Stopped(BaseException):
-    """Raised inside a job when its worker tells it to stop, so that `finally` runs. Not an Exception: let it pass."""
+    """Raised inside a job when its worker stops it, so that `finally` runs. Not an Exception: don't catch it."""

@@ -1,8 +1,7 @@
-"""Bring a database to the schema of this version: install it, or upgrade it step by step, in one transaction.
+"""Brings a database to the schema of this version: installs it, or upgrades it step by step, in one transaction.
 
-`schema/` holds the schema as it is now; an upgrade is a file `upgrades/NNNN.sql` that brings the tables from
-version NNNN - 1. Functions and views are replaced as a whole each time. An advisory lock lets one migrate at a
-time; the others then find nothing to do.
+`schema/` holds the current schema. `upgrades/NNNN.sql` upgrades the tables from version NNNN - 1. Functions and views
+are replaced as a whole each time. An advisory lock lets one process migrate at a time; the next finds nothing to do.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LOCK = 0x6F75746C697665  # "outlive"
 
 
 def script(current: int = 0) -> str:
-    """What brings a database from that version (0: none) to this one, as SQL."""
+    """The SQL that brings a database from a version (0: no schema) to this one."""
     if current == VERSION:
         return ""
     tables = [sql.read("schema/tables.sql")] if current == 0 else _upgrades(current)
@@ -41,7 +40,7 @@ def _upgrades(current: int) -> list[str]:
 
 
 def version(connection: db.Connection) -> int:
-    """The version of the schema that the database has; 0: none."""
+    """The version of the database's schema; 0 if it has no schema."""
     found = connection.execute("select to_regclass('outlive.schema_version') is not null").fetchone()
     if found != (True,):
         return 0
@@ -55,23 +54,27 @@ def check(connection: db.Connection) -> None:
     if have == 0:
         raise SchemaMismatch("the database has no outlive schema yet: run `outlive migrate`")
     if have < VERSION:
-        raise SchemaMismatch(f"the database has schema version {have}, this is {VERSION}: run `outlive migrate`")
+        raise SchemaMismatch(
+            f"the database has schema version {have}, but this outlive needs {VERSION}: run `outlive migrate`"
+        )
     if have > VERSION:
-        raise SchemaMismatch(f"the database has schema version {have}, newer than {VERSION}: upgrade outlive here")
+        raise SchemaMismatch(
+            f"the database has schema version {have}, newer than the {VERSION} of this outlive: upgrade outlive here"
+        )
 
 
 def check_encoding(connection: db.Connection) -> None:
-    """SchemaMismatch unless the database can keep every text."""
+    """SchemaMismatch unless the database can store every text."""
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise SchemaMismatch(
-            f"the database has the encoding {encoding}, in which jobs' texts can't be kept: make one with "
+            f"the database has the encoding {encoding}, which can't store every text of a job: make a database with "
             f"`create database … encoding 'UTF8' template template0`"
         )
 
 
 def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int]:
-    """Bring the schema up to date, and make the roles if asked. Returns the version before and after."""
+    """Bring the schema up to date, and create the roles if asked. Returns the version before and after."""
     check_encoding(connection)
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
@@ -88,19 +91,19 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
 
 
 def address(config: Config) -> str:
-    """Where the database is: as the configuration says, or the embedded server."""
+    """The address of the database: the configured one, or the embedded server's."""
     try:
         conninfo_to_dict(config.database_url or "")
-    except psycopg.ProgrammingError:  # Its words quote the address, and with it the password.
+    except psycopg.ProgrammingError:  # Its message quotes the address with the password.
         raise ConfigError(
-            "database_url is not an address of Postgres: write it like postgresql://user:password@host:5432/name, "
-            "with %20 and the like for special characters"
+            "database_url is not a Postgres address: write it like postgresql://user:password@host:5432/name, "
+            "and escape special characters, a space as %20"
         ) from None
     return config.database_url or embedded.fall_back(config.home)
 
 
 def agreed(config: Config, app_url: str | None) -> Config:
-    """The configuration of an app that may name its database itself. Two that differ are refused."""
+    """The configuration for an app that may name its own database. Two different databases are refused."""
     if app_url is None:
         return config
     theirs = msgspec.structs.replace(config, database_url=app_url)
@@ -109,38 +112,43 @@ def agreed(config: Config, app_url: str | None) -> Config:
     ours, named = _place(config), _place(theirs)
     if ours != named:
         raise ConfigError(
-            f"the app works on {_told(named)} (its App has a database_url), but the settings name {_told(ours)}: jobs "
-            f"would wait where no worker looks; remove one of the two, or choose with --database-url"
+            f"the app uses the database {_shown(named)} (its App has a database_url), but the settings name "
+            f"{_shown(ours)}: no worker would find the jobs; remove one of the two, or choose with --database-url"
         )
     return config
 
 
 def _place(config: Config) -> dict[str, str]:
-    """Which database an address means: not how one gets in."""
+    """The database that the configuration names, without the credentials."""
     defaults = {option.keyword.decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
-    said = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(address(config)).items()}}
-    return {key: said.get(key) or "" for key in ("host", "port", "dbname", "user")}
+    parts = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(address(config)).items()}}
+    return {key: parts.get(key) or "" for key in ("host", "port", "dbname", "user")}
 
 
-def _told(place: dict[str, str]) -> str:
+def _shown(place: dict[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in place.items() if value)
 
 
 def ready(config: Config) -> str:
-    """The address of a database with the right schema; the embedded server, if none is named, gets it by itself.
+    """The address of the database, once its schema is right.
 
-    Errors of the driver are left as they are: the client tries again after some of them.
+    Errors of the driver are not translated: the client retries after some of them.
     """
     found = address(config)
     with db.connect(found) as connection:
-        if config.database_url is None:
-            migrate(connection)
-        else:
-            check(connection)
+        make_ready(connection, config)
     return found
 
 
+def make_ready(connection: db.Connection, config: Config) -> None:
+    """Check the schema. The embedded server, which has no operator, is migrated instead."""
+    if config.database_url is None:
+        migrate(connection)
+    else:
+        check(connection)
+
+
 def _has_roles(connection: db.Connection) -> bool:
-    """Whether this database was given to the roles; that they exist may be another database's doing."""
+    """Whether the roles own this database. They belong to the server: another database may have created them."""
     query = "select from pg_namespace where nspname = 'outlive' and nspowner = to_regrole('outlive_owner')"
     return connection.execute(query).fetchone() is not None

@@ -1,23 +1,21 @@
-"""What a task's author decides about its jobs, parsed and checked when the task is declared.
+"""The policy of a task: the limits and options that its author sets, checked when the task is declared.
 
-What is left unset here follows the worker's configuration (`resolved`), which then writes it to the database,
-so that any reaper can decide by SQL.
+An option that is not set follows the worker's configuration (`limits`). The worker writes the result to the database,
+so that any reaper can decide by SQL what becomes of a job.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 
-from outlive import units
 from outlive.config import Config
 from outlive.errors import ConfigError
+from outlive.validation import Duration, choice, count, seconds, size_bytes
 
-Duration = float | str | timedelta
 Backoff = Duration | Sequence[Duration] | Callable[[int], Duration]
 OnWorkerDeath = Literal["retry", "fail"]
 QuarantineBy = Literal["job", "fingerprint"]
@@ -28,14 +26,14 @@ MAX_BACKOFF_S = 365 * 86400.0
 
 
 class Unset(msgspec.Struct, frozen=True):
-    """Not said, where None means "without limit"."""
+    """The option is not set. Used where None means "without limit"."""
 
 
 UNSET = Unset()
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's options; None (or UNSET, where None has a meaning) follows the worker's configuration."""
+    """A task's options. None (or UNSET, where None has a meaning) follows the worker's configuration."""
 
     queue: str | None = None
     source: str | None = None
@@ -55,86 +53,49 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exponential(base_s: float, cap_s: float) -> tuple[float, ...]:
-    """base · 2^n up to the cap, as the list that the database uses: its last step is repeated for ever."""
+    """base · 2^n up to the cap, as the list that the database uses. The last step repeats."""
     steps = [min(base_s * 2.0**n, cap_s) for n in range(MAX_BACKOFF_STEPS)]
     last = steps.index(steps[-1])
     return tuple(steps[: last + 1])
 
 
 def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
-    """One base, a list of delays, or a function of n: always a list, because after a crash nobody can call it."""
+    """The delays of a base, a list or a function of n. A function is called now: a reaper in SQL can't call it."""
     if callable(value):
         return tuple(_step(value(n)) for n in range(MAX_BACKOFF_STEPS))
     if isinstance(value, float | int | str | timedelta):
-        return exponential(units.seconds(value), cap_s)
+        return exponential(seconds("backoff", value), cap_s)
     steps = tuple(_step(step) for step in value)
     if not 0 < len(steps) <= 1000:
-        raise ConfigError("a list of backoff delays has from 1 to 1000 steps")
+        raise ConfigError(f"backoff has {len(steps)} steps: give it from 1 to 1000 steps")
     return steps
 
 
 def _step(delay: Duration) -> float:
-    """No delay is longer than a year: so a function may grow as fast as it likes."""
-    return MAX_BACKOFF_S if isinstance(delay, int | float) and delay > MAX_BACKOFF_S else units.seconds(delay)
-
-
-def known(where: str, options: Iterable[str], names: Collection[str]) -> None:
-    """Refuse an option that is none: a misspelt one would silently mean nothing."""
-    for option in options:
-        if option not in names:
-            near = difflib.get_close_matches(option, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise ConfigError(f"{where} has no option {option}; {hint}")
+    """A delay of at most a year, so that a function may grow without bound."""
+    return MAX_BACKOFF_S if isinstance(delay, int | float) and delay > MAX_BACKOFF_S else seconds("backoff", delay)
 
 
 def parse_limits(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits that a task may have, and one job in its stead, checked and under the names of `Policy`."""
-    said: dict[str, Any] = {}
+    """The limits that a task can set and a job can override, under the names of `Policy`."""
+    limits: dict[str, Any] = {}
     for name in ("max_attempts", "max_crashes", "max_losses"):
         if name in options:
             unlimited = name == "max_losses" and options[name] is None
-            said[name] = None if unlimited else count(name, options[name])
+            limits[name] = None if unlimited else count(name, options[name])
     if "timeout" in options:
-        said["timeout_s"] = None if options["timeout"] is None else units.seconds(options["timeout"])
+        limits["timeout_s"] = None if options["timeout"] is None else seconds("timeout", options["timeout"])
     if "stall" in options:
-        said["stall_s"] = units.seconds(options["stall"])
+        limits["stall_s"] = seconds("stall", options["stall"])
     if "memory" in options:
-        said["memory_bytes"] = units.size_bytes(options["memory"])
+        limits["memory_bytes"] = size_bytes("memory", options["memory"])
     if "on_worker_death" in options:
-        said["on_worker_death"] = word("on_worker_death", options["on_worker_death"], "retry", "fail")
-    return said
-
-
-def word(name: str, value: object, *words: str) -> str:
-    if value not in words:
-        raise ConfigError(f"{name} is {value!r:.100}: it can be {', '.join(words[:-1])} or {words[-1]}")
-    return str(value)
-
-
-def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
-    """One exception class or a tuple of them, as `except` takes them."""
-    classes = value if isinstance(value, tuple) else (value,)
-    for each in classes:
-        if not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise ConfigError(f"{name} has {each!r}: it takes an exception class, or a tuple of them")
-    return classes
-
-
-def count(name: str, value: int, *, least: int = 1, most: int = units.MOST) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{name} is {value!r:.100}: it must be a whole number from {least} to {most}")
-    return value
-
-
-def identifier(what: str, name: str) -> str:
-    """Names of tasks, queues and sources: printable, not too long, without surprises."""
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= 200 or name != name.strip():
-        raise ConfigError(f"{name!r:.100} can't be the name of a {what}: use 1 to 200 bytes of printable characters")
-    return name
+        limits["on_worker_death"] = choice("on_worker_death", options["on_worker_death"], "retry", "fail")
+    return limits
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of `tasks` that one task's policy becomes."""
+    """The row of the table `tasks` for one task."""
 
     name: str
     queue: str
@@ -148,7 +109,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits(name: str, policy: Policy, config: Config) -> Limits:
-    """What the database is told of a task: its own policy, and the worker's configuration where it has none."""
+    """The limits of a task: its own policy, and the worker's configuration where the policy sets nothing."""
     return Limits(
         name=name,
         queue=policy.queue or DEFAULT_QUEUE,

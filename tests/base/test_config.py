@@ -142,19 +142,20 @@ def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("lease_s", "soon", "lease_s: 'soon' is not a duration"),
-        ("slots", 0, "slots: 0 is not a whole number from 1 to 30000"),
-        ("slots", "2.5", "slots: '2.5' is not a whole number"),
-        ("slots", 2.5, "slots: 2.5 is not a whole number"),
-        ("slots", True, "slots: True is not a whole number"),
-        ("max_attempts", 40000, "max_attempts: 40000 is not a whole number"),
-        ("memory_bytes", "much", "memory_bytes: 'much' is not a size"),
+        ("lease_s", "soon", "lease_s is 'soon': it must be a duration"),
+        ("slots", 0, "slots is 0: it must be a whole number from 1 to 30000"),
+        ("slots", "2.5", "slots is '2.5': it must be a whole number"),
+        ("slots", 2.5, "slots is 2.5: it must be a whole number"),
+        ("slots", True, "slots is True: it must be a whole number"),
+        ("max_attempts", 40000, "max_attempts is 40000: it must be a whole number"),
+        ("max_attempts", "9" * 5000, "max_attempts is .*: it must be a whole number"),
+        ("memory_bytes", "much", "memory_bytes is 'much': it must be a size"),
         ("max_args_bytes", "2GB", "max_args_bytes .* is more than"),
-        ("queues", "a,,b", "queues: 'a,,b' is not a list of names"),
-        ("queues", 5, "queues: 5 is not a list of names"),
-        ("cache_enabled", "perhaps", "cache_enabled: 'perhaps' is neither true nor false"),
-        ("log_format", "xml", "log_format: 'xml' is not a log format: there are text and json"),
-        ("name", 5, "name: it is not text"),
+        ("queues", "a,,b", "queues is 'a,,b': it must be a list of names"),
+        ("queues", 5, "queues is 5: it must be a list of names"),
+        ("cache_enabled", "perhaps", "cache_enabled is 'perhaps': it must be true or false"),
+        ("log_format", "xml", "log_format is 'xml': it must be text or json"),
+        ("name", 5, "name is not text: write it in quotes"),
     ],
 )
 def test_a_value_that_is_none_is_refused_by_its_key(key: str, value: object, said: str) -> None:
@@ -169,9 +170,9 @@ def test_a_value_that_is_none_is_refused_by_its_key(key: str, value: object, sai
             {"file": "lease = 5"},
             "outlive.toml has the unknown setting lease; did you mean lease_s?",
         ),
-        ({"OUTLIVE_SLOT": "5"}, "the environment has the unknown setting OUTLIVE_SLOT; did you mean slots?"),
+        ({"OUTLIVE_SLOT": "5"}, "the environment has the unknown setting OUTLIVE_SLOT; did you mean OUTLIVE_SLOTS?"),
         ({"flags": {"slotz": 5}}, "a flag has the unknown setting slotz; did you mean slots?"),
-        ({"file": "qqqqq = 5"}, "the unknown setting qqqqq; the settings are database_url, home"),
+        ({"file": "qqqqq = 5"}, "the unknown setting qqqqq; use one of database_url, home"),
         ({"file": "[worker]\nslots = 5"}, "the unknown setting worker"),
     ],
 )
@@ -226,16 +227,13 @@ def test_settings_that_contradict_each_other_are_refused_with_the_reason(said: d
 
 
 def test_a_configuration_never_shows_its_secrets() -> None:
-    found = load(OUTLIVE_DATABASE_URL=f"postgresql://me:{SECRET}@host/db", OUTLIVE_DASHBOARD_TOKEN=SECRET)
+    found = load(OUTLIVE_DATABASE_URL=f"postgresql://me:{SECRET}@host/db")
     shown = [repr(found), str(found), f"{found}", pretty_repr(found), repr([found])]
     assert all(SECRET not in text and "max_attempts=5" in text.replace("\n", "") for text in shown)
-    assert found.dashboard_token == SECRET
     assert "database_url=None" in repr(config.Config())
 
 
-@pytest.mark.parametrize(
-    "file", [f'database_url = ["{SECRET}"]', "dashboard_token = 271828", f'database_url = "{SECRET}']
-)
+@pytest.mark.parametrize("file", [f'database_url = ["{SECRET}"]', "database_url = 271828", f'database_url = "{SECRET}'])
 def test_an_error_about_a_secret_does_not_show_it(file: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(file=file)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlive
-from outlive import policy
+from outlive import policy, validation
 from outlive.config import Config
 from outlive.errors import ConfigError
 from outlive.policy import Policy
@@ -120,6 +120,6 @@ def test_every_option_of_a_task_arrives_in_its_policy() -> None:
 
 @pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "a\0", "x" * 201, None, 5, "\ud800"])
 def test_a_name_is_short_printable_text(name: Any) -> None:
-    with pytest.raises(ConfigError, match="can't be the name of a queue"):
-        policy.identifier("queue", name)
-    assert policy.identifier("queue", "größe 1") == "größe 1"
+    with pytest.raises(ConfigError, match=r"^queue is .*: it must be 1 to 200 bytes"):
+        validation.identifier("queue", name)
+    assert validation.identifier("queue", "größe 1") == "größe 1"

@@ -72,7 +72,7 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli: Cli, m
     monkeypatch.setattr("outlive.store.list_jobs", broken)
     ran = cli("jobs")
     assert ran.code == 1
-    assert ran.err == "outlive: this is a bug in outlive: KeyError: 'oops'; --debug shows where\n"
+    assert ran.err == "outlive: this is a bug in outlive: KeyError: 'oops'; --debug prints the traceback\n"
     assert "Traceback" in cli("jobs", "--debug").err
 
 

@@ -63,7 +63,7 @@ def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None
 def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) -> None:
     words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--dedupe-key", "k")
     first = cli(*words, "--json").json["id"]
-    assert cli(*words).out == f"{first} has that dedupe key already: nothing was enqueued\n"
+    assert cli(*words).out == f"{first} already has this dedupe key: nothing was enqueued\n"
     refused = cli(*words, "--on-conflict", "raise")
     assert refused.code == 1
     assert first in refused.err
@@ -95,9 +95,9 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) 
         (("shop_tasks:app", "fetch", '{"url": "x", "trys": 2}'), 2, "unexpected keyword argument 'trys'"),
         (("shop_tasks:app", "fetch", "[1, 2, 3]"), 2, "too many positional arguments"),
         (("shop_tasks:app", "fetch", "url=x"), 2, "the arguments are not JSON"),
-        (("shop_tasks:app", "fetch", '"x"'), 2, "neither an object nor an array"),
+        (("shop_tasks:app", "fetch", '"x"'), 2, "must be a JSON object or array"),
         (("shop_tasks:app", "fetch", '["x"]', "--priority", "12"), 2, "priority"),
-        (("shop_tasks:app", "fetch", '["x"]', "--delay", "soon"), 2, "is not a duration"),
+        (("shop_tasks:app", "fetch", '["x"]', "--delay", "soon"), 2, "it must be a duration"),
         (("shop_tasks:app", "fetch", '["x"]', "--on-conflict", "fight"), 2, "it can be skip, raise or replace"),
     ],
 )

@@ -32,7 +32,7 @@ def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, world: World) -> N
     assert "ValueError: no" in table
     assert "shop.parse in slow" in table
     assert table.index(str(other)) < table.index(str(first))
-    assert cli("jobs", "--state", "blocked").out == "no job is like that\n"
+    assert cli("jobs", "--state", "blocked").out == "no job matches\n"
 
 
 def test_times_in_json_have_a_zone(cli: Cli, world: World) -> None:
@@ -89,7 +89,7 @@ def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, world: Worl
 def test_show_says_who_is_running_it(cli: Cli, world: World) -> None:
     world.register_worker()
     job = world.job()
-    assert "not tried yet" in cli("show", job).out
+    assert "no attempt yet" in cli("show", job).out
     world.claimed(job)
     assert "running" in (text := cli("show", job).out)
     assert "on crawler-1" in text
@@ -98,7 +98,7 @@ def test_show_says_who_is_running_it(cli: Cli, world: World) -> None:
 def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
     ran = cli("show", job := unknown())
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"outlive: there is no job {job}: it was pruned, or it is of another database\n"
+    assert ran.err == f"outlive: there is no job {job}: it was pruned, or it is in another database\n"
     assert cli("show", "abc").code == 2
 
 
@@ -180,27 +180,27 @@ def test_stats_count_by_state_queue_and_task(cli: Cli, world: World) -> None:
 
 def test_queues_can_be_listed_paused_and_resumed(cli: Cli, world: World) -> None:
     world.job(queue="slow")
-    assert "is the name right?" not in cli("queues", "pause", "slow").out
+    assert "check the name" not in cli("queues", "pause", "slow").out
     [row] = cli("queues", "--json").json
     assert (row["name"], row["paused"], row["waiting"]) == ("slow", True, 1)
     assert "paused" in cli("queues").out
-    assert cli("queues", "resume", "slow").out == "queue slow goes on\n"
+    assert cli("queues", "resume", "slow").out == "queue slow is resumed\n"
     assert cli("queues", "--json").json[0]["paused"] is False
     again = cli("queues", "resume", "slow")
     assert again.code == 1
-    assert again.err == "outlive: queue slow was not paused; paused are: none\n"
+    assert again.err == "outlive: queue slow was not paused; the paused queues: none\n"
 
 
 def test_pausing_a_queue_that_nobody_used_is_done_with_a_hint(cli: Cli) -> None:
     ran = cli("queues", "pause", "slwo")
     assert ran.code == 0
-    assert "is the name right?" in ran.out
+    assert "check the name" in ran.out
 
 
 def test_options_before_a_queues_command_are_not_silently_ignored(cli: Cli) -> None:
     ran = cli("queues", "--database-url", "postgresql:///other", "pause", "slow")
     assert ran.code == 2
-    assert ran.err == "outlive: put the options behind pause, not before it\n"
+    assert ran.err == "outlive: put the options after pause, not before it\n"
 
 
 def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, world: World) -> None:

@@ -15,7 +15,7 @@ def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_d
     assert cli("migrate").out == f"schema version none is now {migrate.VERSION}\n"
     assert cli("migrate").out == f"schema version {migrate.VERSION}\n"
     assert cli("migrate", "--check").code == 0
-    assert cli("migrate", "--roles").out.endswith("the roles are there\n")
+    assert cli("migrate", "--roles").out.endswith("the roles exist\n")
 
 
 def test_the_printed_script_makes_the_schema(empty_database_url: str) -> None:

@@ -57,7 +57,7 @@ def test_a_filter_changes_only_what_it_names(cli: Cli, world: World) -> None:
     assert cli("retry", "--all", "--task", "shop.fetch", "--queue", "default").out == "1 retried\n"
     assert [world.state(job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
     assert cli("retry", "--all").out == "2 retried\n"
-    assert cli("retry", "--all").out == "no job is like that: nothing was changed\n"
+    assert cli("retry", "--all").out == "no job matches: nothing was changed\n"
 
 
 def test_a_filter_takes_more_jobs_than_one_statement_does(cli: Cli, world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli:
         for state in set(State) - set(taken):
             ran = cli(verb, *([] if verb == "prune" else ["--all"]), "--state", state)
             assert ran.code == 2
-            assert ran.err == f"outlive: {verb} does nothing to a {state} job: it takes {', '.join(taken)}\n"
+            assert ran.err == f"outlive: {verb} does not apply to {state} jobs: use {', '.join(taken)}\n"
 
 
 def test_prune_forgets_what_is_past_its_retention(cli: Cli, world: World) -> None:
@@ -120,7 +120,7 @@ def test_prune_by_id_and_by_filter(cli: Cli, world: World) -> None:
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "1 pruned",
-        f"not changed: {waiting} is pending: only ended and quarantined jobs are pruned",
+        f"not changed: {waiting} is pending: only finished and quarantined jobs can be pruned",
     ]
     assert cli("prune", "--state", "quarantined", "--older-than", "30d").out == "0 pruned\n"
     assert cli("prune", "--state", "quarantined", "--task", "shop.fetch").out == "1 pruned\n"

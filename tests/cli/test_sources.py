@@ -52,7 +52,7 @@ def test_sources_are_listed_with_the_keys_that_others_rely_on(cli: Cli, connecti
 
 
 def test_without_sources_it_says_so(cli: Cli) -> None:
-    assert cli("sources").out == "there is no source\n"
+    assert cli("sources").out == "no app has declared a source\n"
     assert cli("sources", "--json").json == []
 
 
@@ -61,7 +61,7 @@ def test_a_breaker_that_is_open_is_seen(cli: Cli, connection: db.Connection, sho
     assert shown(cli)["breaker"] == "open"
     assert shown(cli)["paused_until"] is not None
     assert "open" in cli("sources").out
-    assert cli("sources", "resume", "shop").out == "shop is open\n"
+    assert cli("sources", "resume", "shop").out == "source shop is resumed\n"
     assert (shown(cli)["breaker"], shown(cli)["failure_streak"]) == ("closed", 0)
 
 
@@ -71,22 +71,22 @@ def test_set_overrules_the_app_until_it_is_taken_back(cli: Cli, shop: None) -> N
     row = shown(cli)
     assert (row["rate_limit_per_minute"], row["burst"], row["max_concurrency"]) == (6.5, 2, 3)
     ran = cli("sources", "set", "shop", "rate_limit_per_minute=")
-    assert ran.out == "shop: rate_limit_per_minute is what the app declares\n"
+    assert ran.out == "shop: rate_limit_per_minute is as the app declares it\n"
     assert (shown(cli)["rate_limit_per_minute"], shown(cli)["max_concurrency"]) == (1, 3)
 
 
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("speed=3", "is not KEY=VALUE with a key of rate_limit_per_minute, burst"),
+        ("speed=3", "is not KEY=VALUE: use one of the keys rate_limit_per_minute, burst"),
         ("burst", "is not KEY=VALUE"),
-        ("burst=many", "'many' is not a whole number"),
-        ("burst=1.5", "'1.5' is not a whole number"),
-        ("rate_limit_per_minute=fast", "'fast' is not a number"),
-        ("rate_limit_per_minute=0", "must be above zero"),
-        ("rate_limit_per_minute=nan", "must be above zero"),
-        ("rate_limit_per_minute=inf", "must be above zero"),
-        ("breaker_pause_s=-1", "must be above zero"),
+        ("burst=many", "burst is 'many': it must be a whole number"),
+        ("burst=1.5", "burst is '1.5': it must be a whole number"),
+        ("rate_limit_per_minute=fast", "is 'fast': it must be a number"),
+        ("rate_limit_per_minute=0", "must be a number above zero"),
+        ("rate_limit_per_minute=nan", "must be a number above zero"),
+        ("rate_limit_per_minute=inf", "must be a number above zero"),
+        ("breaker_pause_s=-1", "must be a number above zero"),
     ],
 )
 def test_set_refuses_what_makes_no_sense_and_changes_nothing(cli: Cli, shop: None, word: str, reason: str) -> None:
@@ -98,10 +98,10 @@ def test_set_refuses_what_makes_no_sense_and_changes_nothing(cli: Cli, shop: Non
 
 
 def test_pause_and_resume_switch_a_source_off_and_on(cli: Cli, shop: None) -> None:
-    assert cli("sources", "pause", "shop").out == "shop is paused: `outlive sources resume shop` ends that\n"
+    assert cli("sources", "pause", "shop").out == "source shop is paused; `outlive sources resume shop` resumes it\n"
     assert shown(cli)["enabled"] is False
-    assert "paused by hand" in cli("sources").out
-    assert cli("sources", "resume", "shop").out == "shop is open\n"
+    assert "paused by an operator" in cli("sources").out
+    assert cli("sources", "resume", "shop").out == "source shop is resumed\n"
     assert shown(cli)["enabled"] is True
 
 
@@ -113,7 +113,7 @@ def test_a_source_that_there_is_not_is_named(cli: Cli, words: tuple[str, ...]) -
 
 
 def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connection) -> None:
-    assert cli("records").out == "nothing was found\n"
+    assert cli("records").out == "no record matches\n"
     price = {"scope": "prices", "key": "ext_1", "data": {"price": 12}, "strength": 0.5}
     found(connection, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
     found(connection, "bank", price)

@@ -9,8 +9,7 @@ shop = app.source("shop", rate_limit_per_minute=60)
 
 def app_at(database_url: str) -> outlive.App:
     """Let the app use this database."""
-    app.connections.close()
-    app.__dict__["config"] = config.load(environ={}, flags={"database_url": database_url})
+    app.configure(config.load(environ={}, flags={"database_url": database_url}))
     return app
 
 

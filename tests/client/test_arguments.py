@@ -68,7 +68,7 @@ def test_what_is_packed_is_unpacked_as_the_same_call(
     try:
         asked = signature.bind(*args, **kwargs)
     except TypeError as error:
-        with pytest.raises(outlive.BadArguments, match=f"can't be called like that: {error}"):
+        with pytest.raises(outlive.BadArguments, match=f"can't be called with these arguments: {error}"):
             task.job(*args, **kwargs)
         return
     got_args, got_kwargs = wire.unpack(wire.decode(task.job(*args, **kwargs).request.args))
@@ -93,7 +93,7 @@ def test_a_keyword_that_would_look_like_positional_arguments_is_refused() -> Non
 
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 2}), ((1,), {"a": 2})])
 def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs: Any) -> None:
-    with pytest.raises(outlive.BadArguments, match="add can't be called like that: "):
+    with pytest.raises(outlive.BadArguments, match="add can't be called with these arguments: "):
         add.enqueue(*args, **kwargs)
 
 

@@ -125,7 +125,7 @@ def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Pa
 
     others_wait = asyncio.Event()
     app = App()
-    app.config = config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)})
+    app.configure(config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)}))
     assert asyncio.run(ask()) == [1] * 5
     assert app.source("shop").cached({"page": 1}, lambda: 7) == 1, "sync and async share their answers"
 
@@ -139,11 +139,11 @@ def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path: Path, kin
     async def ask() -> None:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         future.set_result(1)
-        with pytest.raises(BadArguments, match="pass the async one itself"):
+        with pytest.raises(BadArguments, match="pass the async function itself"):
             await app.source("shop").cached("key", lambda: fetch() if kind == "coroutine" else future)
 
     app = App()
-    app.config = config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)})
+    app.configure(config.load(environ={"OUTLIVE_CACHE_DIR": str(tmp_path)}))
     asyncio.run(ask())
     assert app.source("shop").cached("key", lambda: 7) == 7, "nothing was kept"
 
@@ -244,7 +244,7 @@ def test_an_answer_that_json_does_not_have_is_given_and_not_kept(
 ) -> None:
     cache = new(tmp_path)
     assert cache.get("shop", "key", lambda: value) is value
-    assert "an answer is not kept" in caplog.text
+    assert "can't be cached" in caplog.text
     assert cache.get("shop", "key", fetch) == 1
 
 
@@ -297,7 +297,7 @@ def test_a_directory_that_cannot_be_made_costs_the_cache_and_one_warning(
     cache = new(tmp_path / "file" / "cache")
     assert [cache.get("shop", "key", fetch) for _ in range(3)] == [1, 2, 3]
     assert len(caplog.records) == 1
-    assert "can't be used, and its answers are fetched anew" in caplog.text
+    assert "can't be used, so answers are not cached" in caplog.text
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ def test_a_directory_that_somebody_else_may_have_made_costs_the_cache_and_one_wa
     cache = usual()
     assert [cache.get("shop", "key", fetch) for _ in range(3)] == [1, 2, 3]
     assert len(caplog.records) == 1
-    assert "is not a directory that only we can write to" in caplog.text
+    assert "is not a private directory" in caplog.text
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

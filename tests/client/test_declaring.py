@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import outlive
-from outlive import units
+from outlive import validation
 from outlive.client.task import Using
 from tests.client.example import aadd, add, fetch, take
 
@@ -105,7 +105,7 @@ def test_two_functions_of_the_same_name_are_refused_and_the_same_one_is_not() ->
     app = outlive.App()
     app.task(function)
     app.task(max_attempts=3)(function)
-    with pytest.raises(outlive.ConfigError, match="two tasks are named"):
+    with pytest.raises(outlive.ConfigError, match="two functions are named"):
         app.task(other)
 
 
@@ -119,22 +119,22 @@ def test_a_source_declared_twice_and_differently_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"max_attempt": 3}, "no option max_attempt; did you mean max_attempts"),
-        ({"xyz": 3}, "no option xyz; there are queue, max_attempts"),
+        ({"max_attempt": 3}, "unknown option max_attempt; did you mean max_attempts"),
+        ({"xyz": 3}, "unknown option xyz; use one of queue, max_attempts"),
         ({"max_attempts": 0}, "max_attempts is 0"),
         ({"max_crashes": True}, "max_crashes is True"),
         ({"max_losses": 30001}, "max_losses is 30001"),
         ({"recycle_after": 1.5}, "recycle_after is 1.5"),
-        ({"timeout": "soon"}, "'soon' is not a duration"),
-        ({"stall": -1}, "-1 is not a duration"),
-        ({"memory": "much"}, "'much' is not a size"),
-        ({"queue": ""}, "'' can't be the name of a queue"),
-        ({"source": "a\nb"}, "can't be the name of a source"),
+        ({"timeout": "soon"}, "timeout is 'soon': it must be a duration"),
+        ({"stall": -1}, "stall is -1: it must be a duration"),
+        ({"memory": "much"}, "memory is 'much': it must be a size"),
+        ({"queue": ""}, "queue is '': it must be 1 to 200 bytes"),
+        ({"source": "a\nb"}, "source is .*: it must be 1 to 200 bytes"),
         ({"backoff": []}, "from 1 to 1000 steps"),
-        ({"retry_on": [ValueError]}, "retry_on has"),
-        ({"fail_on": "ValueError"}, "fail_on has 'ValueError'"),
-        ({"on_worker_death": "panic"}, "on_worker_death is 'panic': it can be retry or fail"),
-        ({"quarantine_by": "name"}, "quarantine_by is 'name': it can be job or fingerprint"),
+        ({"retry_on": [ValueError]}, "retry_on is .*: it must be an exception class"),
+        ({"fail_on": "ValueError"}, "fail_on is 'ValueError'"),
+        ({"on_worker_death": "panic"}, "on_worker_death is 'panic': it must be retry or fail"),
+        ({"quarantine_by": "name"}, "quarantine_by is 'name': it must be job or fingerprint"),
     ],
 )
 def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
@@ -145,17 +145,17 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: d
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"qeue": "slow"}, "using has no option qeue; did you mean queue"),
+        ({"qeue": "slow"}, "using has the unknown option qeue; did you mean queue"),
         ({"id": "no-uuid"}, "id is 'no-uuid'"),
         ({"priority": 10}, "priority is 10: it must be a whole number from 0 to 9"),
         ({"priority": -1}, "priority is -1"),
         ({"priority": "5"}, "priority is '5'"),
-        ({"delay": "later"}, "'later' is not a duration"),
+        ({"delay": "later"}, "delay is 'later': it must be a duration"),
         ({"run_at": "tomorrow"}, "run_at is 'tomorrow'"),
-        ({"on_conflict": "ignore"}, "on_conflict is 'ignore': it can be skip, raise or replace"),
+        ({"on_conflict": "ignore"}, "on_conflict is 'ignore': it must be skip, raise or replace"),
         ({"on_worker_death": "panic"}, "on_worker_death is 'panic'"),
-        ({"queue": " x"}, "can't be the name of a queue"),
-        ({"source": ""}, "can't be the name of a source"),
+        ({"queue": " x"}, "queue is ' x': it must be 1 to 200 bytes"),
+        ({"source": ""}, "source is '': it must be 1 to 200 bytes"),
         ({"dedupe_key": ""}, "dedupe_key is ''"),
         ({"dedupe_key": "ä" * 501}, "1 to 1000 bytes"),
         ({"dedupe_key": "a\0b"}, "dedupe_key contains a NUL"),
@@ -206,9 +206,9 @@ def test_whatever_a_client_says_its_options_are_small() -> None:
     """The database refuses options of more than 8 KB; all that `using` takes has a limit of its own."""
     app = outlive.App()
     most: Using = {
-        "max_attempts": units.MOST,
-        "max_crashes": units.MOST,
-        "max_losses": units.MOST,
+        "max_attempts": validation.MAX_COUNT,
+        "max_crashes": validation.MAX_COUNT,
+        "max_losses": validation.MAX_COUNT,
         "timeout": 1e9 / 3,
         "stall": 1e9 / 3,
         "memory": 10**15,

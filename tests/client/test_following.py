@@ -114,7 +114,7 @@ def test_a_job_that_will_be_tried_again_has_not_ended(app: outlive.App, connecti
 def test_waiting_ends_in_time(app: outlive.App) -> None:
     job = add.enqueue(1)
     start = time.monotonic()
-    with pytest.raises(TimeoutError, match=f"job {job.id} has not ended within 0.3 s"):
+    with pytest.raises(TimeoutError, match=f"job {job.id} did not finish within 0.3 s"):
         job.result(timeout=0.3)
     assert 0.3 <= time.monotonic() - start < 3
     with pytest.raises(TimeoutError):

@@ -34,7 +34,7 @@ def test_a_dangling_symbolic_link_is_refused_too(base: Path, directory: Path) ->
 def test_somebody_elses_directory_is_refused_by_root(directory: Path) -> None:
     directory.mkdir()
     os.chown(directory, 12345, 12345)
-    with pytest.raises(EmbeddedError, match="belongs to user 12345, and only one that belongs to root, postgres or"):
+    with pytest.raises(EmbeddedError, match="belongs to user 12345, but it must belong to root, postgres or"):
         embedded.ensure(directory)
     assert list(directory.iterdir()) == []
 
@@ -50,7 +50,7 @@ def test_somebody_elses_cluster_in_our_directory_is_refused(directory: Path) -> 
 
 @pytest.mark.skipif(AM_ROOT, reason="root may use what belongs to root")
 def test_somebody_elses_directory_is_refused_by_an_ordinary_user() -> None:
-    with pytest.raises(EmbeddedError, match="belongs to root, and only one that belongs to you"):
+    with pytest.raises(EmbeddedError, match="belongs to root, but it must belong to you"):
         embedded.ensure("/var/tmp")
 
 

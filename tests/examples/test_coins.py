@@ -32,8 +32,7 @@ class Run:
     def __init__(self, url: str, start: Start, folder: Path) -> None:
         self.url, self._start, self._folder = url, start, folder
         self.connection = db.connect(url)
-        tasks.app.connections.close()
-        tasks.app.config = config.load(flags={"database_url": url})
+        tasks.app.configure(config.load(flags={"database_url": url}))
 
     def worker(self) -> Worker:
         return self._start(
@@ -129,8 +128,7 @@ def found_paths(points: Points) -> list[tuple[str, str, str]]:
 def forget() -> Iterator[None]:
     """The example's app is left as it was."""
     yield
-    tasks.app.connections.close()
-    tasks.app.__dict__.pop("config", None)
+    tasks.app.configure(None)
 
 
 @pytest.mark.timeout(240)

@@ -54,8 +54,7 @@ def home() -> Iterator[Path]:
 def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_path: Path) -> None:
     """33: nobody else would; also when the job that it runs needs no database until it ends."""
     worker = start(url="", home=str(home), slots=2)
-    faults.app.connections.close()
-    faults.app.config = config.load(flags={"home": str(home)})
+    faults.app.configure(config.load(flags={"home": str(home)}))
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
     eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
     faults.app.connections.close()
@@ -181,8 +180,7 @@ def test_a_full_disk_gives_clean_errors_and_loses_nothing(
     server.copy_from(pattern)
     server.start()
     try:
-        faults.app.connections.close()
-        faults.app.config = config.load(flags={"database_url": server.url})
+        faults.app.configure(config.load(flags={"database_url": server.url}))
         worker = start(url=server.url, slots=2, **SHORT)
         with Load(bytes_each=20_000) as load:
             eventually(lambda: len(load.acknowledged) > 20, within_s=30, what="there is load")
@@ -240,7 +238,7 @@ def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[.
     """37: strangers have all of them, those kept for superusers too, and a worker that has lost its own gets none."""
     server = new_server(max_connections="15")
     server.start()
-    faults.app.config = config.load(flags={"database_url": server.url})
+    faults.app.configure(config.load(flags={"database_url": server.url}))
     worker = start(url=server.url)
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     faults.app.connections.close()
@@ -272,11 +270,11 @@ def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, ser
         old.execute("select from outlive.jobs")
         clock.jump("+120")
         said = json.loads(Cli(server.url)("doctor", "--json").out)
-        (found,) = [one for one in said if "has held back vacuum" in one["what"]]
+        (found,) = [one for one in said if "has kept vacuum from" in one["what"]]
         assert f"backend {old.info.backend_pid} " in found["what"]
         assert (found["level"], found["next"]) == (
             "advice",
-            f"end it; if nobody else can: select pg_terminate_backend({old.info.backend_pid})",
+            f"end the transaction, or: select pg_terminate_backend({old.info.backend_pid})",
         )
 
 
@@ -340,8 +338,7 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     pooled_url: str, start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
     """42"""
-    faults.app.connections.close()
-    faults.app.config = config.load(flags={"database_url": pooled_url})
+    faults.app.configure(config.load(flags={"database_url": pooled_url}))
     worker = start(url=pooled_url, slots=2, **SHORT)
     eventually(lambda: "there is a pooler in transaction mode before the database" in worker.log(), what="a warning")
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(200))

@@ -85,12 +85,11 @@ def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
             at.link.cut()
 
     with Proxy(database_url, tmp_path, at_boundary=cut_once) as proxy:
-        faults.app.connections.close()
-        faults.app.config = config.load(flags={"database_url": proxy.url})
+        faults.app.configure(config.load(flags={"database_url": proxy.url}))
         jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(batch))
         faults.app.connections.close()
     assert cuts == [(batch,)], "they were there when the answer was cut off"
-    faults.app.config = config.load(flags={"database_url": database_url})
+    faults.app.configure(config.load(flags={"database_url": database_url}))
     start()
     all_end_once(database_url, jobs)
     assert connection.execute("select count(*) from outlive.jobs").fetchone() == (batch,)
@@ -156,8 +155,7 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     with (server.data / "pg_hba.conf").open("a") as file:
         file.write("host all all 198.18.0.0/15 trust\n")
     server.start()
-    faults.app.connections.close()
-    faults.app.config = config.load(flags={"database_url": server.url})
+    faults.app.configure(config.load(flags={"database_url": server.url}))
     far = start(url=make_conninfo(server.url, host=network.host), within=network.within, slots=1)
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
     first = begun(tmp_path / "held")

@@ -47,8 +47,7 @@ def whichever_writes(*servers: Server) -> str:
 
 
 def use(url: str) -> None:
-    faults.app.connections.close()
-    faults.app.config = config.load(flags={"database_url": url})
+    faults.app.configure(config.load(flags={"database_url": url}))
 
 
 @pytest.mark.long

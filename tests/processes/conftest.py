@@ -134,8 +134,6 @@ def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 @pytest.fixture
 def app(database_url: str) -> Iterator[None]:
     """The app of tests/faults.py, on the test's database."""
-    faults.app.connections.close()
-    faults.app.config = config.load(flags={"database_url": database_url})
+    faults.app.configure(config.load(flags={"database_url": database_url}))
     yield
-    faults.app.connections.close()
-    del faults.app.config
+    faults.app.configure(None)

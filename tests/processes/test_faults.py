@@ -571,7 +571,7 @@ def changing(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     module = importlib.import_module(name)
-    module.app.config = config.load(flags={"database_url": database_url})
+    module.app.configure(config.load(flags={"database_url": database_url}))
     yield module
     module.app.connections.close()
 

@@ -299,7 +299,7 @@ def test_L5_a_worker_that_cannot_renew_kills_its_children_before_their_leases_en
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"lease_s": "10", "renew_s": "6"}, "would give up jobs that are well; set renew_s to at most 3.33333"),
+        ({"lease_s": "10", "renew_s": "6"}, "would end healthy jobs; set renew_s to at most 3.33333"),
         ({"heartbeat_s": "60", "stale_s": "60"}, "every worker would be stale between two heartbeats"),
         ({"grace_s": "5"}, "children get SIGTERM 5 seconds before its end"),
     ],

@@ -26,15 +26,13 @@ STARTED += " join outlive.jobs j on j.id = a.job_id where j.source = %s and a.st
 @pytest.fixture
 def start(start_worker: Start, database_url: str, tmp_path: Path) -> Iterator[Start]:
     """Starts workers for the app of tests/spec/calling.py, whose jobs go to the test's database."""
-    calling.app.connections.close()
-    calling.app.config = config.load(flags={"database_url": database_url})
+    calling.app.configure(config.load(flags={"database_url": database_url}))
 
     def make(**how: Any) -> Worker:
         return start_worker(target=TARGET, **{"sweep_s": "0.5", "cache_dir": str(tmp_path / "cache"), **how})
 
     yield make
-    calling.app.connections.close()
-    del calling.app.config
+    calling.app.configure(None)
 
 
 def health(connection: db.Connection, name: str) -> dict[str, Any]:

@@ -192,8 +192,7 @@ def server(faulty_app: None) -> Iterator[Server]:
     home = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))  # short, and postgres can go there
     home.chmod(0o755)
     server = Server(home / "server")
-    faults.app.connections.close()
-    faults.app.config = config.load(flags={"database_url": server.url})
+    faults.app.configure(config.load(flags={"database_url": server.url}))
     yield server
     faults.app.connections.close()
     server.stop()

@@ -25,7 +25,7 @@ LAYERS = [
         "protocol",
         "job_gateway",
         "kernel",
-        "units",
+        "validation",
         "logs",
         "importing",
     },

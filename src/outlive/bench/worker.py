@@ -107,7 +107,7 @@ def working(run: Run, target: str, *, slots: int) -> Iterator[Worker]:
     """A worker that has run its first jobs."""
     clear(run)
     loaded = run.databases.loaded
-    jobs.app.config = Config(database_url=loaded.url)
+    jobs.app.configure(Config(database_url=loaded.url))
     with tempfile.TemporaryDirectory(prefix="outlive-bench-worker-") as name:
         directory = Path(name)
         with worker(target, url=loaded.url, slots=slots, directory=directory) as process:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outlive import job_gateway, kernel, units, wire
+from outlive import job_gateway, kernel, validation, wire
 from outlive.child import context, copies, stops
 from outlive.child.apps import import_app
 from outlive.child.channel import Channel, SupervisorGone
@@ -225,7 +225,7 @@ def _ended(
     except Retry as error:
         me.blame_source(error)
         try:
-            after_s = None if error.after is None else units.seconds(error.after)
+            after_s = None if error.after is None else validation.seconds("after", error.after)
         except ConfigError as wrong:
             return Outcome.FAILED, None, f"{_words(error)} ({wrong})", None, False, None
         return Outcome.FAILED, None, _words(error), None, False, after_s

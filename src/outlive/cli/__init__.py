@@ -1,4 +1,4 @@
-"""The command line: every command is a few lines over the store. Nothing here decides what a job becomes."""
+"""The command line. A command is a few lines over the store; nothing here decides what becomes of a job."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ __all__ = [
 def main() -> None:
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A letter that a terminal lacks is no error.
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
     app(prog_name="outlive")
 
 

@@ -1,6 +1,6 @@
-"""What all commands share: their common options, their way to the database, and how they end when it goes wrong.
+"""What all commands share: the options --database-url, --config and --debug, a connection, and error reports.
 
-A command is a function that takes a `CommandContext` first and then its own options; `command` adds the common ones.
+A command is a function whose first parameter is a `CommandContext`. `command` registers it and adds the shared options.
 """
 
 import functools
@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
 StateFilter = Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")]
 TaskFilter = Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")]
 QueueFilter = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")]
@@ -45,9 +45,9 @@ _DatabaseUrl = Annotated[
 ]
 _ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", help="A TOML file instead of the nearest outlive.toml.", rich_help_panel="Common"),
+    typer.Option("--config", help="Read this TOML file instead of the nearest outlive.toml.", rich_help_panel="Common"),
 ]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.", rich_help_panel="Common")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.", rich_help_panel="Common")]
 _COMMON = [
     inspect.Parameter("database_url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_DatabaseUrl),
     inspect.Parameter("config_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ConfigFile),
@@ -80,7 +80,7 @@ def root(
 
 
 class CommandContext:
-    """One command's way to the database: its configuration, and a connection once it needs one."""
+    """What one command works with: the configuration, and a connection that is opened when it is first used."""
 
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
         self.config_file, self.database_url = config_file, database_url
@@ -93,37 +93,37 @@ class CommandContext:
         return config.load(self.config_file, flags={"database_url": self.database_url, **flags})
 
     def config_of(self, app_url: str | None, **flags: object) -> config.Config:
-        """The configuration for an app that may name a database of its own; --database-url overrules it."""
+        """The configuration for an app that may name its own database; --database-url overrides it."""
         settings = self.reconfigured(**flags)
         return settings if self.database_url is not None else migrate.agreed(settings, app_url)
 
     @functools.cached_property
     def connection(self) -> db.Connection:
-        """To a database with the right schema."""
-        with db.translated_errors():
-            return db.connect(migrate.ready(self.config))
-
-    @functools.cached_property
-    def bare_connection(self) -> db.Connection:
-        """To the database as it is, for those who look at its schema or bring it up to date."""
+        """A connection to the database, whatever schema it has."""
         with db.translated_errors():
             return db.connect(migrate.address(self.config))
 
+    @functools.cached_property
+    def _ready_connection(self) -> db.Connection:
+        with db.translated_errors():
+            migrate.make_ready(self.connection, self.config)
+        return self.connection
+
     def run(self, statement: db.Statement[T]) -> T:
-        connection = self.connection
+        """Run a statement; the first one checks the schema."""
+        connection = self._ready_connection
         with db.translated_errors():
             return db.run(connection, statement)
 
     def close(self) -> None:
-        for name in ("connection", "bare_connection"):
-            if name in self.__dict__:
-                self.__dict__.pop(name).close()
+        if "connection" in self.__dict__:
+            self.connection.close()
 
 
 def command(
     to: typer.Typer, name: str | None = None, *, how: Literal["command", "callback"] = "command"
 ) -> Callable[[F], F]:
-    """Register a command (or what a group does without one) under its function's name."""
+    """Register a command under its function's name, or the callback that a group runs without a subcommand."""
 
     def register(function: F) -> F:
         signature = inspect.signature(function)
@@ -150,14 +150,14 @@ def command(
 
 @contextmanager
 def reported(*, debug: bool) -> Iterator[None]:
-    """Every error becomes one line on stderr and an exit code; a traceback is shown only to who asks for it."""
+    """Turn every error into one line on stderr and an exit code; --debug prints the traceback as well."""
     try:
         yield
     except typer.Exit:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except BrokenPipeError:  # `| head` has seen enough. What is left in the buffer has nowhere to go.
+    except BrokenPipeError:  # The reader, such as `head`, has gone. Drop the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except errors.OutliveError as error:
@@ -165,13 +165,15 @@ def reported(*, debug: bool) -> Iterator[None]:
         codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
         raise typer.Exit(next(codes, 1)) from None
     except Exception as error:
-        _complain(f"this is a bug in outlive: {type(error).__name__}: {error}; --debug shows where", debug=debug)
+        _complain(
+            f"this is a bug in outlive: {type(error).__name__}: {error}; --debug prints the traceback", debug=debug
+        )
         raise typer.Exit(1) from None
 
 
 def _complain(message: str, *, debug: bool, below: str = "") -> None:
     if not logs.flush():
-        return  # A stderr that takes no more lines would hold up the end for ever.
+        return  # Writing to a stderr that is full would block for ever.
     if debug:
         print(screen.plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
     screen.complain(message)

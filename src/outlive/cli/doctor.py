@@ -1,4 +1,4 @@
-"""doctor: is this database fit for outlive, and is anything wrong right now? Every finding says what to do next."""
+"""doctor: checks the server's settings, the schema, jobs and workers. Each problem comes with the next step."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 @command(app)
 def doctor(context: CommandContext, json: Json = False) -> None:
-    """Look whether the database is fit and nothing is wrong. Exit code 1 if there is a problem."""
+    """Check the database, the jobs and the workers. Exit code 1 if there is a problem."""
     findings = list(examine(context))
     if json:
         screen.print_json([finding._asdict() for finding in findings])
@@ -45,17 +45,17 @@ def _line(finding: Finding) -> Text:
 
 
 def examine(context: CommandContext) -> Iterator[Finding]:
-    """All that can be found out; a database that can't be reached is an error of its own (exit code 4)."""
+    """All findings. A database that can't be reached is no finding but an error (exit code 4)."""
     file = config.file_in_force(context.config_file)
-    yield Finding("fine", f"settings are read from {file.absolute()}" if file else "there is no outlive.toml")
-    connection = context.bare_connection
+    yield Finding("fine", f"settings are read from {file.absolute()}" if file else "no outlive.toml is in use")
+    connection = context.connection
     info = connection.info
     with db.translated_errors():
         if context.config.database_url is None:
             yield Finding(
                 "advice",
-                f"the embedded server in {embedded.default_directory()} is used",
-                "name a database of your own in OUTLIVE_DATABASE_URL before other machines shall share it",
+                f"jobs are in the embedded server in {embedded.default_directory()}",
+                "set OUTLIVE_DATABASE_URL to share the jobs with other machines",
             )
             migrate.migrate(connection)
         else:
@@ -77,15 +77,15 @@ def examine(context: CommandContext) -> Iterator[Finding]:
 
 
 def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
-    """What the server's settings and sessions mean for jobs."""
+    """Findings about the server: its version, settings and sessions."""
     version = health["server_version"] // 10000
     if version < OLDEST_POSTGRES:
         yield Finding("problem", f"Postgres {version} is too old", f"use {OLDEST_POSTGRES} or newer")
     else:
         yield Finding("fine", f"Postgres {version}")
     for setting, loss in (
-        ("fsync", "a crash of the machine can lose or spoil everything"),
-        ("synchronous_commit", "a crash can lose jobs that were acknowledged"),
+        ("fsync", "a crash of the machine can lose or damage all data"),
+        ("synchronous_commit", "a crash can lose jobs that were enqueued"),
     ):
         if health[setting] == "off":
             yield Finding("problem", f"{setting} is off: {loss}", f"alter system set {setting} = on; {_RELOAD}")
@@ -94,19 +94,19 @@ def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
     naptime_s = health["autovacuum_naptime_s"]
     if health["autovacuum"] == "off":
         yield Finding(
-            "problem", "autovacuum is off: claims get ever slower", f"alter system reset autovacuum; {_RELOAD}"
+            "problem", "autovacuum is off: claims get slower and slower", f"alter system reset autovacuum; {_RELOAD}"
         )
     elif naptime_s > NAPTIME_S:
-        what = f"autovacuum looks every {screen.duration(naptime_s)} only: a busy queue wants it every 10 s or so"
+        what = f"autovacuum runs only every {screen.duration(naptime_s)}: a busy queue needs it every 10 s"
         yield Finding("advice", what, f"alter system set autovacuum_naptime = '10s'; {_RELOAD}")
     else:
-        yield Finding("fine", f"autovacuum looks every {screen.duration(naptime_s)}")
+        yield Finding("fine", f"autovacuum runs every {screen.duration(naptime_s)}")
     if health["oldest_snapshot_s"] > SNAPSHOT_S:
         pid, held = health["oldest_snapshot_pid"], screen.duration(health["oldest_snapshot_s"])
-        what = f"the transaction of backend {pid} has held back vacuum for {held}: claims get slower meanwhile"
-        yield Finding("advice", what, f"end it; if nobody else can: select pg_terminate_backend({pid})")
+        what = f"the transaction of backend {pid} has kept vacuum from removing rows for {held}: claims get slower"
+        yield Finding("advice", what, f"end the transaction, or: select pg_terminate_backend({pid})")
     if health["dead_rows"] > DEAD_ROWS:
-        what = f"{health['dead_rows']:,} dead rows are in the way of claims: vacuum does not keep up"
+        what = f"{health['dead_rows']:,} dead rows slow down claims: vacuum does not keep up"
         yield Finding("advice", what, "vacuum outlive.waiting, outlive.running")
     used, most = health["connections"], health["max_connections"]
     if used > 0.8 * most:
@@ -121,10 +121,10 @@ _RELOAD = "select pg_reload_conf()"
 
 
 def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
-    """What needs a person just now."""
+    """Findings about jobs that an operator must look at."""
     if stuck := health["stuck"]:
-        what = f"{_are(stuck, 'job')} stuck: nobody has reaped what a silent worker left"
-        yield Finding("problem", what, "outlive stuck; then start a worker")
+        what = f"{_are(stuck, 'job')} stuck: no reaper has freed the jobs of a silent worker"
+        yield Finding("problem", what, "outlive stuck; then start a worker, which frees them")
     else:
         yield Finding("fine", "no job is stuck")
     if quarantined := health["quarantined"]:
@@ -143,23 +143,21 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
 
 
 def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Workers that live and can't begin any job."""
+    """Findings about workers that are alive and can't start jobs."""
     for worker in workers:
         if worker["trouble"]:
             yield Finding(
                 "problem",
-                f"worker {worker['name']} can't begin any job: {worker['trouble']}",
-                f"read its log on {worker['hostname']}; it goes on by itself once the cause is gone",
+                f"worker {worker['name']} can't start any job: {worker['trouble']}",
+                f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed",
             )
 
 
 def judge_limits(place: cgroups.Place | None) -> Finding:
-    """How workers that are started as this command was hold jobs to their limits on memory."""
+    """How a worker that is started like this command enforces memory limits."""
     if place is None:
-        return Finding("fine", "memory is measured every 50 ms: no cgroup can be written here")
-    return Finding(
-        "fine", f"memory is limited by {place} where a worker is started as this was, and measured every 50 ms"
-    )
+        return Finding("fine", "memory is measured every 50 ms: no cgroup is writable here")
+    return Finding("fine", f"memory is limited by {place} for a worker started like this, and measured every 50 ms")
 
 
 def _are(count: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""enqueue: import somebody's app, find the task, and ask for a run of it as the app itself would."""
+"""enqueue: imports an app, finds a task of it, and enqueues a job as the app itself would."""
 
 import difflib
 from typing import Annotated, Any, cast
@@ -20,24 +20,32 @@ from outlive.model import new_job_id
 def enqueue(
     context: CommandContext,
     where: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")],
-    task: Annotated[str, typer.Argument(help="The task's name; the function's alone if no other ends so.")],
+    task: Annotated[str, typer.Argument(help="The task's name; its function's name is enough if it is unique.")],
     arguments: Annotated[
         str, typer.Argument(metavar="[JSON]", help="An object of named arguments, or an array of positional ones.")
     ] = "{}",
-    queue: Annotated[str | None, typer.Option("--queue", help="Another queue than the task's.")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="Another source than the task's.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="0, the most urgent, to 9; else 5.")] = None,
-    delay: Annotated[str | None, typer.Option("--delay", help="Not before so long, e.g. 5m.")] = None,
-    dedupe_key: Annotated[str | None, typer.Option("--dedupe-key", help="No two unfinished jobs have it.")] = None,
-    on_conflict: Annotated[str, typer.Option("--on-conflict", help="skip, raise or replace.")] = "skip",
+    queue: Annotated[str | None, typer.Option("--queue", help="Use this queue, not the task's.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Use this source, not the task's.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="From 0, the most urgent, to 9. Default: 5.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="Wait this long before the first attempt, e.g. 5m.")
+    ] = None,
+    dedupe_key: Annotated[
+        str | None, typer.Option("--dedupe-key", help="A key that only one unfinished job of the task can have.")
+    ] = None,
+    on_conflict: Annotated[
+        str, typer.Option("--on-conflict", help="If the key is taken: skip, raise or replace.")
+    ] = "skip",
     json: Json = False,
 ) -> None:
-    """Ask for a run of a task. When this returns, the job is durable."""
+    """Enqueue a job of a task. It is durable when this command ends."""
     found = find_app(where)
     args, kwargs = wire.unpack(_decoded(arguments))
-    found.config = context.config_of(found.database_url)
-    said = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
-    given = {key: value for key, value in said.items() if value is not None}
+    found.configure(context.config_of(found.database_url))
+    options = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
+    given = {key: value for key, value in options.items() if value is not None}
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("Using", {"id": id, "on_conflict": on_conflict, **given}))
     try:
@@ -49,7 +57,7 @@ def enqueue(
     elif job.id == id:
         screen.say(Text(f"{job.id} is enqueued"))
     else:
-        screen.say(Text(f"{job.id} has that dedupe key already: nothing was enqueued"))
+        screen.say(Text(f"{job.id} already has this dedupe key: nothing was enqueued"))
 
 
 def _decoded(text: str) -> object:
@@ -58,12 +66,12 @@ def _decoded(text: str) -> object:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise BadArguments(f"the arguments are not JSON: {error}; quote them like '{{\"a\": 1}}'") from None
     if not isinstance(value, dict | list):
-        raise BadArguments(f"the arguments are JSON, but neither an object nor an array: {text[:50]}")
+        raise BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")
     return value
 
 
 def find_app(where: str) -> App:
-    """Import pkg.module:app. AppNotFound says what was tried, and where."""
+    """Import `pkg.module:app`. AppNotFound says which module was tried, and where."""
     found = importing.find_app(where)
     if not isinstance(found, App):
         raise AppNotFound(f"{where} is of type {type(found).__name__}, not an outlive.App")
@@ -71,7 +79,7 @@ def find_app(where: str) -> App:
 
 
 def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:
-    """The task of that name; a function's name alone is enough when only one task ends so."""
+    """The task of that name. The name of its function is enough if no other task has the same."""
     if task := found.tasks.get(name):
         return task
     short = {full: full.rpartition(".")[2] for full in found.tasks}
@@ -79,12 +87,10 @@ def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:
     if len(fitting) == 1:
         return found.tasks[fitting[0]]
     if fitting:
-        raise TaskNotFound(f"{len(fitting)} tasks of {where} end in .{name}: {', '.join(fitting)}")
+        raise TaskNotFound(f"{len(fitting)} tasks of {where} end in .{name}: use one of {', '.join(fitting)}")
     if not found.tasks:
-        raise TaskNotFound(
-            f"{where} has no task {name!r}: it has none at all; is the module that declares them imported?"
-        )
+        raise TaskNotFound(f"{where} has no task {name!r} and no other: import the module that declares the tasks")
     near = difflib.get_close_matches(name, [*short.values(), *found.tasks], n=1, cutoff=0.5)
     hint = [full for full in found.tasks if near and near[0] in (full, short[full])]
-    known = f"did you mean {hint[0]}?" if hint else f"it has {', '.join(sorted(found.tasks)[:10])}"
+    known = f"did you mean {hint[0]}?" if hint else f"use one of {', '.join(sorted(found.tasks)[:10])}"
     raise TaskNotFound(f"{where} has no task {name!r}; {known}")

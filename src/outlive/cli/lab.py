@@ -13,10 +13,10 @@ from outlive.errors import ConfigError
 @app.command()
 def demo(
     json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer coins: half a minute instead of one.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fetch fewer coins: half a minute instead of one.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
-    """See jobs survive for a minute, on a Postgres of its own that leaves nothing behind."""
+    """Watch jobs survive for a minute, on a temporary Postgres."""
     from outlive.demo import main
 
     with reported(debug=debug):
@@ -25,7 +25,7 @@ def demo(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
-    """Measure what the store can do on this machine (outlive bench --help)."""
+    """Measure the speed of the store and a worker on this machine (outlive bench --help)."""
     from outlive.bench import main
 
     with reported(debug=False):
@@ -35,26 +35,30 @@ def bench(context: typer.Context) -> None:
 @command(app)
 def gameday(
     context: CommandContext,
-    kills: Annotated[int | None, typer.Option("--kills", help="End after so many SIGKILLs; else 200.")] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help="End after so long instead.")] = None,
-    rate: Annotated[float, typer.Option("--rate", help="Faults a second.")] = 2.5,
-    workers: Annotated[int, typer.Option("--workers", help="How many workers are kept up.")] = 3,
-    slots: Annotated[int, typer.Option("--slots", help="How many jobs each runs at once.")] = 4,
-    seed: Annotated[int | None, typer.Option("--seed", help="For the same faults again; else random.")] = None,
+    kills: Annotated[int | None, typer.Option("--kills", help="Stop after this many SIGKILLs. Default: 200.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Stop after this time instead.")] = None,
+    rate: Annotated[float, typer.Option("--rate", help="Faults per second.")] = 2.5,
+    workers: Annotated[int, typer.Option("--workers", help="How many workers run.")] = 3,
+    slots: Annotated[int, typer.Option("--slots", help="How many jobs each worker runs at once.")] = 4,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Repeat the faults of this seed. Default: a random seed.")
+    ] = None,
     json: Json = False,
-    report: Annotated[Path | None, typer.Option("--report", help="Write gameday-SEED.md, .json, .png there.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also in a database that has jobs of others.")] = False,
-    busy: Annotated[bool, typer.Option("--busy", help="This machine has other work: ask less of the times.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write gameday-SEED.md, .json and .png to this directory.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Play even in a database that has other jobs.")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Allow more time: this machine has other work.")] = False,
 ) -> None:
-    """Kill workers, jobs and sessions for a while, and see that no job is lost or done twice.
+    """Kill workers, jobs and sessions for a while, and check that no job is lost or done twice.
 
-    Without a database it makes a Postgres of its own, which is restarted in between and leaves nothing behind.
+    Without a database it starts a temporary Postgres, and restarts it during the game.
     """
     from outlive.gameday import main
     from outlive.gameday.asked import BUSY, Asked, Bounds, check
 
     if kills is not None and minutes is not None:
-        raise ConfigError("--kills and --minutes are both given: one of them ends the game")
+        raise ConfigError("--kills and --minutes are both given: give only one of them")
     asked = Asked(
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         kills=200 if kills is None else kills,

@@ -1,4 +1,4 @@
-"""Commands that only look: jobs, show, killers, workers, stuck, stats, queues."""
+"""The lists: jobs, killers, workers, stuck and stats. These commands change nothing."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from outlive.cli.screen import Column, Row, of, state_of, time_of
 from outlive.cli.show import innermost
 from outlive.states import State
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many, the newest first.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows at most, the newest first.")]
 
 
 def tries(row: Row) -> Text:
-    """How often it was tried, and how that went wrong."""
+    """How many attempts the job had, and how they failed."""
     wrong = [f"{row[name]}{name[0].upper()}" for name in ("failures", "crashes", "losses") if row[name]]
     text = Text(str(row["attempt"]), style="" if row["attempt"] else "dim")
     return text.append(f" ({' '.join(wrong)})", style="yellow") if wrong else text
@@ -51,7 +51,7 @@ _WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "d
 def _worker_state(row: Row) -> Text:
     state = Text(row["state"], style=_WORKER_STYLES[row["state"]])
     return (
-        state.append(f"\nbegins no job: {screen.plain(row['trouble'])}", style="bold red") if row["trouble"] else state
+        state.append(f"\nstarts no job: {screen.plain(row['trouble'])}", style="bold red") if row["trouble"] else state
     )
 
 
@@ -77,18 +77,18 @@ def jobs(
 ) -> None:
     """List jobs, the newest first.
 
-    Tries such as 5 (2F 1C 1L) are five, among them two failures, one crash and one loss.
+    The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
     """
     statement = store.list_jobs(state=state, task=task, queue=queue, limit=limit)
 
     def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(JOBS, rows) if rows else Text("no job is like that", style="dim")
+        return screen.table(JOBS, rows) if rows else Text("no job matches", style="dim")
 
     screen.listing(lambda: context.run(statement), show, json=json, watch=watch)
 
 
 def _murder(row: Row) -> Text:
-    """What it died of the last time."""
+    """How its last attempt died."""
     text = Text(screen.plain(row["details"] or "quarantined"), style="bold magenta")
     facts = [
         row["signal"] or (f"exit code {row['exit_code']}" if row["exit_code"] is not None else row["outcome"]),
@@ -116,7 +116,7 @@ def _victim(row: Row) -> Text:
 KILLERS = (
     Column("job", _victim),
     Column("what it did", _murder, shrink="fold"),
-    Column("its last words", _evidence, shrink="fold"),
+    Column("last words", _evidence, shrink="fold"),
 )
 
 
@@ -127,7 +127,7 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
             return Text("no job is in quarantine", style="green")
-        hint = Text("`outlive show ID` tells all of it, `outlive release ID` lets it run again", style="dim")
+        hint = Text("`outlive show ID` prints all attempts, `outlive release ID` lets the job run again", style="dim")
         return Group(screen.table(KILLERS, rows, lines=True), hint)
 
     screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
@@ -135,17 +135,17 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
 
 @command(app)
 def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
-    """List the workers, the living first: what they run, when they were last seen, and which have died."""
+    """List the workers, live ones first: how many jobs they run, and when they were last seen."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(WORKERS, rows) if rows else Text("there was no worker lately", style="dim")
+        return screen.table(WORKERS, rows) if rows else Text("no worker has run lately", style="dim")
 
     screen.listing(lambda: context.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
 def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
-    """List running jobs whose worker has fallen silent; a reaper gives them to others."""
+    """List running jobs whose worker is silent. The reaper of any worker frees them."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
         return screen.table(STUCK, rows) if rows else Text("no job is stuck", style="green")
@@ -155,7 +155,7 @@ def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch
 
 @command(app)
 def stats(context: CommandContext, json: Json = False, watch: Watch = False) -> None:
-    """Count the jobs by state, queue and task. Counts every row: seconds on millions of jobs."""
+    """Count the jobs by state, queue and task. It reads every job: millions take seconds."""
     screen.listing(lambda: context.run(store.stats()), _stats_table, json=json, watch=watch, shape=_counts)
 
 
@@ -173,7 +173,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, object]:
 
 
 def _stats_table(rows: Sequence[Row]) -> RenderableType:
-    """A line per queue and task, a column per state that any job has."""
+    """A row for each queue and task, a column for each state that occurs."""
     seen = [state for state in State if any(row["state"] == state for row in rows)]
     lanes: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""migrate: bring the database to the schema of this version, look whether it has it, or print what would do it."""
+"""migrate: brings the database to the schema of this version, checks it, or prints the SQL for it."""
 
 from typing import Annotated
 
@@ -15,18 +15,20 @@ from outlive.errors import ConfigError
 @command(app)
 def migrate(
     context: CommandContext,
-    check: Annotated[bool, typer.Option("--check", help="Only look: exit code 5 if the schema is another.")] = False,
-    sql: Annotated[bool, typer.Option("--sql", help="Only print the script for an empty database.")] = False,
-    roles: Annotated[bool, typer.Option("--roles", help="Make the roles too; they belong to the cluster.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check: exit code 5 if the schema is another version.")
+    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL for an empty database.")] = False,
+    roles: Annotated[bool, typer.Option("--roles", help="Create the roles too; they belong to the server.")] = False,
 ) -> None:
-    """Bring the database to the schema of this version. Safe to repeat, and for many at once."""
+    """Bring the database to the schema of this version. Safe to repeat, and to run several times at once."""
     if check and (sql or roles):
-        raise ConfigError("--check only looks: it goes with neither --sql nor --roles")
+        raise ConfigError("--check changes and prints nothing: use it without --sql and --roles")
     if sql:
         more = ("schema/roles.sql", "schema/grants.sql") if roles else ()
         print("\n".join([migrations.script(), *(statements.read(path) for path in more)]), flush=True)
         return
-    connection = context.bare_connection
+    connection = context.connection
     with db.translated_errors():
         if check:
             migrations.check(connection)
@@ -34,4 +36,4 @@ def migrate(
         else:
             before, after = migrations.migrate(connection, roles=roles)
     did = f"schema version {after}" if before == after else f"schema version {before or 'none'} is now {after}"
-    screen.say(f"{did}{'; the roles are there' if roles else ''}")
+    screen.say(f"{did}{'; the roles exist' if roles else ''}")

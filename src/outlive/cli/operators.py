@@ -1,7 +1,6 @@
-"""Commands that change jobs: retry, cancel, release, prune, and pause and resume of queues.
+"""The operator's commands on jobs: retry, cancel, release and prune.
 
-Jobs are named by their ids, or chosen by a filter; then `--all` says that it is meant. Which states a verb takes
-is read from the page of legal transitions.
+Jobs are given by id, or chosen by a filter together with `--all`. `states.legal` says which states a command accepts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from outlive import config, db, store, units
+from outlive import config, db, store, validation
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, QueueFilter, StateFilter, TaskFilter, app, command
 from outlive.errors import ConfigError
@@ -24,12 +23,14 @@ from outlive.states import State, legal
 BATCH = 500
 MOST = 1_000_000
 NAMED = 20
-"""So many jobs that were not changed are named; the rest are counted."""
+"""How many unchanged jobs are listed by id; the rest are counted."""
 
 
 Ids = Annotated[list[UUID] | None, typer.Argument(metavar="ID", help="The jobs.")]
-All = Annotated[bool, typer.Option("--all", help="Every job of the filter: needed when no id is given.")]
-OlderThan = Annotated[str | None, typer.Option("--older-than", help="Only jobs so long in that state, e.g. 30d.")]
+All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
+OlderThan = Annotated[
+    str | None, typer.Option("--older-than", help="Only jobs that are in that state for this long, e.g. 30d.")
+]
 
 
 @command(app)
@@ -42,7 +43,7 @@ def retry(
     all: All = False,
     json: Json = False,
 ) -> None:
-    """Let failed, cancelled or retryable jobs run again, now and with all counters at zero; --all: the failed ones."""
+    """Run failed, cancelled or retryable jobs again now, with all counters at zero. --all takes the failed ones."""
     chosen = _chosen(context, "retry", ids, [state] if state else [State.FAILED], (state, task, queue), all)
     _change(context, "retried", store.retry, chosen, json)
 
@@ -57,7 +58,7 @@ def cancel(
     all: All = False,
     json: Json = False,
 ) -> None:
-    """Cancel jobs that wait, and have the workers of running ones stop them."""
+    """Cancel jobs. A running job is stopped by its worker."""
     states = [state] if state else _taken_by("cancel")
     _change(
         context, "cancelled", store.cancel, _chosen(context, "cancel", ids, states, (state, task, queue), all), json
@@ -74,7 +75,7 @@ def release(
     all: All = False,
     json: Json = False,
 ) -> None:
-    """Free quarantined or blocked jobs, with crashes and losses at zero; --all: the quarantined ones."""
+    """Release quarantined or blocked jobs, with crashes and losses at zero. --all takes the quarantined ones."""
     chosen = _chosen(context, "release", ids, [state] if state else [State.QUARANTINED], (state, task, queue), all)
     _change(context, "released", store.release, chosen, json)
 
@@ -91,16 +92,16 @@ def _chosen(
     filters: tuple[State | None, str | None, str | None],
     all: bool,
 ) -> list[UUID]:
-    """The ids given, or those that the filter finds; never a mixture, and never all by accident."""
+    """The ids that are given, or those that the filter finds."""
     _, task, queue = filters
     if ids and (all or any(filters)):
-        raise ConfigError(f"{verb} takes ids or a filter, not both")
+        raise ConfigError(f"{verb} was given ids and a filter: give only one of them")
     if ids:
         return list(dict.fromkeys(ids))
     if not all:
-        raise ConfigError(f"{verb} needs ids, or --all for every job of the filter (--state, --task, --queue)")
+        raise ConfigError(f"{verb} needs ids, or --all for every job that matches --state, --task and --queue")
     if wrong := set(states) - set(_taken_by(verb)):
-        raise ConfigError(f"{verb} does nothing to a {wrong.pop()} job: it takes {', '.join(_taken_by(verb))}")
+        raise ConfigError(f"{verb} does not apply to {wrong.pop()} jobs: use {', '.join(_taken_by(verb))}")
     return context.run(store.choose(states, task=task, queue=queue, limit=MOST))
 
 
@@ -111,7 +112,7 @@ def _change(
     ids: list[UUID],
     json: bool,
 ) -> None:
-    """Apply a verb in batches and tell what it did; exit code 1 if it changed nothing of what was asked."""
+    """Apply a verb in batches and print the changes. Exit code 1 if there were jobs and none was changed."""
     changes: dict[UUID, Change] = {}
     for batch in _with_progress(ids, done):
         changes |= {change.id: change for change in context.run(verb(batch))}
@@ -128,7 +129,7 @@ def _change(
 def _tell(done: str, told: list[Change], changed: int) -> None:
     stopping = sum(change.changed and change.state == State.RUNNING for change in told)
     if len(told) == 0:
-        screen.say(Text("no job is like that: nothing was changed", style="dim"))
+        screen.say(Text("no job matches: nothing was changed", style="dim"))
     elif stopping:
         screen.say(f"{changed - stopping:,} {done}, {stopping:,} asked to stop")
     elif changed:
@@ -158,7 +159,7 @@ def _with_progress(ids: list[UUID], done: str) -> Iterator[list[UUID]]:
 
 
 def _progress(total_known: bool = True) -> Progress:
-    """A bar on stderr, for people only, and gone when it is done."""
+    """A bar on stderr, only on a terminal, which is removed at the end."""
     columns = [MofNCompleteColumn(), TimeRemainingColumn()] if total_known else [MofNCompleteColumn()]
     console = Console(stderr=True)
     return Progress(
@@ -181,18 +182,18 @@ def prune(
     older_than: OlderThan = None,
     json: Json = False,
 ) -> None:
-    """Forget jobs for ever: those past their retention, the ids given, or all of --state (and --older-than …)."""
+    """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than)."""
     if ids and (state or task or queue or older_than):
-        raise ConfigError("prune takes ids or a filter, not both")
+        raise ConfigError("prune was given ids and a filter: give only one of them")
     if ids:
         _prune_ids(context, list(dict.fromkeys(ids)), json)
         return
     if state is None and (task or queue or older_than):
-        raise ConfigError("prune with a filter needs --state: what is forgotten does not come back")
+        raise ConfigError("prune with a filter needs --state: say which jobs to delete")
     if state is not None:
         if state not in _taken_by("prune"):
-            raise ConfigError(f"prune does nothing to a {state} job: it takes {', '.join(_taken_by('prune'))}")
-        older_s = None if older_than is None else units.seconds(older_than)
+            raise ConfigError(f"prune does not apply to {state} jobs: use {', '.join(_taken_by('prune'))}")
+        older_s = None if older_than is None else validation.seconds("--older-than", older_than)
         pruned = _prune(
             context, context.run(store.choose([state], task=task, queue=queue, older_s=older_s, limit=MOST))
         )
@@ -210,7 +211,7 @@ def _prune_ids(context: CommandContext, ids: list[UUID], json: bool) -> None:
     pruned = _prune(context, ids)
     left = {id: state for batch in _batches(ids) for id, state in context.run(store.statuses(batch)).items()}
     unchanged = [(id, "unknown", "there is no such job") for id in ids if id not in known]
-    unchanged += [(id, str(state), "only ended and quarantined jobs are pruned") for id, state in left.items()]
+    unchanged += [(id, str(state), "only finished and quarantined jobs can be pruned") for id, state in left.items()]
     if json:
         screen.print_json({"pruned": pruned})
     else:
@@ -221,7 +222,7 @@ def _prune_ids(context: CommandContext, ids: list[UUID], json: bool) -> None:
 
 
 def _prune_old(context: CommandContext) -> int:
-    """What has been kept long enough by the configuration, in batches, the oldest first."""
+    """Delete the jobs that are past the configured retention, in batches, the oldest first."""
     keep_finished_s, keep_failed_s = context.config.keep_finished_s, context.config.keep_failed_s
     pruned = 0
     with _progress(total_known=False) as progress:
@@ -234,7 +235,7 @@ def _prune_old(context: CommandContext) -> int:
             more = True
             while more:
                 gone, more = context.run(store.prune_finished(state, keep_s=keep_s))
-                more = more and gone > 0  # Those that others have locked just now are left for the next time.
+                more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
                 pruned += gone
                 progress.update(bar, completed=pruned)
     context.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))

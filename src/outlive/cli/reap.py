@@ -1,4 +1,4 @@
-"""reap: what every worker does for dead ones, as a command of its own: beside them, or from cron."""
+"""reap: runs the reaper of a worker as a command of its own, beside the workers or from cron."""
 
 import asyncio
 import logging
@@ -13,18 +13,18 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, app, command
 from outlive.config import Config
 
-Once = Annotated[bool, typer.Option("--once", help="Look, sweep, and end: for cron.")]
+Once = Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")]
 
 
 @command(app)
 def reap(context: CommandContext, once: Once = False) -> None:
-    """Free the jobs of workers that died and of leases that ended, until Ctrl-C. Every worker does this too."""
+    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too."""
     logs.configure(cast("logs.Format", context.config.log_format), level=logging.INFO)
     with db.translated_errors():
         url = migrate.ready(context.config)
         freed = asyncio.run(_once(context.config, url) if once else _for_ever(context.config, url))
     if once:
-        note = "a clock of the database that has jumped can't be noticed in one look: leases were judged by it as it is"
+        note = "a single run can't notice a jump of the database clock, and trusts it"
         screen.say(Text(f"{freed} attempts of dead workers ended; {note}"))
 
 

@@ -1,4 +1,4 @@
-"""records: list what jobs have found, as a table, JSON or CSV."""
+"""records: lists the records that jobs have stored, as a table, JSON or CSV."""
 
 import csv
 import sys
@@ -17,7 +17,7 @@ from outlive.cli.command import CommandContext, Json, app, command
 from outlive.cli.screen import Column, Row, of
 from outlive.model import Record
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
 RECORDS = (
     Column("scope", of("scope")),
     Column("source", of("source")),
@@ -30,20 +30,20 @@ RECORDS = (
 @command(app)
 def records(
     context: CommandContext,
-    scope: Annotated[str | None, typer.Option("--scope", help="Only of this scope.")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="Only of this source.")] = None,
+    scope: Annotated[str | None, typer.Option("--scope", help="Only records of this scope.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Only records of this source.")] = None,
     limit: Limit = 10_000,
     json: Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, the data as JSON in it.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
 ) -> None:
-    """List what jobs have found, by scope, source and key."""
+    """List the records that jobs have stored, by scope, source and key."""
     statement = store.list_records(scope=scope, source=source, limit=limit)
 
     def look() -> list[Row]:
         return [msgspec.structs.asdict(record) for record in context.run(statement)]
 
     def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(RECORDS, rows) if rows else Text("nothing was found", style="dim")
+        return screen.table(RECORDS, rows) if rows else Text("no record matches", style="dim")
 
     if csv:
         _print_csv(look())

@@ -1,7 +1,7 @@
-"""How things get onto the screen: text made harmless, tables, JSON, and listings that look again every second.
+"""Prints to the screen: safe text, tables, JSON, and lists that refresh every second.
 
-What jobs and clients wrote is never trusted: it becomes `Text`, so rich sees no markup in it, and control
-characters are taken out, so that a terminal sees no commands in it.
+Text of jobs and clients is never trusted. It is printed as `Text`, so that rich finds no markup in it, and without
+control characters, so that a terminal finds no commands in it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 Cell = Callable[[Row], Text]
 PIPE_WIDTH = 160
-"""How wide tables are where nobody can say: `| grep` wants a job on one line."""
+"""The width of tables in a pipe: `| grep` needs each job on one line."""
 
 LUXURY_WIDTH = 110
 
@@ -51,11 +51,11 @@ _STATE_STYLES = {
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704  # It is called where the BrokenPipeError is caught; the command ends quietly.
+        raise  # noqa: PLE0704  # Called while the BrokenPipeError is handled: pass it on, so that the command ends quietly.
 
 
 def console() -> Console:
-    """The screen as it is now."""
+    """A console for the current width of the screen."""
     plain_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return _Console(width=plain_width, highlight=False)
 
@@ -65,13 +65,13 @@ def say(*words: RenderableType) -> None:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, without passwords."""
+    """Print one line to stderr, without passwords."""
     line = Text("outlive: ", style="bold red").append(plain(logs.redacted(one_line(message))), style="not bold")
     Console(stderr=True, highlight=False).print(line, soft_wrap=True)
 
 
 def plain(text: object) -> str:
-    """Harmless text: no control characters, no escape sequences; lines stay lines."""
+    """Safe text: without control characters and escape sequences, but with its line breaks."""
     bare = _COMMANDS.sub("", str(text)).replace("\r\n", "\n").expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else "�" for char in bare)
 
@@ -85,14 +85,14 @@ def tail(text: str, lines: int) -> str:
 
 
 def print_json(value: object, *, indent: int = 2) -> None:
-    """JSON with raw JSON in it as it is; characters that a terminal might obey are written as escapes."""
+    """Print JSON. Characters that a terminal might obey are written as escapes."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(errors="replace")
     print(re.sub(r"[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text), flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; on a narrow screen those that shrink are cut or folded, and the others are kept whole."""
+    """One column. On a narrow screen a column that shrinks is cut or folded; the others keep their width."""
 
     title: str
     cell: Cell
@@ -128,7 +128,7 @@ def listing(
     watch: bool,
     shape: Callable[[T], object] = lambda found: found,
 ) -> None:
-    """Print what `look` finds, once or every second until Ctrl-C; `shape` is what JSON makes of it."""
+    """Print what `look` returns, once or every second until Ctrl-C. `shape` converts it for JSON."""
 
     def tell(indent: int = 2) -> None:
         if json:
@@ -168,12 +168,12 @@ def time_of(key: str) -> Cell:
 
 
 def moment(value: datetime | None) -> str:
-    """A time for people, in their zone."""
+    """A time in the local time zone."""
     return "" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def brief(value: datetime | None) -> str:
-    """The same without the year, for tables."""
+    """A time without its year, for tables."""
     return moment(value)[5:]
 
 

@@ -1,4 +1,4 @@
-"""One job's whole life, for people: what it is, where it is, and every attempt with its evidence."""
+"""show: prints one job with all its attempts and their evidence."""
 
 from textwrap import indent
 from typing import Annotated, Any
@@ -27,19 +27,19 @@ def show(
     json: Json = False,
     watch: Watch = False,
 ) -> None:
-    """Tell one job's whole life: every attempt, why it ended, and the evidence."""
+    """Show one job: every attempt, why it ended, and the evidence."""
 
     def look() -> tuple[dict[str, Any], list[Attempt]]:
         found = context.run(store.job(id))
         if not found:
-            raise JobNotFound(f"there is no job {id}: it was pruned, or it is of another database")
+            raise JobNotFound(f"there is no job {id}: it was pruned, or it is in another database")
         return found[0], context.run(store.list_attempts(id))
 
     screen.listing(look, lambda found: life(*found), json=json, watch=watch, shape=lambda found: _as_json(*found))
 
 
 def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
-    """The shape that others rely on."""
+    """The JSON form of a job. Programs rely on its keys."""
     first = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
     shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
     shape |= {"args": msgspec.Raw(job["args"]), "progress": None}
@@ -60,7 +60,7 @@ def life(job: dict[str, Any], attempts: list[Attempt]) -> RenderableType:
     if job["state"] == "running":
         parts.append(_under_way(job))
     if not attempts and job["state"] != "running":
-        parts.append(Text("not tried yet", style="dim"))
+        parts.append(Text("no attempt yet", style="dim"))
     return Group(*parts)
 
 
@@ -99,7 +99,7 @@ def _short(data: bytes | None) -> str | None:
 
 
 def _known_killer(job: dict[str, Any]) -> str | None:
-    """What the same task with the same arguments has done under other ids."""
+    """How often the same task with the same arguments crashed as other jobs."""
     if not job["kills"]:
         return None
     times = "once" if job["kills"] == 1 else f"{job['kills']} times"
@@ -113,12 +113,12 @@ def _progress(job: dict[str, Any]) -> str | None:
     count = "" if job["current"] is None else f"{job['current']:g}"
     count += "" if job["total"] is None else f" of {job['total']:g}"
     live = job["state"] == "running" and job["progress_attempt"] == job["attempt"]
-    said_in = "" if live else f", in attempt {job['progress_attempt']}"
-    return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}{said_in}".strip()
+    during = "" if live else f", in attempt {job['progress_attempt']}"
+    return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}{during}".strip()
 
 
 def _attempt(attempt: Attempt) -> list[RenderableType]:
-    """A line that says how it ended, and below it what speaks for that."""
+    """One line with the outcome, and the evidence below it."""
     line = Text(f"attempt {attempt.attempt}  ").append_text(screen.state(attempt.outcome))
     line.append(f"  {screen.moment(attempt.started_at or attempt.ended_at)}", style="dim")
     if attempt.started_at is not None:
@@ -135,7 +135,7 @@ def _attempt(attempt: Attempt) -> list[RenderableType]:
 
 
 def evidence_of(attempt: Attempt) -> list[RenderableType]:
-    """How its process ended, why, where it was and what it said last."""
+    """Its signal or exit code, error, stack and last output."""
     facts = [
         attempt.signal,
         None if attempt.exit_code is None else f"exit code {attempt.exit_code}",
@@ -155,9 +155,9 @@ def evidence_of(attempt: Attempt) -> list[RenderableType]:
 
 
 def innermost(stack: str, most: int) -> str:
-    """The lines nearest to where it was: a traceback ends there, and what faulthandler writes begins there.
+    """The lines nearest to the crash: the end of a traceback, or the start of a dump by faulthandler.
 
-    faulthandler tells of every thread; the one that was hit is the current one.
+    faulthandler dumps every thread. The current thread is the one that crashed.
     """
     if "most recent call first" not in stack:
         return screen.tail(stack, most)

@@ -1,4 +1,4 @@
-"""sources and records: what jobs call, within which limits, and what they have found."""
+"""sources: lists the sources with their limits and breakers; sets, pauses and resumes them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,19 +12,20 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, time_of
 from outlive.errors import ConfigError
+from outlive.validation import positive, refused
 
 Name = Annotated[str, typer.Argument(help="The source.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
 SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
 _WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})
 
-sources_app = typer.Typer(help="The sources: their limits, tokens and breakers; set, pause and resume them.")
+sources_app = typer.Typer(help="List the sources, set their limits, pause and resume them.")
 app.add_typer(sources_app, name="sources")
 
 
 def _breaker(row: Row) -> Text:
     if not row["enabled"]:
-        return Text("paused by hand", style="yellow")
+        return Text("paused by an operator", style="yellow")
     style = {"closed": "green", "open": "bold red", "half-open": "yellow"}[row["breaker"]]
     return Text(row["breaker"], style=style)
 
@@ -50,15 +51,15 @@ SOURCES = (
 def sources(
     context: CommandContext, group: typer.Context, limit: Limit = 1000, json: Json = False, watch: Watch = False
 ) -> None:
-    """The sources: their limits, tokens and breakers; set, pause and resume them."""
+    """List the sources, set their limits, pause and resume them."""
 
     def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(SOURCES, rows) if rows else Text("there is no source", style="dim")
+        return screen.table(SOURCES, rows) if rows else Text("no app has declared a source", style="dim")
 
     if group.invoked_subcommand is None:
         screen.listing(lambda: context.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
     elif context.chosen:
-        raise ConfigError(f"put the options behind {group.invoked_subcommand}, not before it")
+        raise ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
 
 
 @command(sources_app, "set")
@@ -67,45 +68,43 @@ def set_(
     name: Name,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help=f"One of {', '.join(SETTABLE)}.")],
 ) -> None:
-    """Overrule what the app declares of a source, at once and for all workers. An empty value takes that back."""
-    said = dict(_parsed(value) for value in values)
-    _expect(context.run(store.set_source(name, said)), name)
-    screen.say(Text(f"{name}: " + ", ".join(f"{key} is {_words(value)}" for key, value in said.items())))
+    """Override the app's limits of a source for all workers, at once. KEY= removes the override."""
+    limits = dict(_parsed(value) for value in values)
+    _expect(context.run(store.set_source(name, limits)), name)
+    screen.say(Text(f"{name}: " + ", ".join(f"{key} is {_words(value)}" for key, value in limits.items())))
 
 
 @command(sources_app)
 def pause(context: CommandContext, name: Name) -> None:
-    """Claim no more jobs of a source; what runs goes on."""
+    """Stop claiming the jobs of a source. Running jobs continue."""
     _expect(context.run(store.pause_source(name)), name)
-    screen.say(Text(f"{name} is paused: `outlive sources resume {name}` ends that"))
+    screen.say(Text(f"source {name} is paused; `outlive sources resume {name}` resumes it"))
 
 
 @command(sources_app)
 def resume(context: CommandContext, name: Name) -> None:
     """Claim the jobs of a source again, and close its breaker."""
     _expect(context.run(store.resume_source(name)), name)
-    screen.say(Text(f"{name} is open"))
+    screen.say(Text(f"source {name} is resumed"))
 
 
 def _parsed(word: str) -> tuple[str, float | None]:
     key, equals, value = word.partition("=")
     if key not in SETTABLE or not equals:
-        raise ConfigError(f"{word!r} is not KEY=VALUE with a key of {', '.join(SETTABLE)}")
+        raise ConfigError(f"{word!r} is not KEY=VALUE: use one of the keys {', '.join(SETTABLE)}")
     if not value:
         return key, None
     try:
         number = int(value) if key in _WHOLE else float(value)
     except ValueError:
-        raise ConfigError(f"{key}: {value!r} is not a {'whole ' if key in _WHOLE else ''}number") from None
-    if not 0 < number < 1e9:
-        raise ConfigError(f"{key}: {value} must be above zero, and below a thousand million")
-    return key, number
+        raise refused(key, value, f"a {'whole ' if key in _WHOLE else ''}number") from None
+    return key, positive(key, number)
 
 
 def _words(value: float | None) -> str:
-    return "what the app declares" if value is None else f"{value:g}"
+    return "as the app declares it" if value is None else f"{value:g}"
 
 
 def _expect(found: bool, name: str) -> None:
     if not found:
-        raise ConfigError(f"there is no source {name}: `outlive sources` lists those that there are")
+        raise ConfigError(f"there is no source {name}: `outlive sources` lists the sources")

@@ -1,4 +1,4 @@
-"""worker and up: the commands that run jobs."""
+"""worker and up: start a worker."""
 
 import logging
 import os
@@ -10,10 +10,12 @@ from outlive import db, logs, migrate
 from outlive.cli.command import CommandContext, app, command
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
-Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs at once; else one per core.")]
-Queues = Annotated[str | None, typer.Option("--queues", help="Which queues, with commas; else all.")]
-Name = Annotated[str | None, typer.Option("--name", help="A stable name for this worker.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Log only what went wrong.")]
+Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs to run at once. Default: one per core.")]
+Queues = Annotated[
+    str | None, typer.Option("--queues", help="Which queues to serve, separated by commas. Default: all.")
+]
+Name = Annotated[str | None, typer.Option("--name", help="The name of this worker. Default: host name and pid.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors.")]
 
 
 @command(app)
@@ -25,13 +27,13 @@ def worker(
     name: Name = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run jobs, each in a process of its own, until SIGTERM or Ctrl-C."""
+    """Run jobs, each in its own process, until SIGTERM or Ctrl-C."""
     work(context, target, slots=slots, queues=queues, name=name, quiet=quiet)
 
 
 @command(app)
 def up(context: CommandContext, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
-    """Everything on this machine: the database (an embedded one if none is named), its schema, and a worker."""
+    """Start everything on this machine: the database (embedded if none is configured), its schema, and a worker."""
     work(context, target, slots=slots, queues=None, name=None, quiet=quiet, migrating=True)
 
 
@@ -48,7 +50,7 @@ def work(
     from outlive.worker import supervisor
 
     def database(app_url: str | None) -> str:
-        """Where the jobs are; asked once the app is imported, for it may say so itself."""
+        """The address of the database. The worker asks after it has imported the app, which may name its own."""
         config = context.config_of(app_url)
         with db.translated_errors():
             if migrating:

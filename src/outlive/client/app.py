@@ -1,5 +1,7 @@
-"""The app: where tasks are registered, and from where jobs are enqueued and looked at. It is lazy: nothing is
-connected, read or started until a job is."""
+"""The app: tasks are registered on it, and jobs are enqueued and looked up through it.
+
+An app is lazy: it reads no settings and opens no connection before it needs them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, 
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import policy, store, units
+from outlive import policy, store, validation
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.client.statement_runner import StatementRunner
@@ -18,6 +20,7 @@ from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, SourceLimits
 from outlive.statement import Statement
+from outlive.validation import Duration
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -27,20 +30,20 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# What one statement carries at most, in jobs and bytes: enough to be fast, little enough not to be felt.
+# How much one statement carries at most: enough to be fast, too little to delay other statements.
 BATCH_JOBS = 2000
 BATCH_BYTES = 8 * 1024 * 1024
 
 
 class TaskOptions(TypedDict, total=False):
-    """What `@app.task` takes."""
+    """The options of `@app.task`."""
 
     queue: str
     max_attempts: int
     max_crashes: int
     max_losses: int | None
-    timeout: policy.Duration | None
-    stall: policy.Duration
+    timeout: Duration | None
+    stall: Duration
     memory: int | str
     recycle_after: int
     preload: bool
@@ -53,7 +56,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Decorator(Protocol):
-    """What `@app.task(…)` gives: the task keeps the function's parameters, and an async one its awaited result."""
+    """What `@app.task(…)` returns. A task keeps the parameters of its function; its result is the awaited one."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
@@ -62,22 +65,32 @@ class Decorator(Protocol):
 
 
 class App:
-    """An application's tasks and its way to the database."""
+    """An application's tasks and sources, and its access to the database."""
 
     def __init__(self, database_url: str | None = None) -> None:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.sources: dict[str, Source] = {}
         self.database_url = database_url
+        self._config: Config | None = None
         self._runner = StatementRunner(lambda: self.config)
 
     @property
     def connections(self) -> Connections:
-        """This process' connections to the database; made when first needed."""
+        """The connections of this process to the database, opened when first needed."""
         return self._runner.connections
 
-    @functools.cached_property
+    @property
     def config(self) -> Config:
-        return configuration.load(flags={"database_url": self.database_url})
+        """The settings: those given to `configure`, or else those of the file and the environment, read once."""
+        if self._config is None:
+            self._config = configuration.load(flags={"database_url": self.database_url})
+        return self._config
+
+    def configure(self, config: Config | None) -> None:
+        """Use these settings from now on (None: those of the file and the environment), and close what is open."""
+        self._config = config
+        self.__dict__.pop("cache", None)
+        self._runner.close()
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
@@ -87,12 +100,12 @@ class App:
     def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
-        said = parse_options(options)
+        parsed = parse_options(options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            task: Task[..., Any, Any] = Task(self, function, said)
+            task: Task[..., Any, Any] = Task(self, function, parsed)
             if self.tasks.get(task.name, task).function is not function:
-                raise ConfigError(f"two tasks are named {task.name}: a task is called by its module and function")
+                raise ConfigError(f"two functions are named {task.name}: rename one, a task has its function's name")
             self.tasks[task.name] = task
             return task
 
@@ -106,31 +119,31 @@ class App:
         burst: int = 1,
         max_concurrency: int | None = None,
         breaker_failures: int = 5,
-        breaker_pause: policy.Duration = 300.0,
+        breaker_pause: Duration = 300.0,
     ) -> Source:
-        """Declare an outside service that jobs call. Workers write it down when they start; operators may overrule."""
+        """Declare an outside service that jobs call. Workers store its limits at startup; operators override them."""
         limits = SourceLimits(
-            name=policy.identifier("source", name),
-            rate_limit_per_minute=None if rate_limit_per_minute is None else _rate(rate_limit_per_minute),
-            burst=policy.count("burst", burst),
-            max_concurrency=None if max_concurrency is None else policy.count("max_concurrency", max_concurrency),
-            breaker_failures=policy.count("breaker_failures", breaker_failures),
-            breaker_pause_s=_pause_s(breaker_pause),
+            name=validation.identifier("the name of a source", name),
+            rate_limit_per_minute=_optional(validation.positive, "rate_limit_per_minute", rate_limit_per_minute),
+            burst=validation.count("burst", burst),
+            max_concurrency=_optional(validation.count, "max_concurrency", max_concurrency),
+            breaker_failures=validation.count("breaker_failures", breaker_failures),
+            breaker_pause_s=validation.positive("breaker_pause", validation.seconds("breaker_pause", breaker_pause)),
         )
         source = self.sources.setdefault(name, Source(limits, self._runner, lambda: self.cache))
         if source.limits != limits:
-            raise ConfigError(f"the source {name} is declared twice, and differently")
+            raise ConfigError(f"the source {name} is declared twice with different limits: declare it once")
         return source
 
     @functools.cached_property
     def cache(self) -> Cache:
-        """What sources gave lately, on this machine."""
+        """The answers of sources that are cached on this machine."""
         from outlive.client.cache import Cache
 
         return Cache.of(self.config)
 
     def records(self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000) -> list[Record]:
-        """What jobs have found, by scope and source."""
+        """The records that jobs have stored, of one scope and source or of all."""
         return self._runner.run(store.list_records(scope=scope, source=source, limit=limit))
 
     async def arecords(
@@ -154,7 +167,7 @@ class App:
         return await self.aenqueue_requests([job.request for job in jobs], connection)
 
     def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
-        """Enqueue what tasks have made ready, in the caller's transaction if a connection is given."""
+        """Enqueue the requests, in the caller's transaction if a connection is given."""
         statements = list(self._statements(requests, notify=connection is not None))
         if connection is None:
             return self._handles(requests, self._runner.run_all(statements))
@@ -173,7 +186,7 @@ class App:
         return self._handles(requests, await foreign.arun_all(connection, statements))
 
     def check(self, request: JobRequest) -> None:
-        """Refuse what is too large for the database to be asked."""
+        """Refuse arguments that are larger than the limit."""
         if len(request.args) > (limit_bytes := self.config.max_args_bytes):
             raise BadArguments(
                 f"the arguments of a job of {request.task} have {len(request.args):,} bytes, over the limit of "
@@ -191,20 +204,12 @@ class App:
         return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
 
 
-def _rate(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise ConfigError(f"rate_limit_per_minute is {value!r}: it must be a number above zero")
-    return float(value)
-
-
-def _pause_s(pause: policy.Duration) -> float:
-    if (seconds := units.seconds(pause)) <= 0:
-        raise ConfigError(f"breaker_pause is {pause!r}: it must be more than nothing")
-    return seconds
+def _optional(check: Callable[[str, object], R], name: str, value: object) -> R | None:
+    return None if value is None else check(name, value)
 
 
 def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
-    """As few statements as their limits allow, in the order given."""
+    """The requests in their order, in as few batches as the limits allow."""
     start = size_bytes = 0
     for end, request in enumerate(requests):
         size_bytes += len(request.args)
@@ -216,20 +221,20 @@ def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
 
 
 def parse_options(options: Mapping[str, Any]) -> policy.Policy:
-    """A task's options as people write them, parsed and checked once."""
-    policy.known("@app.task", options, TaskOptions.__annotations__)
-    said = policy.parse_limits(options)
+    """The policy of a task from its options."""
+    validation.known("@app.task", "option", options, TaskOptions.__annotations__)
+    parsed = policy.parse_limits(options)
     if "recycle_after" in options:
-        said["recycle_after"] = policy.count("recycle_after", options["recycle_after"])
+        parsed["recycle_after"] = validation.count("recycle_after", options["recycle_after"])
     if "queue" in options:
-        said["queue"] = policy.identifier("queue", options["queue"])
+        parsed["queue"] = validation.identifier("queue", options["queue"])
     if "source" in options:
-        said["source"] = source_name(options["source"])
+        parsed["source"] = source_name(options["source"])
     if "backoff" in options:
-        said["backoff_s"] = policy.parse_backoff(options["backoff"])
+        parsed["backoff_s"] = policy.parse_backoff(options["backoff"])
     for name in ("retry_on", "fail_on"):
         if name in options:
-            said[name] = policy.exceptions(name, options[name])
+            parsed[name] = validation.exceptions(name, options[name])
     if "quarantine_by" in options:
-        said["quarantine_by"] = policy.word("quarantine_by", options["quarantine_by"], "job", "fingerprint")
-    return policy.Policy(preload=options.get("preload", True), **said)
+        parsed["quarantine_by"] = validation.choice("quarantine_by", options["quarantine_by"], "job", "fingerprint")
+    return policy.Policy(preload=options.get("preload", True), **parsed)

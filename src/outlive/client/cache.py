@@ -1,6 +1,6 @@
-"""The cache: what sources gave lately, in one SQLite file per machine, shared by all processes there.
+"""The cache of sources' answers: one SQLite file per machine, shared by all processes there.
 
-It never costs a job: whatever goes wrong with the file, the answer is fetched as if there were no cache.
+The cache never fails a job. If its file can't be used, answers are fetched as if there were no cache.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from outlive.config import Config
 
 T = TypeVar("T")
 WAIT_S = 60.0
-"""So long somebody waits for another's answer, and then asks by himself."""
-LOOK_S = 0.02
+"""How long a process waits for the answer that another one fetches, before it fetches the answer itself."""
+POLL_S = 0.02
 KEPT_SHARE = 0.9
-"""What is left after an eviction, of the bound."""
+"""How full the cache is after an eviction."""
 _NOTHING = object()
 _SCHEMA = """
 create table if not exists entries (key blob primary key, value blob not null, expires_at real not null) without rowid;
@@ -53,19 +53,19 @@ class Cache:
         directory, enabled = Path(config.cache_dir) if config.cache_dir else _home_directory(), config.cache_enabled
         if directory is None:
             directory = Path(tempfile.gettempdir()) / f"outlive-cache-{os.getuid()}"
-            enabled = enabled and _is_ours(directory)
+            enabled = enabled and _is_private(directory)
         return cls(directory, ttl_s=config.cache_ttl_s, bound_bytes=config.cache_bytes, enabled=enabled)
 
     def get(self, source: str, parts: object, fn: Callable[[], T], *, ttl_s: float | None = None) -> T:
-        """What is known, or else what `fn` gives. Who comes while somebody fetches the same waits for him."""
+        """The cached answer, or else the answer of `fn`. A process waits while another one fetches the same answer."""
         if not self.enabled:
             return fn()
         key = key_of(source, parts)
         if (known := self._find(key)) is not _NOTHING:
             return known  # type: ignore[return-value]
         with self._alone(key) as flight:
-            while flight.wanting():
-                time.sleep(LOOK_S)
+            while flight.is_taken():
+                time.sleep(POLL_S)
             if (known := self._find(key)) is not _NOTHING:
                 return known  # type: ignore[return-value]
             return self._keep(key, fn(), ttl_s)
@@ -80,8 +80,8 @@ class Cache:
         if (known := self._find(key)) is not _NOTHING:
             return known  # type: ignore[return-value]
         with self._alone(key) as flight:
-            while flight.wanting():  # noqa: ASYNC110  # What another process does is no event of ours.
-                await asyncio.sleep(LOOK_S)
+            while flight.is_taken():  # noqa: ASYNC110  # A lock of another process raises no event here.
+                await asyncio.sleep(POLL_S)
             if (known := self._find(key)) is not _NOTHING:
                 return known  # type: ignore[return-value]
             return self._keep(key, await fn(), ttl_s)
@@ -92,15 +92,15 @@ class Cache:
                 query = "select value from entries where key = ? and expires_at > ?"
                 row = connection.execute(query, (key, time.time())).fetchone()
                 if row is not None:
-                    with contextlib.suppress(msgspec.DecodeError, TypeError):  # Not what was written: fetch it anew.
+                    with contextlib.suppress(msgspec.DecodeError, TypeError):  # The entry is damaged: fetch the answer.
                         return wire.decode(row[0])
         return _NOTHING
 
     def _keep(self, key: bytes, value: T, ttl_s: float | None) -> T:
         try:
-            data = wire.encode(value, "what is cached")
+            data = wire.encode(value, "the answer")
         except wire.NotJson as error:
-            self._complain(f"an answer is not kept: {error}")
+            self._complain(f"an answer of a source can't be cached: {error}")
             return value
         if len(data) > self.bound_bytes // 4:
             return value
@@ -112,7 +112,7 @@ class Cache:
         return value
 
     def _evict(self, connection: sqlite3.Connection) -> None:
-        """Those whose end is nearest go first."""
+        """Delete the entries that expire first, until the cache is below its bound."""
         if self._size_bytes(connection) <= self.bound_bytes:
             return
         connection.execute("delete from entries where expires_at <= ?", (time.time(),))
@@ -131,7 +131,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _forgiving(self) -> Iterator[sqlite3.Connection | None]:
-        """The file, or None where there is none to be had. One that is broken is thrown away."""
+        """The open file, or None if it can't be opened. A damaged file is deleted."""
         connection = None
         try:
             connection = self._open()
@@ -149,15 +149,15 @@ class Cache:
                 self.directory / "cache.sqlite", timeout=5.0, isolation_level=None, check_same_thread=False
             )
             connection.execute("pragma journal_mode = wal")
-            connection.execute("pragma synchronous = off")  # After a crash of the machine it may be thrown away.
+            connection.execute("pragma synchronous = off")  # The cache may be lost when the machine crashes.
             connection.executescript(_SCHEMA)
             self._connection = connection
         return self._connection
 
     def _give_up(self, error: Exception) -> None:
-        self._complain(f"the cache in {self.directory} can't be used, and its answers are fetched anew: {error}")
+        self._complain(f"the cache in {self.directory} can't be used, so answers are not cached: {error}")
         self.close()
-        if type(error) is sqlite3.DatabaseError:  # The file is broken (all else is a subclass): the next is new.
+        if type(error) is sqlite3.DatabaseError:  # The file is damaged; every other error is of a subclass.
             for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
                 with contextlib.suppress(OSError):
                     (self.directory / name).unlink()
@@ -183,7 +183,7 @@ class Cache:
 
 
 def _close_all() -> None:
-    """SQLite's locks belong to a process, and a copy of a connection does not know that it has none: none is copied."""
+    """Close all caches before a fork: SQLite's locks belong to the process, so a copied connection has none."""
     for cache in list(_caches):
         cache.close()
 
@@ -193,7 +193,7 @@ os.register_at_fork(before=_close_all)
 
 
 class _Flight:
-    """The right to fetch an answer, held by one on this machine: a lock on one byte of a file, which dies with us."""
+    """The right to fetch an answer, which one process per machine holds: a lock on one byte of a file."""
 
     def __init__(self, path: Path, key: bytes) -> None:
         self._descriptor = -1
@@ -204,8 +204,8 @@ class _Flight:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def wanting(self) -> bool:
-        """Whether somebody else has it. Where it can't be had, or not in time, everybody fetches for himself."""
+    def is_taken(self) -> bool:
+        """Whether another process holds it. If locking fails or takes too long, no process waits for another."""
         if self._descriptor < 0 or time.monotonic() > self._until:
             return False
         try:
@@ -222,34 +222,34 @@ class _Flight:
 
 
 def key_of(source: str, parts: str | Sequence[object] | Mapping[str, object] | object) -> bytes:
-    """From the source and the parts, whatever their order where they have names."""
+    """The key of the source and the parts. The order of named parts does not matter."""
     return hashlib.sha256(wire.encode([source, list(parts) if isinstance(parts, tuple) else parts])).digest()
 
 
 def _home_directory() -> Path | None:
-    """One for all processes of this user on this machine; None where his home can't be written."""
+    """The directory for all processes of this user; None if the home directory can't be written."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.access(base, os.W_OK) or os.access(os.path.dirname(base), os.W_OK):
         return Path(base) / "outlive"
     return None
 
 
-def _is_ours(directory: Path) -> bool:
-    """Whether only we can write to a directory, which is made if need be, in a place where everybody can make one.
+def _is_private(directory: Path) -> bool:
+    """Whether only this user can write to a directory in a place that all users share. It is made if it is missing.
 
-    Whoever else could would decide what our jobs take for a source's answers. Where the place is as it should be, only
-    its owner can put another in its place: one look is enough.
+    A user who could write to it could forge the answers of sources. In a directory like /tmp only the owner of an entry
+    can replace it, so checking once is enough.
     """
     try:
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
         found = directory.lstat()
     except OSError as error:
-        _log.warning("there is no cache, and answers are fetched anew: %s", error)
+        _log.warning("the cache directory can't be made, so answers are not cached: %s", error)
         return False
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
         return True
     _log.warning(
-        "%s is not a directory that only we can write to: there is no cache, and answers are fetched anew", directory
+        "%s is not a private directory of this user, so answers are not cached: remove it, or set cache_dir", directory
     )
     return False

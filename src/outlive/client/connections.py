@@ -1,7 +1,7 @@
-"""The client's connections to the database: made when first needed, shared by threads, not by processes.
+"""The client's connections to the database: opened when needed, shared by threads, not by processes.
 
-Idle connections wait in a list; whoever needs one takes it or makes one. After a fork the list is forgotten,
-not closed: its sockets are the parent's. Async connections are kept apart for each event loop.
+Idle connections are kept in a list. A caller takes one from it, or opens one. A forked process forgets the list and
+does not close it: the sockets are its parent's. Each event loop has its own async connections.
 """
 
 from __future__ import annotations
@@ -24,53 +24,44 @@ from outlive.config import Config
 
 T = TypeVar("T")
 MAX_IDLE = 8
-# How long work is repeated after its first failure: a server that restarts is back well before.
+# How long work is retried after its first failure. A server restart takes less.
 PATIENCE_S = 5.0
-# A failed connection has no SQLSTATE. A server that says this in another language costs the client its patience.
+# Errors that a retry won't cure. A failed connection has no SQLSTATE, only its text. If a server says this in another
+# language, the client retries until its patience ends.
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
 
 _log = logging.getLogger("outlive")
 
 
 class Connections:
-    """One app's way to its database; every statement it runs may be repeated without harm."""
+    """The connections of one app. Every statement that runs here can be repeated without harm."""
 
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
-        self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
+        self._lock = threading.Lock()
         self._idle: list[db.Connection] = []
         self._async_idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[db.AsyncConnection]] = WeakKeyDictionary()
-        self._checked = False
+        self._checked: Config | None = None  # The configuration whose database is known to have the right schema.
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
 
     def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
-        """All or none of them."""
+        """Run all statements in one transaction."""
         return self.within(lambda connection: db.run_all(connection, statements))
 
     def within(self, work: Callable[[db.Connection], T]) -> T:
-        """Do work that may be repeated; on a connection that breaks it is, on a new one."""
+        """Do work that can be repeated. If its connection breaks, it is repeated on a new one."""
         with db.translated_errors():
-            pauses = _pauses()
+            retries = _Retries()
             while True:
                 try:
-                    connection = self._take()
-                    try:
+                    with self._one() as connection:
                         return work(connection)
-                    except psycopg.Error as error:
-                        if db.may_be_the_session(error):
-                            connection.close()
-                        raise
-                    finally:
-                        self._give_back(connection)
                 except psycopg.Error as error:
-                    pause_s = next(pauses, None)
-                    if pause_s is None or not _may_pass(error):
-                        raise
-                    _log.debug("repeating after %s", error)
-                    self.close()  # What broke one has probably broken them all.
+                    pause_s = retries.pause_s(error)
+                    self.close()  # An outage that broke one connection has probably broken them all.
                     time.sleep(pause_s)
 
     async def arun_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
@@ -80,26 +71,18 @@ class Connections:
     async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `within`."""
         with db.translated_errors():
-            pauses = _pauses()
+            retries = _Retries()
             while True:
                 try:
                     async with self._aone() as connection:
-                        try:
-                            return await work(connection)
-                        except psycopg.Error as error:
-                            if db.may_be_the_session(error):
-                                await connection.close()
-                            raise
+                        return await work(connection)
                 except psycopg.Error as error:
-                    pause_s = next(pauses, None)
-                    if pause_s is None or not _may_pass(error):
-                        raise
-                    _log.debug("repeating after %s", error)
+                    pause_s = retries.pause_s(error)
                     await self.aclose()
                     await asyncio.sleep(pause_s)
 
     def close(self) -> None:
-        """Close the idle connections of this process; the next use makes new ones."""
+        """Close the idle connections of this process; the next use opens new ones."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle if self._pid == os.getpid() else ():
@@ -111,65 +94,78 @@ class Connections:
         while idle:
             await idle.pop().close()
 
-    def _take(self) -> db.Connection:
+    @contextlib.contextmanager
+    def _one(self) -> Iterator[db.Connection]:
+        """A connection, which is kept afterwards if it is fit to be used again."""
         self._notice_fork()
         with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        return connection or db.connect(self._ready_url())
-
-    def _give_back(self, connection: db.Connection) -> None:
-        with self._lock:
-            keep = _is_idle(connection) and len(self._idle) < MAX_IDLE
-            if keep:
-                self._idle.append(connection)
-        if not keep:
-            connection.close()
+            idle = self._idle.pop() if self._idle else None
+        connection = idle or db.connect(self._ready_url())
+        keep = True
+        try:
+            yield connection
+        except psycopg.Error as error:
+            keep = not db.may_be_the_session(error)
+            raise
+        finally:
+            with self._lock:
+                keep = keep and _is_idle(connection) and len(self._idle) < MAX_IDLE
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
 
     @contextlib.asynccontextmanager
     async def _aone(self) -> AsyncIterator[db.AsyncConnection]:
+        """The async twin of `_one`."""
         self._notice_fork()
         idle = self._async_idle.setdefault(asyncio.get_running_loop(), [])
-        if idle:
-            connection = idle.pop()
-        else:
-            connection = await db.aconnect(await asyncio.to_thread(self._ready_url))
+        connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))
+        keep = True
         try:
             yield connection
+        except psycopg.Error as error:
+            keep = not db.may_be_the_session(error)
+            raise
         finally:
-            if _is_idle(connection) and len(idle) < MAX_IDLE:
+            if keep and _is_idle(connection) and len(idle) < MAX_IDLE:
                 idle.append(connection)
             else:
                 await connection.close()
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
-            self._lock = threading.Lock()
             self._forget()
 
     def _ready_url(self) -> str:
-        """The database's address, once its schema is known to be right."""
+        """The address of the database, whose schema is checked once."""
         config = self._config()
-        if self._checked:
+        if self._checked is config:
             return migrate.address(config)
         address = migrate.ready(config)
-        self._checked = True
+        self._checked = config
         return address
 
 
-def _may_pass(error: psycopg.Error) -> bool:
-    """Whether it may work in a moment. A server that refuses a user or knows no such database will go on doing so."""
-    return db.transient(error) and not (error.sqlstate is None and any(words in str(error) for words in _REFUSED))
+class _Retries:
+    """When to repeat work that failed: at once, then after growing pauses, for PATIENCE_S from the first failure on."""
 
+    def __init__(self) -> None:
+        self._deadline: float | None = None
+        self._pause_s = 0.0
 
-def _pauses() -> Iterator[float]:
-    """How long to wait before each repetition: first not at all, then ever longer, until patience ends."""
-    deadline = time.monotonic() + PATIENCE_S
-    pause_s = 0.0
-    while (left_s := deadline - time.monotonic()) > 0:
-        yield min(pause_s, left_s)
-        pause_s = min(pause_s * 2 + 0.05, 1.0)
+    def pause_s(self, error: psycopg.Error) -> float:
+        """How long to wait before the next try. Raises the error if a retry is too late, or can't help."""
+        self._deadline = self._deadline or time.monotonic() + PATIENCE_S
+        left_s = self._deadline - time.monotonic()
+        refused = error.sqlstate is None and any(words in str(error) for words in _REFUSED)
+        if left_s <= 0 or refused or not db.transient(error):
+            raise error
+        _log.debug("retrying after %s", error)
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2 + 0.05, 1.0)
+        return min(pause_s, left_s)
 
 
 def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:
-    """Fit to be used again: open, and in no transaction."""
+    """Whether it can be used again: it is open, and in no transaction."""
     return not connection.closed and connection.info.transaction_status is pq.TransactionStatus.IDLE

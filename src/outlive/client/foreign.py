@@ -1,4 +1,4 @@
-"""Enqueuing in the caller's own transaction, on the caller's own connection, which is left as it was."""
+"""Enqueues in the caller's transaction, on the caller's connection. Its settings stay as they are."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def run_all(connection: Connection[Any], statements: Sequence[Statement[T]]) -> list[T]:
-    _expect(Connection, connection, "for an async one there are aenqueue and aenqueue_many")
+    _expect(Connection, connection, "use aenqueue and aenqueue_many for an async connection")
     with db.translated_errors(foreign=True):
         return db.run_all(connection, statements, foreign=True)
 
 
 async def arun_all(connection: AsyncConnection[Any], statements: Sequence[Statement[T]]) -> list[T]:
-    _expect(AsyncConnection, connection, "for a sync one there are enqueue and enqueue_many")
+    _expect(AsyncConnection, connection, "use enqueue and enqueue_many for a sync connection")
     with db.translated_errors(foreign=True):
         return await db.arun_all(connection, statements, foreign=True)
 
@@ -29,6 +29,5 @@ async def arun_all(connection: AsyncConnection[Any], statements: Sequence[Statem
 def _expect(kind: type, connection: object, otherwise: str) -> None:
     if not isinstance(connection, kind):
         raise ConfigError(
-            f"jobs are enqueued here through a psycopg.{kind.__name__}, not through a {type(connection).__name__}; "
-            f"{otherwise}"
+            f"connection is of type {type(connection).__name__}: it must be a psycopg.{kind.__name__}; {otherwise}"
         )

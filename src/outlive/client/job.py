@@ -1,4 +1,4 @@
-"""A job as its client sees it: how it stands, what it gave, and that it may stop."""
+"""A handle on a job: its state, its result, and cancelling it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[R]):
-    """A handle: it holds nothing but the job's id, and asks the database each time."""
+    """A handle holds only the job's id. Each call asks the database."""
 
     id: UUID
     _runner: StatementRunner = field(repr=False, compare=False)
@@ -31,7 +31,7 @@ class Job(Generic[R]):
         return self._state(await self._runner.arun(store.statuses([self.id])))
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the job's value. JobFailed if it ended without one, TimeoutError if it has not ended in time."""
+        """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
         for pause_s in _pauses(timeout):
             if (ended := self._ended(self._runner.run(store.outcome(self.id)))) is not None:
                 return self._value(*ended)
@@ -39,7 +39,7 @@ class Job(Generic[R]):
         raise self._too_late(timeout)
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the twin of result
-        import asyncio  # Not at the top: a job's process must not pay for it.
+        import asyncio  # Here and not at the top: a job's process that does not need it must not load it.
 
         for pause_s in _pauses(timeout):
             if (ended := self._ended(await self._runner.arun(store.outcome(self.id)))) is not None:
@@ -48,7 +48,7 @@ class Job(Generic[R]):
         raise self._too_late(timeout)
 
     def cancel(self) -> bool:
-        """Have it cancelled, or its worker stop it. False: it had ended already."""
+        """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
         return self._cancelled(self._runner.run(store.cancel([self.id])))
 
     async def acancel(self) -> bool:
@@ -75,14 +75,14 @@ class Job(Generic[R]):
         return changes[0].changed
 
     def _unknown(self) -> JobNotFound:
-        return JobNotFound(f"there is no job {self.id}: it was pruned, or enqueued in another database")
+        return JobNotFound(f"there is no job {self.id}: it was pruned, or it is in another database")
 
     def _too_late(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"job {self.id} has not ended within {timeout:g} s")
+        return TimeoutError(f"job {self.id} did not finish within {timeout:g} s")
 
 
 def _pauses(timeout: float | None) -> Iterator[float]:
-    """Look at once, then ever more seldom, and once more at the very end."""
+    """The pauses between looks: short at first, then longer. The last look is at the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause_s = 0.005
     while True:

@@ -1,4 +1,4 @@
-"""Keys for records: the same finding has the same key, wherever and however often it is found."""
+"""Keys for records: two findings of the same thing get the same key, so that it is stored once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def dedupe_key(
     day: date | str | None = None,
     kind: str = "",
 ) -> str:
-    """`ext_<id>` where the source gives one; else a hash of what makes the finding what it is."""
+    """`ext_<id>` if the source gives an id; otherwise a hash of the facts that identify the finding."""
     if external_id is not None and str(external_id) != "":
         return f"ext_{external_id}"
     parts = urlsplit(url)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from outlive import job_gateway, store, units
+from outlive import job_gateway, store
 from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, SourceBusy, SourcePaused
 from outlive.model import Grant, SourceLimits
-from outlive.policy import Duration, identifier
 from outlive.statement import Statement
+from outlive.validation import Duration, identifier, seconds
 
 if TYPE_CHECKING:
     from outlive.client.cache import Cache
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Parts = str | Sequence[object] | Mapping[str, object]
 ASK_AGAIN_S = 5.0
-"""A source may be paused while somebody waits for it: whoever waits longer than this looks again."""
+"""The longest pause before a caller asks again, so that it notices a source that was paused meanwhile."""
 
 
 class Source:
-    """A source as the app declares it. A job of a source is claimed only while the source admits it."""
+    """A source as the app declares it. Workers claim a job of a source only while the source admits it."""
 
     def __init__(self, limits: SourceLimits, runner: StatementRunner, cache: Callable[[], Cache]) -> None:
         self.name, self.limits = limits.name, limits
@@ -34,10 +34,10 @@ class Source:
         return f"Source({self.name!r})"
 
     def request(self, *, timeout: Duration | None = None) -> Request:
-        """One call of the source, `with` or `async with`: waits for a token, and counts how the call went.
+        """One call of the source, in `with` or `async with`: waits for a token, then counts success or failure.
 
-        Raises `SourcePaused` while the breaker is open (let it pass: the job goes back until it may be closed), and
-        `SourceBusy` when there is no token within `timeout`.
+        Raises `SourcePaused` while the breaker is open (don't catch it: the job then waits until the pause is over),
+        and `SourceBusy` when no token is free within `timeout`.
         """
         return Request(self.name, self._runner, timeout)
 
@@ -46,17 +46,17 @@ class Source:
     @overload
     def cached(self, parts: Parts, fn: Callable[[], T], *, ttl: Duration | None = None) -> T: ...
     def cached(self, parts: Parts, fn: Callable[[], Any], *, ttl: Duration | None = None) -> Any:
-        """What `fn` gives, or gave lately to anybody on this machine who asked with the same parts.
+        """The answer of `fn`, or a cached answer to the same parts from any process of this machine.
 
-        An async function gives an awaitable. Only one process calls `fn` at a time; the others wait for its answer.
+        For an async function it is an awaitable. One process at a time calls `fn`; the others wait for its answer.
         """
         from inspect import iscoroutinefunction
 
         cache = self._cache()
-        ttl_s = None if ttl is None else units.seconds(ttl)
+        ttl_s = None if ttl is None else seconds("ttl", ttl)
         job = _own_job(self.name)
         if job is not None and not job.called:
-            job.answered = True  # Unless it is called, the source has nothing to do with how this ends.
+            job.answered = True  # The cache answered: how this job ends says nothing about the source.
 
         def call() -> Any:
             if job is not None:
@@ -69,13 +69,13 @@ class Source:
 
 
 class Request:
-    """One request of a source, from asking for a token to saying how it went."""
+    """One request of a source: it takes a token, and reports whether the call succeeded."""
 
     def __init__(self, source: str, runner: StatementRunner, timeout: Duration | None) -> None:
         self.source, self.runner = source, runner
         self.job = job_gateway.job
         self.token = None if self.job is None else self.job.token
-        self.until = None if timeout is None else time.monotonic() + units.seconds(timeout)
+        self.until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         self.slot: int | None = None
 
     def __enter__(self) -> None:
@@ -83,18 +83,20 @@ class Request:
             time.sleep(pause_s)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        said = self.outcome(error)
+        report = self.report_of(error)
         try:
-            self.runner.run(said)
-        except DatabaseUnreachable:  # Whoever keeps a slot keeps others waiting until his job ends.
-            self.runner.run(said)
+            self.runner.run(report)
+        except (
+            DatabaseUnreachable
+        ):  # A slot that is not given back blocks other jobs until this job ends: try once more.
+            self.runner.run(report)
 
     async def __aenter__(self) -> None:
-        """After the grant nothing is awaited: whoever is cancelled then has it, and gives it back at the end."""
+        """Nothing is awaited after the grant, so a caller that is cancelled then still runs `__aexit__`."""
         import asyncio
 
         while self.must_ask:
-            pause_s = self.pause_s(await self.asked())
+            pause_s = self.pause_s(await self.ask())
             if not pause_s:
                 return
             await asyncio.sleep(pause_s)
@@ -102,10 +104,10 @@ class Request:
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         import asyncio
 
-        await asyncio.shield(self.tell(self.outcome(error)))
+        await asyncio.shield(self.send(self.report_of(error)))
 
-    async def asked(self) -> Grant:
-        """The source's answer. A question can't be taken back: whoever is cancelled meanwhile gives back the grant."""
+    async def ask(self) -> Grant:
+        """The source's answer. If the caller is cancelled meanwhile, a grant that still arrives is given back."""
         import asyncio
 
         asking = asyncio.ensure_future(self.runner.arun(self.question))
@@ -116,22 +118,21 @@ class Request:
             raise
 
     async def give_back(self, asking: Awaitable[Grant]) -> None:
-        """Wait for what is granted to nobody any more. If there is no answer nothing was granted that we know of."""
+        """Wait for the answer and give back what it grants. If no answer comes, no grant is known."""
         with contextlib.suppress(OutliveError):
             grant = await asking
             if grant.granted:
-                await self.tell(self.said(None, grant.slot))
+                await self.send(self.report(None, grant.slot))
 
-    async def tell(self, said: Statement[list[int]]) -> None:
-        """The async twin of what `__exit__` does."""
+    async def send(self, report: Statement[list[int]]) -> None:
         try:
-            await self.runner.arun(said)
-        except DatabaseUnreachable:
-            await self.runner.arun(said)
+            await self.runner.arun(report)
+        except DatabaseUnreachable:  # As in `__exit__`.
+            await self.runner.arun(report)
 
     @property
     def must_ask(self) -> bool:
-        """The token that the job was claimed with pays for its first request."""
+        """False once: the token that the job was claimed with pays for its first request."""
         return not (self.job is not None and self.job.pays_for(self.source))
 
     @property
@@ -139,7 +140,7 @@ class Request:
         return store.ask_source(self.source, self.token)
 
     def pause_s(self, grant: Grant) -> float:
-        """How long to wait before asking again; 0 if it may begin."""
+        """How long to wait before asking again; 0 if the request may start."""
         if grant.granted:
             self.slot = grant.slot
             return 0.0
@@ -149,31 +150,31 @@ class Request:
             raise SourceBusy(f"the source {self.source} has no token for the next {grant.wait_s:.1f} s")
         return min(max(grant.wait_s, 0.001), ASK_AGAIN_S)
 
-    def outcome(self, error: BaseException | None) -> Statement[list[int]]:
-        """Count how it went. What is raised is counted here, and not again when the job ends with it."""
+    def report_of(self, error: BaseException | None) -> Statement[list[int]]:
+        """Count success or failure. An error is counted here, and not again when the job ends with it."""
         counts = error is None or (self.job.blames_source(error) if self.job is not None else _blames(error))
         if error is not None and self.job is not None:
             self.job.counted = error
-        return self.said((error is None) if counts else None, self.slot)
+        return self.report((error is None) if counts else None, self.slot)
 
-    def said(self, ok: bool | None, slot: int | None) -> Statement[list[int]]:
+    def report(self, ok: bool | None, slot: int | None) -> Statement[list[int]]:
         return store.count_outcomes([(self.source, self.token, ok)], [] if slot is None else [slot])
 
 
 def _own_job(source: str) -> job_gateway.RunningJob | None:
-    """The job that runs here, if it is one of this source."""
+    """The job that runs in this process, if it belongs to this source."""
     return job_gateway.job if job_gateway.job is not None and job_gateway.job.source == source else None
 
 
 def _answer(given: T) -> T:
-    """What a plain function gave. One that is yet to be awaited is none: nobody would await it."""
+    """The answer of a plain function. An awaitable is refused: `cached` would not await it."""
     from inspect import isawaitable, iscoroutine
 
     if isawaitable(given):
         if iscoroutine(given):
             given.close()
         raise BadArguments(
-            "cached() was given a function that is not async and gives an awaitable: pass the async one itself"
+            "cached() was given a plain function that returns an awaitable: pass the async function itself"
         )
     return given
 
@@ -183,5 +184,5 @@ def _blames(error: BaseException) -> bool:
 
 
 def source_name(source: Source | str) -> str:
-    """The name of a source that is given as such, or by its name."""
+    """The name of a source that is given as an object or by its name."""
     return identifier("source", source.name if isinstance(source, Source) else source)

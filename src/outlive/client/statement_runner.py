@@ -1,7 +1,7 @@
-"""The client's way to the database: over its own connections, or, inside a job, through the supervisor.
+"""Runs the client's statements: over its own connections or, inside a job, through the job's supervisor.
 
-What a connection needs (the driver, asyncio) is imported when one is needed: a process that is forked for every job
-pays for each library that its parent has mapped.
+The driver and asyncio are imported with the first connection, not before: a process that is forked for every job pays
+for each library that its parent has loaded.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ class StatementRunner:
         return self.run_all([one])[0]
 
     def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
-        """All or none of them."""
+        """Run all statements in one transaction."""
         if job_gateway.gateway is not None:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
+
+    def close(self) -> None:
+        """Close the idle connections, if any were opened."""
+        if "connections" in self.__dict__:
+            self.connections.close()
 
     async def arun(self, one: Statement[T]) -> T:
         return (await self.arun_all([one]))[0]

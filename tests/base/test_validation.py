@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them."""
+"""The checks of options: durations and sizes as people write them."""
 
 import contextlib
 from datetime import timedelta
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive import units
+from outlive import validation
 from outlive.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ from outlive.errors import ConfigError
     ],
 )
 def test_a_duration_is_read_as_seconds(written: Any, meant: float) -> None:
-    assert units.seconds(written) == meant
+    assert validation.seconds("delay", written) == meant
 
 
 WORDS = ["", " ", "m", "10 minutes", "ten", "-5s", "5s10", "1,5h", "1e3", "10M", "inf", "nan"]
@@ -41,8 +41,8 @@ THINGS: list[Any] = [-1, float("inf"), float("nan"), 1e12, True, None, [], b"5s"
 
 @pytest.mark.parametrize("written", [*WORDS, *THINGS])
 def test_what_is_no_duration_is_refused(written: Any) -> None:
-    with pytest.raises(ConfigError, match="is not a duration"):
-        units.seconds(written)
+    with pytest.raises(ConfigError, match=r"^delay is .*: it must be a duration"):
+        validation.seconds("delay", written)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_what_is_no_duration_is_refused(written: Any) -> None:
     ],
 )
 def test_a_size_is_read_as_bytes(written: Any, meant: int) -> None:
-    assert units.size_bytes(written) == meant
+    assert validation.size_bytes("memory", written) == meant
 
 
 @pytest.mark.parametrize(
     "written", ["", "MB", "0", 0, -1, "-1MB", "0.1B", "1XB", "1MIB5", "12I", True, None, 1.5, "512M", []]
 )
 def test_what_is_no_size_is_refused(written: Any) -> None:
-    with pytest.raises(ConfigError, match="is not a size"):
-        units.size_bytes(written)
+    with pytest.raises(ConfigError, match=r"^memory is .*: it must be a size"):
+        validation.size_bytes("memory", written)
 
 
 @given(st.text("019. -kmMBishdw٣²", max_size=8))
 def test_any_text_is_a_duration_and_a_size_or_refused(text: str) -> None:
-    for read in (units.seconds, units.size_bytes):
+    for read in (validation.seconds, validation.size_bytes):
         with contextlib.suppress(ConfigError):
-            assert read(text) >= 0
+            assert read("it", text) >= 0

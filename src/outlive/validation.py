@@ -1,0 +1,129 @@
+"""Checks of what people write: settings, and the options of tasks, jobs and sources.
+
+A check takes the name of an option and its value, and returns the value parsed: "10m" becomes 600.0, "512MB"
+512000000. A value that does not fit raises a ConfigError that names the option and says what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+
+from outlive.errors import ConfigError
+
+Duration = float | str | timedelta
+MAX_COUNT = 30000
+"""The highest count that can be set: the database stores counts as small integers."""
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_BYTES = {"": 1, "B": 1}
+for _n, _letter in enumerate("KMGT", start=1):
+    _BYTES |= {f"{_letter}B": 1000**_n, f"{_letter}IB": 1024**_n}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)", re.IGNORECASE)
+_FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def refused(name: str, value: object, must_be: str) -> ConfigError:
+    return ConfigError(f"{name} is {value!r:.100}: it must be {must_be}")
+
+
+def known(where: str, kind: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Refuse a name that does not exist: a misspelt option would have no effect and no error."""
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
+            raise ConfigError(f"{where} has the unknown {kind} {name}; {hint}")
+
+
+def seconds(name: str, value: object) -> float:
+    """A duration: 600, 600.0, "600", "10m", "1h30m" or a timedelta."""
+    if isinstance(value, timedelta):
+        result: float | None = value.total_seconds()
+    elif isinstance(value, str):
+        result = _parse_duration(value.strip())
+    else:
+        result = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if result is None or not 0 <= result < 1e12:
+        raise refused(name, value, "a duration: seconds, or a text like '90s', '10m', '1h30m' or '7d'")
+    return result
+
+
+def _parse_duration(text: str) -> float | None:
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def size_bytes(name: str, value: object) -> int:
+    """A size: 536870912, "512MB" or "512MiB"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    size = int(float(match[1]) * _BYTES.get(match[2].upper(), 0)) if match else 0
+    if size < 1:
+        raise refused(name, value, "a size: bytes, or a text like '512MB' or '2GiB'")
+    return size
+
+
+def count(name: str, value: object, *, least: int = 1, most: int = MAX_COUNT) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise refused(name, value, f"a whole number from {least} to {most}")
+    return value
+
+
+def positive(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise refused(name, value, "a number above zero and below a thousand million")
+    return value
+
+
+def choice(name: str, value: object, *choices: str) -> str:
+    if value not in choices:
+        raise refused(name, value, f"{', '.join(choices[:-1])} or {choices[-1]}")
+    return str(value)
+
+
+def identifier(name: str, value: object) -> str:
+    """The name of a task, a queue or a source."""
+    printable = isinstance(value, str) and value.isprintable() and value == value.strip()
+    if not isinstance(value, str) or not printable or not 0 < len(value.encode()) <= 200:
+        raise refused(name, value, "1 to 200 bytes of printable characters, without a space at either end")
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    answer = value if isinstance(value, bool) else _FLAGS.get(str(value).lower())
+    if answer is None:
+        raise refused(name, value, "true or false")
+    return answer
+
+
+def names(name: str, value: object) -> tuple[str, ...]:
+    """A list of names, or one text with commas between them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
+        raise refused(name, value, "a list of names")
+    return tuple(part.strip() for part in parts)
+
+
+def text(name: str, value: object) -> str:
+    """The error does not quote the value: it may be a password."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is not text: write it in quotes")
+    return value
+
+
+def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """One exception class or a tuple of them, as in an `except` clause."""
+    classes = value if isinstance(value, tuple) else (value,)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise refused(name, value, "an exception class, or a tuple of them")
+    return classes
