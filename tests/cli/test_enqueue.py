@@ -90,7 +90,7 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) 
         ),
         (("./shop_tasks.py:app", "fetch"), 3, "is not the name of a module: write it like shop_tasks:app"),
         (("shop_tasks:app", "fetsh"), 2, "has no task 'fetsh'; did you mean shop_tasks.fetch?"),
-        (("shop_tasks:app", "zzz"), 2, "has no task 'zzz'; it has shop_tasks.fetch, shop_tasks.parse"),
+        (("shop_tasks:app", "zzz"), 2, "has no task 'zzz'; use one of shop_tasks.fetch, shop_tasks.parse"),
         (("shop_tasks:app", "fetch", "{}"), 2, "missing a required argument: 'url'"),
         (("shop_tasks:app", "fetch", '{"url": "x", "trys": 2}'), 2, "unexpected keyword argument 'trys'"),
         (("shop_tasks:app", "fetch", "[1, 2, 3]"), 2, "too many positional arguments"),
@@ -98,7 +98,7 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) 
         (("shop_tasks:app", "fetch", '"x"'), 2, "must be a JSON object or array"),
         (("shop_tasks:app", "fetch", '["x"]', "--priority", "12"), 2, "priority"),
         (("shop_tasks:app", "fetch", '["x"]', "--delay", "soon"), 2, "it must be a duration"),
-        (("shop_tasks:app", "fetch", '["x"]', "--on-conflict", "fight"), 2, "it can be skip, raise or replace"),
+        (("shop_tasks:app", "fetch", '["x"]', "--on-conflict", "fight"), 2, "it must be skip, raise or replace"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_enqueued(

@@ -1,0 +1,34 @@
+"""The voice of outlive: log lines, errors, help and docstrings name their subject, in plain English."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.reading import SOURCE, modules, shown, syntax
+
+RIDDLES = re.compile(r"\b(somebody|nobody|anybody|whoever|anew|is none|are none|has not|have not)\b", re.IGNORECASE)
+"""Words that hide the subject of a sentence: name the worker, the reaper or the caller instead."""
+
+ACCOUNT = "nobody"
+"""In embedded/ this is an account, which every Unix has."""
+
+NOT_YET = {"bench", "child", "db.py", "demo", "gameday", "kernel.py", "protocol.py", "sql", "store", "worker"}
+"""The parts whose texts are not rewritten yet."""
+
+TEXTS = [
+    path for path in (*modules(), *sorted(SOURCE.rglob("*.sql"))) if path.relative_to(SOURCE).parts[0] not in NOT_YET
+]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=shown)
+def test_no_text_hides_its_subject(path: Path) -> None:
+    if path.suffix == ".sql":
+        texts = list(enumerate(path.read_text(encoding="utf-8").splitlines(), start=1))
+    else:
+        constants = (node for node in ast.walk(syntax(path)) if isinstance(node, ast.Constant))
+        texts = [(node.lineno, node.value) for node in constants if isinstance(node.value, str)]
+    for line, text in texts:
+        read = text.replace(ACCOUNT, "") if path.parent.name == "embedded" else text
+        assert not RIDDLES.search(read), f"{shown(path, line)}: {text!r:.200}"
