@@ -65,6 +65,31 @@ def test_a_child_of_a_supervisor_that_is_frozen_is_judged_apart(kind: Kind) -> N
     assert samples(story)["child death, no database or no supervisor"] == [0.9]
 
 
+def test_a_zygotes_death_takes_as_long_as_the_last_attempt_that_it_left() -> None:
+    story = Story()
+    first, second, later = (story.attempt(uuid4(), "lost", worker=VICTIM) for _ in range(3))
+    story.attempts = [
+        replace(first, started_s=99.0, ended_s=100.2),
+        replace(second, started_s=99.5, ended_s=100.3),
+        replace(later, started_s=100.5, ended_s=101.0),
+    ]
+    story.fault(Kind.REVIVAL, at_s=100.0)
+    assert samples(story)["zygote death to claimable again"] == [0.3]
+    story.fault(Kind.FREEZE, at_s=99.9)
+    assert samples(story)["zygote death to claimable again"] == []
+    assert samples(story)["zygote death, no database or no supervisor"] == [0.3]
+
+
+@pytest.mark.parametrize("kind", [Kind.TREE, Kind.OVERDUE])
+def test_a_zygote_whose_worker_died_or_slept_too_is_no_sample(kind: Kind) -> None:
+    story = Story()
+    loss = story.attempt(uuid4(), "lost", worker=VICTIM)
+    story.fault(Kind.ZYGOTE, at_s=loss.ended_s - 0.5)
+    story.fault(kind, at_s=loss.ended_s - 0.4)
+    assert samples(story)["zygote death to claimable again"] == []
+    assert samples(story)["zygote death, no database or no supervisor"] == []
+
+
 def test_a_death_behind_a_strangers_lock_is_judged_apart() -> None:
     story = Story()
     crash, loss = story.attempt(uuid4(), "crashed"), story.attempt(uuid4(), "lost", worker=VICTIM)
@@ -75,6 +100,21 @@ def test_a_death_behind_a_strangers_lock_is_judged_apart() -> None:
     assert samples(story)["child death to recorded"] == samples(story)["worker death to claimable again"] == []
     story.history.faults[-1] = replace(locks, jobs=frozenset({uuid4()}))
     assert samples(story)["child death to recorded"] == [3.0]
+
+
+def test_no_death_is_missing_for_long_while_the_database_is_there() -> None:
+    story = Story()
+    loss = story.attempt(uuid4(), "lost", worker=VICTIM)
+    story.attempts = [replace(loss, ended_s=140.0)]
+    story.fault(Kind.TREE, at_s=100.0)
+    on_end = "any death, with the database there on end"
+    assert samples(story)[on_end] == [40.0]
+    story.history.outages = [(126.0, 131.0), (99.0, 109.0), (105.0, 110.0), (150.0, 160.0)]
+    assert samples(story)[on_end] == [16.0]
+    story.history.outages.append((115.0, 120.0))
+    assert samples(story)[on_end] == [9.0]
+    story.history.outages.append((139.0, 145.0))
+    assert samples(story)[on_end] == [8.0]
 
 
 def test_no_death_may_take_longer_than_the_bound_for_all() -> None:

@@ -14,17 +14,30 @@ class Bounds:
 
     worker_death_s: float = 2.0
     """From a worker's death until the jobs that it ran can be claimed again, p99."""
+    zygote_death_s: float = 2.0
+    """The same for a zygote."""
     child_death_s: float = 0.1
     """From a child's death until that is in the database, p99."""
     orphans_s: float = 2.0
     """How long children may survive their supervisor."""
     any_death_s: float = 30.0
     """The longest that any death may take to be noticed, also while the database is away or all workers are dead."""
+    on_end_s: float = 20.0
+    """The same, counted only while the database is there without a break: 15 s for a worker that died with it, and some
+    for others to start."""
     drain_s: float = 60.0
     """How long after the last fault everything may take to be finished."""
 
 
-BUSY = Bounds(worker_death_s=20.0, child_death_s=1.0, orphans_s=20.0, any_death_s=60.0, drain_s=120.0)
+BUSY = Bounds(
+    worker_death_s=20.0,
+    zygote_death_s=20.0,
+    child_death_s=1.0,
+    orphans_s=20.0,
+    any_death_s=60.0,
+    on_end_s=30.0,
+    drain_s=120.0,
+)
 """For a machine that has other work: what is slow there need not be slow here."""
 
 

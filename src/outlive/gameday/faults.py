@@ -6,6 +6,7 @@ at once, or the database is away, that death's time is judged apart.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -51,7 +52,6 @@ PATIENCE_S = 1.0
 
 TAKEN_S = 5.0
 """How long after its lease a frozen tree waits until other workers have begun its jobs again."""
-
 ORPHANS_S = 10.0
 
 
@@ -271,7 +271,10 @@ class Faults:
         return [Fault(kind=Kind.STOP, at_s=at_s, worker=member.name)]
 
     def _kill_everybody(self) -> list[Fault]:
-        if len(self._steady()) < self.workers.count:
+        """Also those that are only starting; not while one is a witness, frozen, or dead and not yet replaced."""
+        members, now = self.workers.members, time.monotonic()
+        left_alone = (one.killed or one.frozen_until or one.spared_until > now for one in members)
+        if len(self._steady()) < 2 or any(left_alone):
             return []
         return [self._kill(member, Kind.EVERYBODY, watched=False) for member in self.workers.members]
 
@@ -301,20 +304,17 @@ class Faults:
         at_work = {name for _, name, _ in self._at_work(connection)}
         victims = [one for one in self._not_spared() if self.workers.is_short(one.seat) and one.name in at_work]
         if kind is Kind.PAUSE:
-            victims = [one for one in victims if self._ready(one, connection)]
+            victims = [one for one in victims if tables.ready(connection, one.name)]
         if not (made := self._stop(kind, victims)):
             return []
         [member] = victims  # One seat has a short lease.
-        late = self._ready(member, connection) if kind is Kind.PAUSE else {}
-        wakes_s = self.rng.uniform(*FREEZE_S)
+        late: dict[int, UUID] = {}
+        with contextlib.suppress(psycopg.OperationalError):  # It is frozen anyway.
+            late = tables.ready(connection, member.name) if kind is Kind.PAUSE else {}
         lease_over = time.monotonic() + SHORT_LEASE_S + 0.2
-        member.frozen_until = lease_over + TAKEN_S + wakes_s
-        self._sleepers.append(_Sleeper(len(self.done), member, lease_over, wakes_s, late))
+        member.frozen_until = lease_over + TAKEN_S + FREEZE_S[1]
+        self._sleepers.append(_Sleeper(len(self.done), member, lease_over, self.rng.uniform(*FREEZE_S), late))
         return made
-
-    def _ready(self, member: Member, connection: db.Connection) -> dict[int, UUID]:
-        """Attempts of a worker that hesitate before their completion."""
-        return dict(connection.execute(tables.READY, {"name": member.name}).fetchall())
 
     def wake(self, connection: db.Connection | None) -> None:
         """Wake those that have slept for long enough.
@@ -338,8 +338,7 @@ class Faults:
             return None
         try:
             db.run(connection, store.expire())
-            late = {"tokens": list(sleeper.late), "jobs": list(sleeper.late.values())}
-            return frozenset(token for (token,) in connection.execute(tables.TAKEN, late))
+            return tables.begun_again(connection, sleeper.late)
         except psycopg.OperationalError:
             return None
 

@@ -38,7 +38,7 @@ COLOURS = {
     Kind.BACKEND: "#9333ea",
     Kind.RESTART: "#9333ea",
 }
-SHADES = ("#dc2626", "#7b8794", "#2563eb")
+SHADES = ("#dc2626", "#f59e0b", "#7b8794", "#2563eb")
 
 
 def draw(told: Mapping[str, Any], path: Path) -> None:

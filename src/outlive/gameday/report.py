@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlive.cli import screen
+from outlive.gameday.asked import BUSY
 from outlive.gameday.game import Audience, Standing
 from outlive.gameday.verdict import Verdict
 
@@ -144,12 +145,13 @@ def write(verdict: Verdict, told: Mapping[str, Any], directory: Path) -> Path:
 
 def _markdown(verdict: Verdict, told: Mapping[str, Any], picture: Path | None) -> str:
     asked, versions = verdict.asked, told["versions"]
+    busy = " --busy" if asked.bounds == BUSY else ""
     length = f"--minutes {asked.minutes:g}" if asked.minutes is not None else f"--kills {asked.kills}"
     lines = [
         f"# Gameday, seed {asked.seed}",
         "",
         f"`outlive gameday {length} --rate {asked.rate:g} --workers {asked.workers} --slots {asked.slots} "
-        f"--seed {asked.seed}` on {told['cpu_count']} cores: outlive {versions['outlive']}, PostgreSQL "
+        f"--seed {asked.seed}{busy}` on {told['cpu_count']} cores: outlive {versions['outlive']}, PostgreSQL "
         f"{versions['postgres']}, Python {versions['python']}, psycopg {versions['psycopg']}; {verdict.seconds:.0f} s.",
         "",
         f"**{closing(verdict)[0].upper()}{closing(verdict)[1:]}.**",
@@ -164,6 +166,7 @@ def _markdown(verdict: Verdict, told: Mapping[str, Any], picture: Path | None) -
     lines += [f"| {name} | {count:,} |" for name, count in verdict.faults().items()]
     lines += ["", "| jobs | |", "|---|---:|"]
     lines += [f"| {name} | {count:,} |" for name, count in verdict.counts().items()]
+    lines += ["", *_bounds(verdict)]
     lines += ["", "| how long it took | times | p50 | p99 | max | must | |", "|---|---:|---:|---:|---:|---|---|"]
     for one in verdict.times:
         figures = " | ".join(_duration(one.percentile(part)) for part in (0.5, 0.99, 1.0))
@@ -173,3 +176,18 @@ def _markdown(verdict: Verdict, told: Mapping[str, Any], picture: Path | None) -
         lines += ["", "| broken | by | how |", "|---|---|---|"]
         lines += [f"| {one.rule} | {one.subject} | {one.words} |" for one in verdict.breaches[:100]]
     return "\n".join(lines) + "\n"
+
+
+def _bounds(verdict: Verdict) -> list[str]:
+    """What every death must keep, and the worst of them."""
+    most, worst = verdict.asked.bounds, verdict.worst_death
+    seen = f"; the slowest took {worst.percentile(1.0):.1f} s ({worst.name})" if worst else ""
+    return [
+        f"**Every single death must be in the database within {most.any_death_s:g} s{seen}.** That is from the kill to "
+        "the commit that frees or ends the last attempt of the process, also while Postgres is away or read-only, no "
+        "other worker lives, the supervisor is frozen or a stranger has locked the job; such deaths have rows of "
+        f"their own. None may be missing for {most.on_end_s:g} s while the database is there without a break.",
+        f"Of all others p99 must be at most {most.worker_death_s:g} s for a worker, {most.zygote_death_s:g} s for a "
+        f"zygote and {most.child_death_s:g} s for a child. No process may survive its supervisor by more than "
+        f"{most.orphans_s:g} s, and everything must be finished {most.drain_s:g} s after the last fault.",
+    ]

@@ -62,19 +62,29 @@ where k.name like %(names)s order by s.pid, s.token desc
 """
 
 # Jobs that have written their effect and not yet asked to be completed: an open transaction tells it.
-READY = """
+_READY = """
 select r.token, r.id
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
   join pg_stat_activity a on a.application_name = 'gameday ' || s.pid
 where k.name = %(name)s and a.state = 'idle in transaction' and a.query like 'insert into outlive_gameday.effects %%'
 """
 
-# Attempts whose job has begun again since.
-TAKEN = """
+_BEGUN_AGAIN = """
 select late.token from unnest(%(tokens)s::bigint[], %(jobs)s::uuid[]) late (token, id)
 where exists (select from outlive.running r where r.id = late.id and r.token > late.token)
    or exists (select from outlive.attempts a where a.job_id = late.id and a.token > late.token)
 """
+
+
+def ready(connection: db.Connection, name: str) -> dict[int, UUID]:
+    """Attempts of a worker that hesitate before their completion, and their jobs."""
+    return dict(connection.execute(_READY, {"name": name}).fetchall())
+
+
+def begun_again(connection: db.Connection, attempts: dict[int, UUID]) -> frozenset[int]:
+    """Those whose job has begun again since."""
+    late = {"tokens": list(attempts), "jobs": list(attempts.values())}
+    return frozenset(token for (token,) in connection.execute(_BEGUN_AGAIN, late))
 
 
 def make(connection: db.Connection, *, force: bool) -> None:

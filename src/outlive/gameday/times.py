@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from outlive.gameday.asked import Bounds
-from outlive.gameday.history import LATE, WORKER_KILLS, Attempt, Fault, Found, History, Kind
+from outlive.gameday.history import LATE, WORKER_KILLS, ZYGOTE_KILLS, Attempt, Fault, Found, History, Kind
 
 RECONNECT_S = 5.0
 """How long after the database is back workers may still be on their way to it."""
@@ -65,9 +65,12 @@ class Times:
 
 
 def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
-    """Deaths of workers and of children; apart those that nobody could notice or write down at once."""
-    workers, apart = _sorted_out(history, _worker_deaths(history, found))
-    children, children_apart = _sorted_out(history, _child_deaths(history, found))
+    """Deaths of workers, zygotes and children; apart those that could not be noticed or written down at once."""
+    deaths = [list(some(history, found)) for some in (_worker_deaths, _zygote_deaths, _child_deaths)]
+    (workers, apart), (zygotes, zygotes_apart), (children, children_apart) = (
+        _sorted_out(history, some) for some in deaths
+    )
+    on_end = [(one.fault.at_s, _on_end_s(history, one)) for some in deaths for one in some]
     gone = [
         (fault.at_s, fault.orphans_gone_s)
         for fault in history.faults
@@ -76,10 +79,13 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
     worst_s = bounds.any_death_s
     return [
         _times("worker death to claimable again", workers, bounds.worker_death_s, worst_s),
+        _times("zygote death to claimable again", zygotes, bounds.zygote_death_s, worst_s),
         _times("child death to recorded", children, bounds.child_death_s, worst_s),
         _times("supervisor death to children gone", gone, bounds.orphans_s, worst_s),
         _times("worker death, no database or no witness", apart, None, worst_s),
+        _times("zygote death, no database or no supervisor", zygotes_apart, None, worst_s),
         _times("child death, no database or no supervisor", children_apart, None, worst_s),
+        _times("any death, with the database there on end", on_end, None, bounds.on_end_s),
     ]
 
 
@@ -100,7 +106,17 @@ def _times(name: str, samples: Sequence[Sample], bound_s: float | None, worst_s:
     return Times(name, [took_s for _, took_s in samples], bound_s, worst_s, samples)
 
 
-def _sorted_out(history: History, deaths: Iterator[_Death]) -> tuple[list[Sample], list[Sample]]:
+def _on_end_s(history: History, death: _Death) -> float:
+    """The longest time for which the database was there without a break, and the death not yet in it."""
+    since_s, until_s = death.fault.at_s, death.fault.at_s + death.took_s
+    longest_s = 0.0
+    for start, end in sorted(history.outages):
+        longest_s = max(longest_s, min(start, until_s) - since_s)
+        since_s = max(since_s, end)
+    return max(longest_s, until_s - since_s)
+
+
+def _sorted_out(history: History, deaths: Sequence[_Death]) -> tuple[list[Sample], list[Sample]]:
     fair: list[Sample] = []
     apart: list[Sample] = []
     for one in deaths:
@@ -113,11 +129,7 @@ def _sorted_out(history: History, deaths: Iterator[_Death]) -> tuple[list[Sample
 
 def _worker_deaths(history: History, found: Found) -> Iterator[_Death]:
     """A death took as long as the last of the attempts that it left; one that ran nothing is no sample."""
-    names = {worker.id: worker.name for worker in found.workers}
-    lost: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in found.attempts:
-        if attempt.outcome == "lost" and attempt.worker is not None:
-            lost[names.get(attempt.worker, "?")].append(attempt)
+    lost = _lost(found)
     for fault in history.faults:
         if fault.kind in WORKER_KILLS:
             # Before it was killed it may have lost others with its zygote; those it has recorded itself.
@@ -125,6 +137,34 @@ def _worker_deaths(history: History, found: Found) -> Iterator[_Death]:
             if left:
                 took_s = max(one.ended_s for one in left) - fault.at_s
                 yield _Death(fault, took_s, frozenset(one.job for one in left), seen=fault.watched)
+
+
+def _lost(found: Found) -> dict[str, list[Attempt]]:
+    """What each worker has lost, by its name."""
+    names = {worker.id: worker.name for worker in found.workers}
+    lost: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in found.attempts:
+        if attempt.outcome == "lost" and attempt.worker is not None:
+            lost[names.get(attempt.worker, "?")].append(attempt)
+    return lost
+
+
+def _zygote_deaths(history: History, found: Found) -> Iterator[_Death]:
+    """As of a worker: the last of what it left. What was lost after its worker had died or slept too, is no sample."""
+    lost = _lost(found)
+    for fault in history.faults:
+        if fault.kind in ZYGOTE_KILLS:
+            others = [one for one in history.faults if one.worker == fault.worker and one is not fault]
+            graver = [one.at_s for one in others if one.kind in WORKER_KILLS or one.kind in LATE]
+            left = [
+                one
+                for one in lost[fault.worker]
+                if (one.started_s or 0.0) < fault.at_s < one.ended_s and not any(at_s < one.ended_s for at_s in graver)
+            ]
+            if left:
+                ended_s = max(one.ended_s for one in left)
+                blind = any(one.kind is Kind.FREEZE and one.at_s <= ended_s for one in others)
+                yield _Death(fault, ended_s - fault.at_s, frozenset(one.job for one in left), seen=not blind)
 
 
 def _child_deaths(history: History, found: Found) -> Iterator[_Death]:

@@ -58,6 +58,11 @@ class Verdict:
         seen = [rule for rule in ZERO if self.broken(rule)]
         return f"no bound: {', '.join(seen)}" if seen else checker.bound(self.history.kills)
 
+    @property
+    def worst_death(self) -> Times | None:
+        """Those among which the slowest is."""
+        return max((one for one in self.times if one.samples_s), key=lambda one: max(one.samples_s), default=None)
+
     def counts(self) -> dict[str, int]:
         """The figures of the verdict, in the order in which people read them."""
         answers = Counter(ask.answer for ask in self.history.asks)
