@@ -118,7 +118,7 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
         all_end_once(database_url, jobs)
         worker.stop()
     assert turns >= 2 * CUTS
-    found = re.findall(r"looked up: (\d+) reports were in already, (\d+) claims are adopted", worker.log())
+    found = re.findall(r"reconciled: (\d+) ends were written already, (\d+) claims are adopted", worker.log())
     assert sum(int(reports) for reports, _ in found) > 0
     assert sum(int(claims) for _, claims in found) > 0
     assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
@@ -167,7 +167,7 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     print(f"declared dead after {time.monotonic() - cut:.1f} s")
     begun(tmp_path / "held", before=first)
     network.heal()
-    eventually(lambda: "was given up by others" in far.log(), within_s=30, what="it hears of it")
+    eventually(lambda: "was declared dead by others" in far.log(), within_s=30, what="it hears of it")
     (tmp_path / "held").touch()
     all_end_once(server.url, [held])
     assert outcomes(server.url, held) == ["lost", "succeeded"]

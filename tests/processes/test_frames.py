@@ -41,12 +41,12 @@ def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp
     """60"""
     worker = start(slots=2)
     spoiling = faults.spoil_progress.enqueue(str(tmp_path / "enough"))
-    eventually(lambda: "is left out" in worker.log(), within_s=20)
+    eventually(lambda: "is dropped" in worker.log(), within_s=20)
     for n in range(5):  # Each of them is written beside some that can't be.
         assert faults.step_by_step.enqueue(3).result(timeout=20) == [3, 3], n
     (tmp_path / "enough").touch()
     assert finished(spoiling) is State.SUCCEEDED
-    assert worker.log().count("is left out") == 1
+    assert worker.log().count("is dropped") == 1
     assert "progress failed" not in worker.log()
 
 

@@ -552,7 +552,7 @@ def test_K7_a_worker_wrongly_given_up_begins_anew_and_takes_its_losses_back(
     eventually(lambda: not alive(child), within_s=5, what="its child is killed")
     old = frozen.id
     eventually(lambda: frozen.log().count(" started") == 2, within_s=20, what="it begins anew")
-    assert f"Worker {old} was given up by others" in frozen.log()
+    assert f"Worker {old} was declared dead by others" in frozen.log()
     assert other.says(f"Dead worker detected: {old}")
     assert counters(connection, lasts) == (0, 0, 0)
     rows = connection.execute("select name, state from outlive.workers order by started_at").fetchall()

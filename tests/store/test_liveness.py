@@ -14,8 +14,8 @@ from outlive import db, store
 from outlive.config import Config
 from outlive.model import Dead
 from outlive.worker.alerts import Alerts
-from outlive.worker.line import Line
 from outlive.worker.reaper import Reaper
+from outlive.worker.session import Session
 from tests.store.acting import (
     ANNA,
     BERT,
@@ -288,15 +288,15 @@ def test_a_reaper_whose_session_was_replaced_gives_others_time_to_come_back_too(
     vanish(connection, session)
 
     async def until_it_is_dead(*, replaced: bool) -> float:
-        reaper = Reaper(Line(database_url), Config(), Alerts())
-        await reaper.look()
+        reaper = Reaper(Session(database_url), Config(), Alerts())
+        await reaper.check()
         if replaced:
-            await reaper.line.close()
+            await reaper.session.close()
         began = time.monotonic()
         while state_of(connection) != "dead":
-            await reaper.look_once()
+            await reaper.check_once()
             assert time.monotonic() - began < 20
-        await reaper.line.close()
+        await reaper.session.close()
         return time.monotonic() - began
 
     assert asyncio.run(until_it_is_dead(replaced=True)) >= 3.0

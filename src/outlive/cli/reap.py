@@ -30,38 +30,38 @@ def reap(context: CommandContext, once: Once = False) -> None:
 
 async def _once(config: Config, url: str) -> int:
     from outlive.worker.alerts import LIMIT_S, Alerts
-    from outlive.worker.line import Line
     from outlive.worker.reaper import SECOND_LOOK_S, Reaper
+    from outlive.worker.session import Session
 
-    reaper = Reaper(Line(url), config, Alerts())
-    await reaper.look()
+    reaper = Reaper(Session(url), config, Alerts())
+    await reaper.check()
     await asyncio.sleep(SECOND_LOOK_S)
-    await reaper.look()
+    await reaper.check()
     await reaper.sweep(anyway=True)
     await reaper.alerts.finish(LIMIT_S)
-    await reaper.line.close()
+    await reaper.session.close()
     return reaper.freed
 
 
 async def _for_ever(config: Config, url: str) -> int:
     from outlive.worker.alerts import Alerts
-    from outlive.worker.line import Line
     from outlive.worker.loops import RETRY_SOON_S, forever
     from outlive.worker.reaper import Reaper
+    from outlive.worker.session import Session
 
-    reaper = Reaper(Line(url), config, Alerts())
+    reaper = Reaper(Session(url), config, Alerts())
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     services = [
         asyncio.create_task(forever(name, run_once, RETRY_SOON_S))
-        for name, run_once in (("look", reaper.look_once), ("sweep", reaper.sweep_once))
+        for name, run_once in (("reap", reaper.check_once), ("sweep", reaper.sweep_once))
     ]
     await stopping.wait()
     for service in services:
         service.cancel()
-    reaper.line.hang_up()
+    reaper.session.hang_up()
     await asyncio.wait(services)
     await reaper.alerts.finish(2.0)
-    await reaper.line.close()
+    await reaper.session.close()
     return reaper.freed

@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -23,7 +23,8 @@ from outlive.worker import weighing
 from outlive.worker.aside import Aside, looks_stopped, released
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment, died
 from outlive.worker.ends import NotImported, Unbegun, answered, divided
-from outlive.worker.hearing import Hearing, Listener
+from outlive.worker.hearing import ChildReports, Hearing
+from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
 from outlive.worker.zygotes import Zygotes
 
@@ -37,21 +38,19 @@ _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _log = logging.getLogger("outlive.worker")
 
 
-class Report(Listener, Protocol):
-    """Who is told what happened to attempts."""
+class AttemptEvents(ChildReports, Protocol):
+    """What slots report."""
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
-    def free(self) -> None: ...
-    def troubled(self) -> None: ...
-    def renewed_app(self) -> None: ...
+    def slot_freed(self) -> None: ...
+    def trouble_changed(self, trouble: str | None) -> None: ...
+    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None: ...
 
 
 class Crew:
-    def __init__(self, target: str, worker: UUID, config: Config, slots: int, report: Report) -> None:
-        self.config, self.slots, self.report = config, slots, report
+    def __init__(self, config: Config, slots: int, zygotes: Zygotes, report: AttemptEvents) -> None:
+        self.config, self.slots, self.zygotes, self.report = config, slots, zygotes, report
         self.hearing = Hearing(report, self._done)
-        hidden = () if config.jobs_see_database_url else ("OUTLIVE_DATABASE_URL",)
-        self.zygotes = Zygotes(target, worker, slots, self, hidden=hidden)
         self.unplaced: deque[Assignment] = deque()
         self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}
@@ -76,12 +75,12 @@ class Crew:
         for one in [one for one in self.unplaced if one.job.task not in self.tasks]:
             self.unplaced.remove(one)
             self._give_back(one.job)
-        self.report.renewed_app()
+        self.report.app_imported(self.tasks, self.sources)
 
     def born(self) -> None:
         """There is a child that has nothing to do, or room for one."""
         self._place()
-        self.report.free()
+        self.report.slot_freed()
 
     def look_for_trouble(self, now: float) -> None:
         """Say once that nothing can begin here, and once that it can again."""
@@ -93,7 +92,7 @@ class Crew:
         else:
             _log.info("this worker can begin jobs again")
         self.trouble = trouble
-        self.report.troubled()
+        self.report.trouble_changed(trouble)
 
     # Work
 
@@ -278,9 +277,9 @@ class Crew:
                 self.report.ended(one.job, end)
         self._hand_out([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
 
-    def drop_unplaced(self, now: float, leases: Mapping[int, float]) -> None:
+    def drop_unplaced(self, now: float, leases: Leases) -> None:
         """What no child could take goes back to the queue."""
-        late = [one for one in self.unplaced if now > min(one.waits_until, leases.get(one.job.token, now))]
+        late = [one for one in self.unplaced if now > one.waits_until or leases.expired(one.job.token, now)]
         for one in late:
             self.unplaced.remove(one)
             self._release(one)
@@ -393,8 +392,6 @@ class Crew:
             child.flush()
 
     def end(self) -> list[Assignment]:
-        """Kill all that is left, and say what had not ended."""
-        left = [assignment for child in self.children for assignment in child.given] + list(self.unplaced)
+        """Stop handing out work, and return what has not ended."""
         self.draining = True
-        self.zygotes.end()
-        return left
+        return [assignment for child in self.children for assignment in child.given] + list(self.unplaced)

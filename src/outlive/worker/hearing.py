@@ -43,18 +43,18 @@ interrupts it."""
 _log = logging.getLogger("outlive.worker")
 
 
-class Listener(Protocol):
-    """Who is told what children say."""
+class ChildReports(Protocol):
+    """What children say."""
 
     def called(self, child: Child, call: Call) -> None: ...
     def secret_of(self, token: int) -> str: ...
     def progressed(self, progress: Progress) -> None: ...
-    def burden_bytes(self) -> int: ...
+    def pending_bytes(self) -> int: ...
 
 
 class Hearing:
-    def __init__(self, listener: Listener, done: Callable[[Child, Done], None]) -> None:
-        self._listener, self._done = listener, done
+    def __init__(self, reports: ChildReports, done: Callable[[Child, Done], None]) -> None:
+        self._reports, self._done = reports, done
         self._speaker: Child | None = None
         """The child whose large frame is being read."""
         self._waiting: deque[Child] = deque()
@@ -134,13 +134,13 @@ class Hearing:
     def _call(self, child: Child, call: Call) -> None:
         if self._may_ask(child):
             child.asking += 1
-            self._listener.called(child, call)
+            self._reports.called(child, call)
 
     def _complete(self, child: Child, token: int) -> None:
         if child.runs(token) and self._may_ask(child):
             child.given[0].completing = True
             child.unread += 1
-            child.send(Secret(token, self._listener.secret_of(token)))
+            child.send(Secret(token, self._reports.secret_of(token)))
 
     def _may_ask(self, child: Child) -> bool:
         if child.asking + child.unread >= MAX_CALLS:
@@ -153,7 +153,7 @@ class Hearing:
             self.distrust(child, "reports more than a job may")
         elif child.runs(progress.token):
             child.given[0].moved = time.monotonic()
-            self._listener.progressed(progress)
+            self._reports.progressed(progress)
 
     # Large frames, one at a time
 
@@ -172,8 +172,8 @@ class Hearing:
         """Let the next one speak whose large frame fits beside what is not written yet."""
         if self._speaker is not None or not self._waiting:
             return
-        burden_bytes = self._listener.burden_bytes()
-        if burden_bytes and burden_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
+        pending_bytes = self._reports.pending_bytes()
+        if pending_bytes and pending_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
             return
         child = self._speaker = self._waiting.popleft()
         asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)

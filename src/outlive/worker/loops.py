@@ -1,4 +1,4 @@
-"""The loop of everything that runs for ever: a `run_once` again and again, and after a failure a pause."""
+"""The loop of every service: call its `run_once` again and again, with a pause after a failure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import psycopg
 
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
 RETRY_SOON_S = RETRY_S[:-1]
-"""For the services by which workers know of each other's death."""
+"""For the services by which workers notice each other's death."""
 
 _log = logging.getLogger("outlive.worker")
 
 
 async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: Sequence[float] = RETRY_S) -> None:
-    """One service. This is the other place with a catch-all: it says what failed, and tries again."""
+    """Run one service. Only here and at the child's boundary is every exception caught: it is logged, and retried."""
     failures = 0
     while True:
         try:
@@ -25,7 +25,7 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
         except Exception as error:
             me = asyncio.current_task()
             if me is not None and me.cancelling():
-                raise asyncio.CancelledError from error  # The driver tells of the broken connection instead.
+                raise asyncio.CancelledError from error  # The driver reports a broken connection instead.
             pause_s = pauses_s[min(failures, len(pauses_s) - 1)]
             failures += 1
             if isinstance(error, psycopg.Error):

@@ -15,9 +15,11 @@ from uuid import UUID
 import psycopg
 
 from outlive import store
+from outlive.config import Config
+from outlive.worker.claims import ClaimLoop
 from outlive.worker.crew import Crew
-from outlive.worker.line import Line
-from outlive.worker.turns import Turns
+from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 0.25
 WAITING_LOOK_S = 5.0
@@ -31,8 +33,11 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Suspects:
-    def __init__(self, worker: UUID, crew: Crew, turns: Turns, line: Line) -> None:
-        self.worker, self.crew, self.turns, self.line = worker, crew, turns, line
+    def __init__(
+        self, worker: UUID, config: Config, session: Session, *, slots: Crew, claims: ClaimLoop, wake: Wakeup
+    ) -> None:
+        self._worker, self._config, self._session = worker, config, session
+        self._slots, self._claims, self._wake = slots, claims, wake
         self._ask_at = time.monotonic() + WAITING_LOOK_S
 
     async def run_once(self) -> None:
@@ -44,35 +49,35 @@ class Suspects:
 
     async def _let_others_in(self) -> None:
         """End the time alone of a suspect that has outlived it."""
-        one = self.crew.suspect()
+        one = self._slots.suspect()
         if one is None or time.monotonic() - (one.started or one.taken) < one.job.alone_s:
             return
-        if await self.line.run(store.let_others_in(self.worker, one.job.token)):
+        if await self._session.run(store.let_others_in(self._worker, one.job.token)):
             one.alone = False
             _log.info("job %s has outlived its time alone: other jobs run beside it", one.job.id)
-            self.turns.notify()
+            self._wake.notify()
 
     async def _make_room(self) -> None:
         """Claim nothing for a while, so that this worker becomes idle and can take a suspect. One worker at a time."""
-        if self.line.pooled or self.crew.draining or self.crew.has_suspect():
+        if self._session.pooled or self._slots.draining or self._slots.has_suspect():
             return
-        if not await self._one_waits() or not await self.line.run(store.try_lock(_ROOM)):
+        if not await self._one_waits() or not await self._session.run(store.try_lock(_ROOM)):
             return
         _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
         until = time.monotonic() + ROOM_S
-        self.turns.making_room = True
+        self._claims.making_room = True
         try:
-            while self.turns.making_room and time.monotonic() < until and not self.crew.draining:
+            while self._claims.making_room and time.monotonic() < until and not self._slots.draining:
                 await asyncio.sleep(LOOK_S)
                 if not await self._one_waits():
                     return
         finally:
-            self.turns.making_room = False
+            self._claims.making_room = False
             self._ask_at = time.monotonic() + ROOM_S
-            self.turns.notify()
+            self._wake.notify()
             with contextlib.suppress(psycopg.Error):  # A connection that broke has given the lock back.
-                await self.line.run(store.unlock(_ROOM))
+                await self._session.run(store.unlock(_ROOM))
 
     async def _one_waits(self) -> bool:
-        tasks, queues = list(self.crew.tasks), self.turns.config.queues
-        return await self.line.run(store.suspects_wait(tasks, queues, after_s=MAKE_ROOM_AFTER_S))
+        tasks, queues = list(self._slots.tasks), self._config.queues
+        return await self._session.run(store.suspects_wait(tasks, queues, after_s=MAKE_ROOM_AFTER_S))

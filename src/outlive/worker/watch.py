@@ -11,7 +11,7 @@ from outlive.states import Outcome
 from outlive.worker import weighing
 from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
 from outlive.worker.crew import Crew
-from outlive.worker.turns import Turns
+from outlive.worker.leases import Leases
 
 WATCH_S = 0.05
 BEGIN_S = 2.0
@@ -21,47 +21,47 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Watch:
-    def __init__(self, crew: Crew, turns: Turns) -> None:
-        self.crew, self.turns = crew, turns
+    def __init__(self, slots: Crew, leases: Leases) -> None:
+        self._slots, self._leases = slots, leases
 
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
-        self.crew.zygotes.sweep()
-        self.crew.zygotes.wake(now)
-        self.crew.zygotes.fork_ahead()
-        self.crew.hearing.resume()
-        self.crew.look_for_trouble(now)
-        self.crew.aside.judge(now)
-        self.crew.drop_unplaced(now, self.turns.leases)
+        self._slots.zygotes.sweep()
+        self._slots.zygotes.wake(now)
+        self._slots.zygotes.fork_ahead()
+        self._slots.hearing.resume()
+        self._slots.look_for_trouble(now)
+        self._slots.aside.judge(now)
+        self._slots.drop_unplaced(now, self._leases)
         self._weigh_idle()
-        self.crew.oom_kills.forget_old(self.crew.zygotes.groups)
+        self._slots.oom_kills.forget_old(self._slots.zygotes.groups)
         self._end_finished(now)
-        for child in self.crew.busy:
+        for child in self._slots.busy:
             current = child.given[0]
             lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
-            if now > self.turns.leases.get(current.job.token, now) and not lost:
+            if self._leases.expired(current.job.token, now) and not lost:
                 self._fence(child)
             elif current.verdict is not None:
                 self._insist(child, current, now)
             elif not child.has_begun():
                 if now - current.started > BEGIN_S and not child.unsent:
-                    self.crew.give_up_on(child)
+                    self._slots.give_up_on(child)
             else:
                 self._judge(child, current, now)
                 if len(child.given) > 1 and child.runs_over(now):
-                    self.crew.relieve(child)
+                    self._slots.relieve(child)
 
     def _weigh_idle(self) -> None:
         """What a warm child keeps between jobs counts as well."""
-        for child in self.crew.children:
-            facts = self.crew.tasks.get(child.task or "")
+        for child in self._slots.children:
+            facts = self._slots.tasks.get(child.task or "")
             if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
                 weighing.weigh_idle(child, facts.memory_bytes)
 
     def _end_finished(self, now: float) -> None:
         """A child that has had its last job exits by itself, unless that job has left something that keeps it."""
-        for child in self.crew.children:
+        for child in self._slots.children:
             if not child.retiring or child.given or not child.pid:
                 continue
             if child.leaving_since is None:
@@ -77,7 +77,7 @@ class Watch:
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
-            self.crew.zygotes.shelter(child, current)
+            self._slots.zygotes.shelter(child, current)
             weighing.weigh(child, current)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:

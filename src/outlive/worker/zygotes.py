@@ -1,7 +1,7 @@
 """The zygotes of a worker: the one that forks, those whose last jobs still run, and the one that is coming.
 
 They make children ahead, are replaced when the app is imported anew, and revived when they die. What becomes of the
-jobs of those that end is for the household to say.
+jobs of those that end is for `ChildEvents` to say.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ WAKE_S = 0.3
 _log = logging.getLogger("outlive.worker")
 
 
-class Household(Protocol):
-    """Who gives work to children, and hears them."""
+class ChildEvents(Protocol):
+    """What zygotes report about children, and to whom children speak."""
 
     @property
     def hearing(self) -> Hearing: ...
@@ -51,10 +51,9 @@ class Household(Protocol):
 
 class Zygotes:
     def __init__(
-        self, target: str, worker: UUID, slots: int, household: Household, *, hidden: Collection[str] = ()
+        self, target: str, worker: UUID, slots: int, *, hidden: Collection[str] = (), spare: Collection[int] = ()
     ) -> None:
-        self.target, self.worker, self.slots, self.household = target, worker, slots, household
-        self.hidden = hidden
+        self.target, self.worker, self.slots, self.hidden = target, worker, slots, hidden
         """Variables of the environment that no job sees."""
         self.children: dict[int, Child] = {}
         self.by_pid: dict[int, Child] = {}
@@ -73,8 +72,10 @@ class Zygotes:
         self._woken_at = time.monotonic()
         self._ending: set[Nursery] = set()
         self._strays = Strays()
-        self.spare: Collection[int] = ()
-        """Other processes of the supervisor's, which are not to be swept away."""
+        self._spare = spare
+        """Other processes of the supervisor's, which the sweep leaves alone."""
+        self._events: ChildEvents
+        """Set by `open`, before the first child is made."""
         self.groups: cgroups.Groups | None = None
 
     def start(self) -> None:
@@ -92,6 +93,11 @@ class Zygotes:
     def _new_nursery(self) -> Nursery:
         return Nursery(self.target, self.worker, self.groups.zygote if self.groups else None, self.hidden)
 
+    def open(self, ready: Ready, events: ChildEvents) -> None:
+        """The app was imported for the first time: from now on there are children, and `events` hears of them."""
+        self._events = events
+        self.settle_in(ready)
+
     def settle_in(self, ready: Ready) -> None:
         """The app is imported: make the first children."""
         if ready.threads:
@@ -100,7 +106,7 @@ class Zygotes:
         self._not_imported = ""
         nursery = self.nursery
         nursery.listen(lambda message: self._hear(nursery, message))
-        self.household.imported(ready)
+        self._events.imported(ready)
         self.fork_ahead()
 
     async def reload(self) -> None:
@@ -177,18 +183,18 @@ class Zygotes:
             _log.info("children can be made again")
             self.fork_refused_at = None
         self.ready.append(child)
-        self.household.born()
+        self._events.born()
 
     def _exited(self, child: Child, exit: Exited) -> None:
-        self.household.hearing.hear_all(child)
+        self._events.hearing.hear_all(child)
         child.read_output()
         child.exited = True
         self.children.pop(child.slot, None)
         if child in self.ready:
             self.ready.remove(child)
-        self.household.gone(child, exit)
+        self._events.gone(child, exit)
         self.discard(child)
-        self.household.born()  # Its place is free.
+        self._events.born()  # Its place is free.
 
     def _let_go(self, nursery: Nursery) -> None:
         """A zygote that was replaced ends with its last child."""
@@ -232,8 +238,8 @@ class Zygotes:
             self._heard_at = time.monotonic()
         self._forking += 1
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self.household.hearing.hear, child)
-        loop.add_reader(read, self.household.hearing.hear_output, child)
+        loop.add_reader(ours.fileno(), self._events.hearing.hear, child)
+        loop.add_reader(read, self._events.hearing.hear_output, child)
 
     def _refused(self, reason: str) -> None:
         self.fork_refused_at = time.monotonic()
@@ -245,7 +251,7 @@ class Zygotes:
         _log.error("the zygote died: its jobs are given up, and a new one is started")
         mine = [child for child in self.children.values() if child.nursery is nursery]
         for child in mine:
-            self.household.hearing.hear_all(child)  # It may have ended its job before.
+            self._events.hearing.hear_all(child)  # It may have ended its job before.
             child.signal(signal.SIGKILL)
             self.children.pop(child.slot)
             self.by_pid.pop(child.pid, None)
@@ -254,7 +260,7 @@ class Zygotes:
         nursery.process.kill()  # If it only closed its connection.
         for _ in range(3):  # What is forked meanwhile is found by the watch.
             self.sweep()
-        self.household.orphaned(mine)
+        self._events.orphaned(mine)
         for child in mine:
             self.discard(child)
         if nursery is self.nursery and not self.closing:
@@ -287,7 +293,7 @@ class Zygotes:
     def discard(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         child.exited = True
-        self.household.hearing.forget(child)
+        self._events.hearing.forget(child)
         loop.remove_reader(child.socket.fileno())
         loop.remove_writer(child.socket.fileno())
         loop.remove_reader(child.output)
@@ -348,7 +354,7 @@ class Zygotes:
 
     def sweep(self) -> bool:
         """Reap or kill what fell to the supervisor, a subreaper or PID 1; True if something is about to die."""
-        return self._strays.sweep({*self._living(), *self.spare})
+        return self._strays.sweep({*self._living(), *self._spare})
 
 
 def _last_line(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What jobs ask for while they run: each child's calls in order, those of several children side by side.
+"""Job calls: statements that jobs ask for while they run. A child's calls run in order, those of several in parallel.
 
-A call may wait for another transaction's lock; that delays neither the calls of other jobs nor the worker itself.
+A call that waits for another transaction's lock delays neither the calls of other jobs nor the worker.
 """
 
 from __future__ import annotations
@@ -14,70 +14,70 @@ from outlive import db, statement, store
 from outlive.errors import BadArguments, DatabaseUnreachable, OutliveError, StaleAttempt
 from outlive.protocol import Call, Reply
 from outlive.worker.children import Child
-from outlive.worker.line import Line, Lines
+from outlive.worker.session import Session, SessionPool
 
-LINES = 8
+SESSIONS = 8
 
 
-class Calls:
+class JobCalls:
     def __init__(self, url: str) -> None:
-        self.lines = Lines(url, LINES)
+        self.pool = SessionPool(url, SESSIONS)
         self._waiting: dict[int, deque[Call]] = {}
-        """The calls of each child that has some, by its identity: the first is under way, or next."""
+        """The calls of each child, by its identity: the first of them is under way, or next."""
         self._ready: asyncio.Queue[Child] = asyncio.Queue()
-        self.size_bytes = 0
+        self.pending_bytes = 0
 
     def put(self, child: Child, call: Call) -> None:
-        self.size_bytes += len(call.body)
+        self.pending_bytes += len(call.body)
         if (waiting := self._waiting.get(id(child))) is not None:
             waiting.append(call)
         else:
             self._waiting[id(child)] = deque([call])
             self._ready.put_nowait(child)
 
-    async def serve_once(self) -> None:
-        """Answer one call. As many of these run at the same time as there are lines."""
+    async def run_once(self) -> None:
+        """Answer one call. As many of these run at once as there are sessions."""
         child = await self._ready.get()
         waiting = self._waiting[id(child)]
         try:
-            async with self.lines.one() as line:
-                await self._answer(line, child, waiting[0])
+            async with self.pool.take() as session:
+                await self._answer(session, child, waiting[0])
         finally:
-            self.size_bytes -= len(waiting.popleft().body)
+            self.pending_bytes -= len(waiting.popleft().body)
             if waiting:
                 self._ready.put_nowait(child)
             else:
                 del self._waiting[id(child)]
 
-    async def _answer(self, line: Line, child: Child, call: Call) -> None:
-        """Whatever is wrong with a call costs the job that made it, and no other."""
+    async def _answer(self, session: Session, child: Child, call: Call) -> None:
+        """An error, of whatever kind, goes back to the job that made the call."""
         try:
-            reply = Reply(call.number, await self._do(line, child, call))
+            reply = Reply(call.number, await self._run(session, child, call))
         except OutliveError as error:
             reply = Reply(call.number, str(error).encode(), type(error).__name__)
         except psycopg.Error as error:
             reply = Reply(call.number, str(error).encode(), DatabaseUnreachable.__name__)
         except Exception as error:
-            words = f"the call can't be understood: {type(error).__name__}: {error}"
-            reply = Reply(call.number, words.encode(errors="replace"), BadArguments.__name__)
+            reason = f"the call can't be understood: {type(error).__name__}: {error}"
+            reply = Reply(call.number, reason.encode(errors="replace"), BadArguments.__name__)
         child.answer(reply)
 
-    async def _arguments(self, line: Line, token: int, part: int) -> bytes:
+    async def _arguments(self, session: Session, token: int, part: int) -> bytes:
         with db.translated_errors():
-            found = await line.run(store.arguments(token, part))
+            found = await session.run(store.arguments(token, part))
         if found is None:
             raise StaleAttempt(f"attempt {token} is no longer under way")
         return found
 
-    async def _do(self, line: Line, child: Child, call: Call) -> bytes:
-        """Statements that a job wants run. They are durable when it hears of them."""
+    async def _run(self, session: Session, child: Child, call: Call) -> bytes:
+        """Run what a job asks for. It is durable when the job gets the answer."""
         token = child.given[0].job.token if child.given else None
         if call.verb == "arguments" and token is not None:
-            return await self._arguments(line, token, int(call.body))
+            return await self._arguments(session, token, int(call.body))
         if call.verb != "run":
-            raise OutliveError(f"a job asked for {call.verb}, which there is not")
+            raise OutliveError(f"a job asked for {call.verb}, which does not exist")
         statements = [
             store.asked_by_job(name, parameters, token) for name, parameters in statement.read_asked(call.body)
         ]
         with db.translated_errors():
-            return statement.answer(await line.run_all(statements))
+            return statement.answer(await session.run_all(statements))

@@ -1,0 +1,24 @@
+"""Marks for jobs that were claimed ahead and have begun since: only these are charged when their worker dies."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from outlive import store
+from outlive.worker.crew import Crew
+from outlive.worker.session import Session
+
+EVERY_S = 0.1
+
+
+class BegunMarks:
+    def __init__(self, worker: UUID, session: Session, slots: Crew) -> None:
+        self._worker, self._session, self._slots = worker, session, slots
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(EVERY_S)
+        if begun := self._slots.unmarked():
+            await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
+            for one in begun:
+                one.marked = True

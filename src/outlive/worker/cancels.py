@@ -1,0 +1,30 @@
+"""Cancel requests: jobs that have not begun end at once, running ones get SIGTERM and then SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from outlive import store
+from outlive.states import Outcome
+from outlive.worker.crew import Crew
+from outlive.worker.session import Session
+from outlive.worker.watch import Watch
+
+CHECK_S = 0.5
+
+
+class Cancels:
+    def __init__(self, worker: UUID, session: Session, *, slots: Crew, watch: Watch) -> None:
+        self._worker, self._session, self._slots, self._watch = worker, session, slots, watch
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(CHECK_S)
+        if not self._slots.busy and not self._slots.unplaced:
+            return
+        tokens = await self._session.run(store.cancels(self._worker))
+        if tokens:
+            self._slots.cancel(tokens)
+        for child in self._slots.busy:
+            if child.given[0].job.token in tokens and child.given[0].verdict is None:
+                self._watch.end(child, Outcome.CANCELLED, "cancelled on request")

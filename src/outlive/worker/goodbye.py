@@ -1,0 +1,46 @@
+"""Goodbye: the last words of a worker that stops. It writes every end, and gives back the jobs that it still has."""
+
+from __future__ import annotations
+
+import contextlib
+from uuid import UUID
+
+import psycopg
+
+from outlive import store
+from outlive.model import Ended
+from outlive.states import Outcome
+from outlive.worker.completions import Completions, unless_completed
+from outlive.worker.outbox import Outbox
+from outlive.worker.progress import ProgressWriter
+from outlive.worker.session import Session
+from outlive.worker.slow_ends import write_end
+from outlive.worker.source_outcomes import SourceOutcomes
+
+
+async def say_goodbye(
+    worker: UUID,
+    session: Session,
+    left: list[Ended],
+    *,
+    outbox: Outbox,
+    progress: ProgressWriter,
+    completions: Completions,
+    sources: SourceOutcomes,
+) -> None:
+    await progress.write()
+    await sources.write(session)
+    ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
+    for end in outbox.slow.pending.values():
+        with contextlib.suppress(psycopg.Error):  # Nothing of it is written, and the job runs again.
+            if (failure := await write_end(session.run, worker, end)) is not None:
+                ends.append(failure)
+    known = {end.token for end in ends}
+    for job in await session.run(store.adopt(worker)):  # Also claims whose answer never arrived.
+        if job.token not in known:
+            ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
+    locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
+    if ends := [end for end in ends if end.token not in locked]:
+        await session.run(store.end_and_claim(worker, ends))
+    await session.run(store.wake(worker))
+    await session.run(store.stop_worker(worker))

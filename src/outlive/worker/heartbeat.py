@@ -1,0 +1,37 @@
+"""The heartbeat: this worker tells the database that it lives, whether it drains, and why it can't begin jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from uuid import UUID
+
+from outlive import store
+from outlive.worker.reaper import Reaper
+from outlive.worker.session import Session
+
+
+class Heartbeat:
+    def __init__(self, worker: UUID, session: Session, reaper: Reaper, *, every_s: float) -> None:
+        self._worker, self._session, self._reaper, self._every_s = worker, session, reaper, every_s
+        self._draining = False
+        self._trouble: str | None = None
+        self._news = asyncio.Event()
+
+    def drain(self) -> None:
+        """The database hears of it at once: a SIGKILL may follow the SIGTERM."""
+        self._draining = True
+        self._news.set()
+
+    def report_trouble(self, trouble: str | None) -> None:
+        self._trouble = trouble
+        self._news.set()
+
+    async def run_once(self) -> None:
+        self._news.clear()
+        state = "draining" if self._draining else "active"
+        if not await self._session.run(store.heartbeat(self._worker, state, self._trouble)):
+            self._reaper.declared_dead.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._every_s):
+                await self._news.wait()

@@ -1,0 +1,44 @@
+"""Leases: the attempts that this worker holds, and until when it may trust that it still does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, KeysView
+
+
+class Leases:
+    def __init__(self, *, lease_s: float, renew_s: float) -> None:
+        self._trusted_s = lease_s - renew_s
+        self._trusted_until: dict[int, float] = {}
+        """Monotonic times, by token."""
+        self._disowned: set[int] = set()
+        """Tokens that the database no longer has under this worker: their processes are killed, no end is written."""
+
+    @property
+    def tokens(self) -> KeysView[int]:
+        return self._trusted_until.keys()
+
+    def hold(self, tokens: Iterable[int], *, since: float) -> None:
+        """Count from the moment at which the statement was sent: the database began to count later."""
+        for token in tokens:
+            self._trusted_until[token] = since + self._trusted_s
+
+    def renew(self, tokens: Iterable[int], *, since: float) -> None:
+        """Like `hold`, for the attempts that have not ended meanwhile."""
+        self.hold((token for token in tokens if token in self._trusted_until), since=since)
+
+    def trust_until(self, token: int, moment: float) -> None:
+        if token in self._trusted_until:
+            self._trusted_until[token] = max(self._trusted_until[token], moment)
+
+    def drop(self, token: int) -> None:
+        self._trusted_until.pop(token, None)
+        self._disowned.discard(token)
+
+    def expired(self, token: int, now: float) -> bool:
+        return now > self._trusted_until.get(token, now)
+
+    def disown(self, token: int) -> None:
+        self._disowned.add(token)
+
+    def disowned(self, token: int) -> bool:
+        return token in self._disowned

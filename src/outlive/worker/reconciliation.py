@@ -1,0 +1,101 @@
+"""Reconciliation: after a statement whose outcome is unknown, the database says what this worker holds.
+
+A connection may break after the server has committed a claim or an end. The worker then reads what the database has
+under its id, adopts the attempts that it did not know of, and only then claims again. It repeats this with every
+renewal, because the server may still be at work on that statement when it is first asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from uuid import UUID
+
+import psycopg
+
+from outlive import store
+from outlive.config import Config
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+from outlive.worker.crew import Crew
+from outlive.worker.leases import Leases
+from outlive.worker.outbox import Outbox
+from outlive.worker.session import Session
+from outlive.worker.slow_ends import failed_for_good
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Reconciliation:
+    def __init__(
+        self, worker: UUID, config: Config, session: Session, *, slots: Crew, leases: Leases, outbox: Outbox
+    ) -> None:
+        self._worker, self._session = worker, session
+        self._slots, self._leases, self._outbox = slots, leases, outbox
+        self._every_s = config.renew_s
+        self.unsure = False
+        """A statement was sent whose outcome is not known yet."""
+        self._done_at = time.monotonic()
+
+    def start_over(self) -> None:
+        """The connection is new, and its server may be another one, which does not know this worker's attempts."""
+        self._done_at = -math.inf
+
+    @property
+    def due(self) -> bool:
+        return self.unsure or time.monotonic() - self._done_at > self._every_s
+
+    async def run_once(self) -> list[Claimed]:
+        """Drop what the database does not have, and return the attempts that this worker did not know of."""
+        started = time.monotonic()
+        known = set(self._leases.tokens)
+        held, unreadable = await self._read_held()
+        unwritten = {end.token for end in self._outbox.unwritten}
+        self._outbox.keep(held.keys())
+        self._disown((known & self._leases.tokens) - held.keys() - unwritten)
+        for token in unwritten - held.keys():
+            self._leases.drop(token)
+        self._outbox.waiting += unreadable
+        known |= self._leases.tokens | unwritten
+        unknown = [job for token, job in held.items() if token not in known]
+        if self.unsure or unknown:
+            ends = len(unwritten - held.keys())
+            _log.info("reconciled: %d ends were written already, %d claims are adopted", ends, len(unknown))
+        self._done_at = started
+        return unknown
+
+    async def _read_held(self) -> tuple[dict[int, Claimed], list[Ended]]:
+        """What the database has under this worker, and ends for the attempts whose rows can't be read."""
+        try:
+            return {job.token: job for job in await self._session.run(store.adopt(self._worker))}, []
+        except (psycopg.DataError, ValueError) as error:
+            _log.error("a job of this worker can't be read, and fails: %s", error)
+        held: dict[int, Claimed] = {}
+        unreadable: list[Ended] = []
+        for token in await self._session.run(store.tokens_of(self._worker)):
+            try:
+                held |= {job.token: job for job in await self._session.run(store.adopt(self._worker, [token]))}
+            except (psycopg.DataError, ValueError) as error:
+                unreadable.append(failed_for_good(token, f"its row can't be read: {error}"))
+        return held, unreadable
+
+    def _disown(self, tokens: set[int]) -> None:
+        """Other workers have declared these lost, or a standby has taken over that never received them.
+
+        A standby issues the same tokens a second time. So the processes that run these attempts are killed, their ends
+        are not written, and nothing is claimed until they are gone.
+        """
+        for one in [one for one in self._slots.unplaced if one.job.token in tokens]:
+            self._slots.unplaced.remove(one)
+            self._leases.drop(one.job.token)
+        for one in [one for child in self._slots.busy for one in child.given]:
+            if one.job.token in tokens and not one.completing:
+                _log.error("the database no longer knows attempt %d: its process is killed", one.job.token)
+                self._leases.disown(one.job.token)
+                one.verdict = one.verdict or (Outcome.LOST, "given up by others")
+
+    @property
+    def waits_for_disowned(self) -> bool:
+        """Whether a process still runs an attempt that this worker has lost."""
+        return any(self._leases.disowned(one.job.token) for child in self._slots.busy for one in child.given)

@@ -1,0 +1,60 @@
+"""Lease renewal: keep the attempts that children work on, and kill those that belong to another worker now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from uuid import UUID
+
+from outlive import store
+from outlive.config import Config
+from outlive.states import Outcome
+from outlive.worker.crew import Crew
+from outlive.worker.leases import Leases
+from outlive.worker.outbox import Outbox
+from outlive.worker.progress import ProgressWriter
+from outlive.worker.session import Session
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Renewal:
+    def __init__(
+        self,
+        worker: UUID,
+        config: Config,
+        session: Session,
+        *,
+        slots: Crew,
+        leases: Leases,
+        outbox: Outbox,
+        progress: ProgressWriter,
+    ) -> None:
+        self._worker, self._config, self._session = worker, config, session
+        self._slots, self._leases, self._outbox, self._progress = slots, leases, outbox, progress
+
+    async def run_once(self) -> None:
+        given = {one.job.token: (child, one) for child in self._slots.busy for one in child.given if not child.exited}
+        unplaced = [one.job.token for one in self._slots.unplaced]
+        ended = [end.token for end in (*self._outbox.unwritten, *self._progress.held_ends)]
+        ended += [one.end.token for one in self._slots.aside.kept]
+        started = time.monotonic()
+        lease_s, renew_s = self._config.lease_s, self._config.renew_s
+        renewed = await self._session.run(store.renew(self._worker, [*given, *unplaced, *ended], lease_s=lease_s))
+        self._leases.renew(renewed, since=started)
+        missing = [token for token in given if token not in renewed and token in self._leases.tokens]
+        lost = await self._session.run(store.ended(missing)) if missing else {}
+        for token in missing:
+            child, one = given[token]
+            if one not in child.given:
+                continue  # This worker has ended it meanwhile.
+            if token in lost and not one.completing:
+                # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.
+                _log.error("attempt %d was given up by another worker: its process is killed", token)
+                self._leases.drop(token)
+                one.verdict = one.verdict or (Outcome.LOST, "given up by others")
+            elif token not in lost and one.completing:
+                # The job's own transaction has locked the row. Until it ends, no other worker can take the attempt.
+                self._leases.trust_until(token, started + 2 * renew_s)
+        await asyncio.sleep(renew_s)  # At the end, so that a renewal that failed is repeated at once.

@@ -1,0 +1,83 @@
+"""What slots report about attempts, passed on to the service that deals with it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from outlive.model import Claimed, Ended, SourceLimits
+from outlive.protocol import Call, Progress, TaskFacts
+from outlive.states import Outcome
+from outlive.worker.children import Child
+from outlive.worker.completions import Completions
+from outlive.worker.heartbeat import Heartbeat
+from outlive.worker.identity import Identity
+from outlive.worker.job_calls import JobCalls
+from outlive.worker.outbox import Outbox
+from outlive.worker.progress import ProgressWriter
+from outlive.worker.registration import Registration
+from outlive.worker.source_outcomes import SourceOutcomes
+from outlive.worker.wakeup import Wakeup
+
+_log = logging.getLogger("outlive.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReports:
+    me: Identity
+    outbox: Outbox
+    progress: ProgressWriter
+    completions: Completions
+    calls: JobCalls
+    sources: SourceOutcomes
+    heartbeat: Heartbeat
+    registration: Registration
+    wake: Wakeup
+
+    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
+        _log_end(job, end)
+        self.sources.note(job.source, end)
+        if completing:
+            self.completions.expect(end)
+        elif not self.progress.hold(end):
+            self.outbox.put(end)
+
+    def called(self, child: Child, call: Call) -> None:
+        self.calls.put(child, call)
+
+    def secret_of(self, token: int) -> str:
+        return self.me.secret_of(token)
+
+    def progressed(self, progress: Progress) -> None:
+        self.progress.note(progress)
+
+    def pending_bytes(self) -> int:
+        """How much that jobs have sent is in memory and not written yet."""
+        ends = (*self.outbox.unwritten, *self.progress.held_ends, *self.completions.pending)
+        parts = (part for end in ends for part in (end.result, end.records, end.spawns))
+        written_later = sum(len(part) for part in parts if part is not None)
+        return written_later + self.progress.pending_bytes + self.calls.pending_bytes
+
+    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None:
+        self.registration.app_imported(tasks, sources)
+        self.wake.notify()
+
+    def trouble_changed(self, trouble: str | None) -> None:
+        self.heartbeat.report_trouble(trouble)
+
+    def slot_freed(self) -> None:
+        self.wake.set()
+
+
+def _log_end(job: Claimed, end: Ended) -> None:
+    match end.outcome:
+        case Outcome.SUCCEEDED:
+            _log.info("Job %s completed successfully", job.id)
+        case Outcome.FAILED | Outcome.CRASHED | Outcome.OUT_OF_MEMORY:
+            number = getattr(signal, end.signal or "", None)
+            code = -number if number is not None else 1 if end.exit_code is None else end.exit_code
+            _log.warning("Job %s failed with code %d: %s", job.id, code, end.error)
+        case _:
+            _log.info("Job %s %s: %s", job.id, end.outcome, end.error)

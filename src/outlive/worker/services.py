@@ -1,0 +1,133 @@
+"""The services of a worker: everything that runs beside its children, put together once the database is known."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from outlive import db
+from outlive.config import Config
+from outlive.model import Ended
+from outlive.worker import job_calls, slow_ends
+from outlive.worker.alerts import Alerts
+from outlive.worker.begun_marks import BegunMarks
+from outlive.worker.cancels import Cancels
+from outlive.worker.claims import ClaimLoop
+from outlive.worker.completions import Completions
+from outlive.worker.crew import Crew
+from outlive.worker.goodbye import say_goodbye
+from outlive.worker.heartbeat import Heartbeat
+from outlive.worker.identity import Identity
+from outlive.worker.job_calls import JobCalls
+from outlive.worker.leases import Leases
+from outlive.worker.liveness import Liveness
+from outlive.worker.outbox import Outbox
+from outlive.worker.progress import ProgressWriter
+from outlive.worker.reaper import Reaper
+from outlive.worker.registration import Registration
+from outlive.worker.renewal import Renewal
+from outlive.worker.reports import AttemptReports
+from outlive.worker.session import Session
+from outlive.worker.source_outcomes import SourceOutcomes
+from outlive.worker.suspects import Suspects
+from outlive.worker.wakeup import Wakeup
+from outlive.worker.watch import Watch
+from outlive.worker.zygotes import Zygotes
+
+RunOnce = Callable[[], Awaitable[None]]
+
+
+class Services:
+    def __init__(self, me: Identity, config: Config, url: str, zygotes: Zygotes, alerts: Alerts) -> None:
+        self._me = me
+        hot = Session(url, hot=True, lock_s=db.HOT_LOCK_S)
+        session = self._session = Session(url)
+        wake = self.wake = Wakeup()
+        self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
+        self.outbox = Outbox(me.id, hot, self.leases, wake)
+        self.sources = SourceOutcomes()
+        self.progress = ProgressWriter(me.id, session, self.outbox)
+        self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
+        self.calls = JobCalls(url)
+        self.reaper = Reaper(session, config, alerts, me.id)
+        self.heartbeat = Heartbeat(me.id, session, self.reaper, every_s=config.heartbeat_s)
+        self.registration = Registration(me, config, session)
+        reports = AttemptReports(
+            me,
+            outbox=self.outbox,
+            progress=self.progress,
+            completions=self.completions,
+            calls=self.calls,
+            sources=self.sources,
+            heartbeat=self.heartbeat,
+            registration=self.registration,
+            wake=wake,
+        )
+        self.slots = slots = Crew(config, me.slots, zygotes, reports)
+        self.claims = ClaimLoop(
+            me.id,
+            config,
+            hot,
+            slots=slots,
+            leases=self.leases,
+            outbox=self.outbox,
+            sources=self.sources,
+            wake=wake,
+        )
+        self.liveness = Liveness(me.id, url, wake.notify)
+        self.watch = Watch(slots, self.leases)
+        self.renewal = Renewal(
+            me.id, config, session, slots=slots, leases=self.leases, outbox=self.outbox, progress=self.progress
+        )
+        self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch)
+        self.begun_marks = BegunMarks(me.id, session, slots)
+        self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
+        self._connected: tuple[Session | Liveness, ...] = (
+            hot,
+            session,
+            *self.outbox.slow.pool.sessions,
+            *self.calls.pool.sessions,
+            self.liveness,
+        )
+
+    def loops(self) -> list[tuple[str, RunOnce]]:
+        return [
+            ("claim", self.claims.run_once),
+            ("watch", self.watch.run_once),
+            ("renew", self.renewal.run_once),
+            ("heartbeat", self.heartbeat.run_once),
+            ("liveness", self.liveness.run_once),
+            ("reap", self.reaper.check_once),
+            ("sweep", self.reaper.sweep_once),
+            ("suspects", self.suspects.run_once),
+            ("cancel", self.cancels.run_once),
+            ("begun", self.begun_marks.run_once),
+            *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
+            *[("slow end", self.outbox.slow.run_once)] * slow_ends.SESSIONS,
+            ("progress", self.progress.run_once),
+            ("completion", self.completions.run_once),
+            ("registration", self.registration.run_once),
+        ]
+
+    async def register(self) -> None:
+        """Register, and hold the liveness lock before the first claim: the first job may be the one that kills."""
+        await self.registration.register_worker()
+        await self.liveness.show()
+
+    async def say_goodbye(self, left: list[Ended]) -> None:
+        await say_goodbye(
+            self._me.id,
+            self._session,
+            left,
+            outbox=self.outbox,
+            progress=self.progress,
+            completions=self.completions,
+            sources=self.sources,
+        )
+
+    def hang_up(self) -> None:
+        for connected in self._connected:
+            connected.hang_up()
+
+    async def close(self) -> None:
+        for connected in self._connected:
+            await connected.close()

@@ -1,0 +1,124 @@
+"""A session with the database: one connection, replaced when it breaks or keeps failing, one statement at a time.
+
+A lock that another transaction holds costs a statement some seconds, and the session stays usable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+import psycopg
+
+from outlive import db, kernel
+
+T = TypeVar("T")
+
+REPLACE_AFTER = 3
+"""A connection is replaced after this many equal failures in a row: its settings may be the cause."""
+
+_log = logging.getLogger("outlive.worker")
+
+
+class Failures:
+    """How often in a row the same statement has failed with the same error."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str | None, int]] = {}
+
+    def passed(self, statement: str) -> None:
+        self._seen.pop(statement, None)
+
+    def repeated(self, statement: str, error: psycopg.Error) -> bool:
+        """Count a failure. True if a new connection may help; it stays true until the statement succeeds."""
+        if not db.may_be_the_session(error):
+            return False
+        before, times = self._seen.get(statement, (None, 0))
+        times = times + 1 if before == error.sqlstate else 1
+        self._seen[statement] = (error.sqlstate, times)
+        if times == REPLACE_AFTER:
+            _log.warning("%s failed %d times: its connection is replaced (%s)", statement, times, error.sqlstate)
+        return times >= REPLACE_AFTER
+
+
+class Session:
+    def __init__(
+        self,
+        url: str,
+        *,
+        hot: bool = False,
+        watched: bool = False,
+        lock_s: float = db.LOCK_S,
+        statement_s: float = db.STATEMENT_S,
+    ) -> None:
+        self.url = url
+        self._connect = partial(db.aconnect, url, hot=hot, watched=watched, lock_s=lock_s, statement_s=statement_s)
+        self.generation = 0
+        """Counts the connections made: what was seen on one proves nothing on the next."""
+        self._connection: db.AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+        self._failures = Failures()
+
+    @property
+    def pooled(self) -> bool:
+        return self._connection is not None and db.pooled(self._connection)
+
+    async def connect(self) -> db.AsyncConnection:
+        """The connection, made if there is none that works."""
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = await self._connect()
+            self.generation += 1
+        return self._connection
+
+    async def run(self, statement: db.Statement[T]) -> T:
+        async with self._counting_failures(statement.name) as connection:
+            return await db.arun(connection, statement)
+
+    async def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
+        """Run all of them, or none."""
+        async with self._counting_failures("+".join(sorted({one.name for one in statements}))) as connection:
+            return await db.arun_all(connection, statements)
+
+    @asynccontextmanager
+    async def _counting_failures(self, statement: str) -> AsyncIterator[db.AsyncConnection]:
+        """Each statement counts by itself: reads may succeed where writes fail."""
+        async with self._lock:
+            connection = await self.connect()
+            try:
+                yield connection
+            except psycopg.Error as error:
+                if self._failures.repeated(statement, error):
+                    await connection.close()
+                raise
+            self._failures.passed(statement)
+
+    def hang_up(self) -> None:
+        """Cut the connection under a statement that waits for an answer: it fails at once."""
+        if self._connection is not None and not self._connection.closed:
+            kernel.hang_up(self._connection.fileno())
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class SessionPool:
+    """A few sessions, each connected when it is first needed. The one used last is used first."""
+
+    def __init__(self, url: str, size: int, *, lock_s: float = db.LOCK_S, statement_s: float = db.STATEMENT_S) -> None:
+        self.sessions = [Session(url, lock_s=lock_s, statement_s=statement_s) for _ in range(size)]
+        self._idle = list(self.sessions)
+        self._free = asyncio.Semaphore(size)
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[Session]:
+        async with self._free:
+            session = self._idle.pop()
+            try:
+                yield session
+            finally:
+                self._idle.append(session)

@@ -1,0 +1,167 @@
+"""Ends that the hot connection must not wait for: they carry records or spawned jobs, or their rows are locked.
+
+Each is written by itself, on a session of a small pool, so a slow or huge end delays no other. An end that Postgres
+will never accept becomes a failure that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from outlive import db, store
+from outlive.model import Ended
+from outlive.statement import Statement
+from outlive.states import Outcome
+from outlive.worker.leases import Leases
+from outlive.worker.session import Session, SessionPool
+
+SESSIONS = 3
+LOCK_S = 1.0
+STATEMENT_S = 120.0
+"""More than any end should take. A lease that expires meanwhile is no danger: the statement has locked the row."""
+AGAIN_S = 1.0
+"""How long an end that could not be written waits before the next try."""
+TRIES = 3
+"""How often the same error may repeat before the attempt fails. Locks and an absent database don't count."""
+MAX_ERROR_CHARS = 1000
+LARGE_BYTES = 1 << 20
+TOO_MUCH_BYTES = 32 << 20
+"""While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
+_PERMANENT = ("OL", "54")
+"""Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
+_PASSING = ("08", "25", "40", "53", "55", "57P", "58")
+"""Classes of errors that pass by themselves, however long that takes."""
+
+_log = logging.getLogger("outlive.worker")
+Run = Callable[[Statement[Any]], Awaitable[Any]]
+
+
+class SlowEnds:
+    def __init__(self, worker: UUID, url: str, leases: Leases, fail: Callable[[Ended], None]) -> None:
+        self._worker, self._leases, self._fail = worker, leases, fail
+        self.pool = SessionPool(url, SESSIONS, lock_s=LOCK_S, statement_s=STATEMENT_S)
+        self.pending: dict[int, Ended] = {}
+        """Ends that are not written yet, by token."""
+        self._ready: asyncio.Queue[int] = asyncio.Queue()
+        self._one_large = asyncio.Lock()
+        self._unsure: set[int] = set()
+        """Tokens of ends whose last statement has an unknown outcome."""
+        self._failures: dict[int, tuple[str, int]] = {}
+        self._late: set[int] = set()
+        """Tokens of ends that could not be written at the first try."""
+
+    def add(self, end: Ended) -> None:
+        self.pending[end.token] = end
+        self._ready.put_nowait(end.token)
+
+    def keep(self, tokens: Collection[int]) -> None:
+        """Drop all other ends: they are written already, or their attempts belong to another worker."""
+        for token in [token for token in self.pending if token not in tokens]:
+            self._forget(token)
+
+    @property
+    def too_much(self) -> bool:
+        return bool(self.pending) and sum(map(_size, self.pending.values())) > TOO_MUCH_BYTES
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an end is being written, or is about to be."""
+        return any(token not in self._late for token in self.pending)
+
+    async def run_once(self) -> None:
+        """Write one end. As many of these run at once as there are sessions, but one large end at a time."""
+        token = await self._ready.get()
+        end = self.pending.get(token)
+        if end is None:
+            return
+        try:
+            if _size(end) > LARGE_BYTES:
+                async with self._one_large, self.pool.take() as session:
+                    await self._write(session, end)
+            else:
+                async with self.pool.take() as session:
+                    await self._write(session, end)
+        except psycopg.Error as error:
+            self._try_again_or_fail(end, error)
+        except BaseException:
+            self._unsure.add(token)
+            self._ready.put_nowait(token)
+            raise
+
+    async def _write(self, session: Session, end: Ended) -> None:
+        if end.token in self._unsure and end.token in await session.run(store.ended([end.token])):
+            failure = None  # The end was written, and its answer was lost.
+        else:
+            failure = await write_end(session.run, self._worker, end)
+        self._forget(end.token)
+        if failure is None:
+            self._leases.drop(end.token)
+        else:
+            self._fail(failure)
+
+    def _try_again_or_fail(self, end: Ended, error: psycopg.Error) -> None:
+        self._late.add(end.token)
+        if db.transient(error):
+            self._unsure.add(end.token)
+        state = error.sqlstate or ""
+        if not db.transient(error) and not state.startswith(_PASSING):
+            before, times = self._failures.get(end.token, (state, 0))
+            times = times + 1 if before == state else 1
+            self._failures[end.token] = (state, times)
+            if times >= TRIES:
+                self._forget(end.token)
+                self._fail(refused(end, error))
+                return
+        _log.warning("the end of attempt %d can't be written yet: %s", end.token, str(error).strip())
+        asyncio.get_running_loop().call_later(AGAIN_S, self._ready.put_nowait, end.token)
+
+    def _forget(self, token: int) -> None:
+        self.pending.pop(token, None)
+        self._failures.pop(token, None)
+        self._unsure.discard(token)
+        self._late.discard(token)
+
+
+def _size(end: Ended) -> int:
+    return len(end.records or b"") + len(end.spawns or b"") + len(end.result or b"")
+
+
+async def write_end(run: Run, worker: UUID, end: Ended) -> Ended | None:
+    """Write an end with its records and spawned jobs.
+
+    Returns the failure to write instead if Postgres will never accept this end; raises errors that may pass.
+    """
+    try:
+        if end.records is None and end.spawns is None:
+            stale = bool((await run(store.end_and_claim(worker, [end]))).stale)
+        else:
+            await run(store.complete_with_records(worker, end))
+            stale = False
+    except psycopg.Error as error:
+        if error.sqlstate != "OL002":
+            if (
+                isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+                or (error.sqlstate or "")[:2] in _PERMANENT
+            ):
+                return refused(end, error)
+            raise
+        stale = True
+    if stale:
+        _log.warning("attempt %d no longer belongs to this worker: its end is not written", end.token)
+    return None
+
+
+def refused(end: Ended, error: Exception) -> Ended:
+    """The failure of an attempt whose end Postgres refuses."""
+    _log.error("the end of attempt %d can't be written: %s", end.token, error)
+    return failed_for_good(end.token, f"how it ended can't be written: {error}")
+
+
+def failed_for_good(token: int, error: str) -> Ended:
+    return Ended(token, Outcome.FAILED, error=error.replace("\0", "")[:MAX_ERROR_CHARS], final=True)

@@ -1,0 +1,35 @@
+"""How calls of sources went, until the sources' breakers and rates have counted them."""
+
+from __future__ import annotations
+
+import time
+
+from outlive import store
+from outlive.model import Ended
+from outlive.worker.session import Session
+
+MAX_OUTCOMES = 10_000
+AGAIN_S = 0.5
+"""How long the outcomes of a source wait that another transaction has locked."""
+
+
+class SourceOutcomes:
+    def __init__(self) -> None:
+        self._outcomes: list[tuple[str, int | None, bool | None]] = []
+        self._not_before = 0.0
+
+    def note(self, source: str, end: Ended) -> None:
+        if source and end.source_ok is not None:
+            self._outcomes.append((source, end.token, end.source_ok))
+
+    async def write_once_due(self, session: Session) -> None:
+        if self._outcomes and time.monotonic() > self._not_before:
+            await self.write(session)
+
+    async def write(self, session: Session) -> None:
+        """Count what can be counted now. Outcomes of locked sources stay, the newest of them."""
+        written = list(self._outcomes)
+        uncounted = await session.run(store.count_outcomes(written, patient=False))
+        left = [written[n - 1] for n in uncounted] + self._outcomes[len(written) :]
+        self._outcomes = left[-MAX_OUTCOMES:]
+        self._not_before = time.monotonic() + (AGAIN_S if uncounted else 0.0)

@@ -1,0 +1,30 @@
+"""What wakes the claim loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+
+class Wakeup:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.look = True
+        """Lanes may have jobs that the last look did not find."""
+
+    def set(self) -> None:
+        """There is an end to write, or a slot is free."""
+        self._event.set()
+
+    def notify(self) -> None:
+        """Something was enqueued, or this worker can run more tasks than before."""
+        self.look = True
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self, at_most_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most_s):
+                await self._event.wait()
