@@ -99,7 +99,7 @@ def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start: Start, t
     pid = faults.leave_a_process_of_roots.enqueue(str(become_root)).result(timeout=20)
     try:
         assert [faults.add.enqueue(n, n).result(timeout=20) for n in range(5)] == [0, 2, 4, 6, 8]
-        eventually(lambda: f"process {pid}, which a job has left behind, can't be killed" in worker.log(), within_s=5)
+        eventually(lambda: f"process {pid}, left behind by a job, can't be killed" in worker.log(), within_s=5)
         assert alive(pid)
         assert worker.stop(within_s=15) == 0
         assert worker.log().count("can't be killed") <= 2, "it is told by the zygote, and by the supervisor"

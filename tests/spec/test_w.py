@@ -600,7 +600,7 @@ def told_to(hook: str) -> None:
 
     async def tell() -> None:
         told = alerts.Alerts()
-        told.tell(hook, "worker_dead", {"id": "1"})
+        told.send(hook, "worker_dead", {"id": "1"})
         await told.finish(10)
 
     asyncio.run(tell())

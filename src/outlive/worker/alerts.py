@@ -1,7 +1,7 @@
-"""Alerts: commands of the operator's, which get what happened as JSON on their standard input.
+"""Alerts: commands of the operator, which read what happened as JSON from their standard input.
 
-They run beside the worker and never hold it up: each has a time limit, few run at once, and what comes while too many
-wait is only logged.
+They run beside the worker and never delay it: each has a time limit, few run at once, and when too many wait, further
+alerts are only logged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ POLL_S = 0.05
 KILLED_S = 1.0
 MAX_AT_ONCE = 4
 MAX_WAITING = 200
-SAID_BYTES = 500
-"""How much of what a command complains about is logged."""
+STDERR_BYTES = 500
+"""How much of a command's stderr is logged."""
 
 _log = logging.getLogger("outlive.alerts")
 
@@ -30,21 +30,21 @@ _log = logging.getLogger("outlive.alerts")
 class Alerts:
     def __init__(self) -> None:
         self.processes: set[int] = set()
-        """Whoever reaps others' orphans must leave these to us."""
+        """The sweep of orphans must leave these alone."""
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def room(self) -> int:
-        """How many more can be told now."""
+        """How many more alerts can be sent now."""
         return max(0, MAX_WAITING - len(self._tasks))
 
-    def tell(self, command: str | None, event: str, facts: dict[str, object]) -> None:
-        """Have the command run, if there is one."""
+    def send(self, command: str | None, event: str, facts: dict[str, object]) -> None:
+        """Run the command, if there is one."""
         if command is None:
             return
         if len(self._tasks) >= MAX_WAITING:
-            _log.error("too many alerts wait: this one is left out: %s %s", event, facts)
+            _log.error("too many alerts wait; this one is dropped: %s %s", event, facts)
             return
         task = asyncio.get_running_loop().create_task(
             self._run(command, msgspec.json.encode({"event": event, **facts}))
@@ -55,29 +55,29 @@ class Alerts:
     async def _run(self, command: str, body: bytes) -> None:
         async with self._places:
             try:
-                told = _Told(command, body)
+                running = _Command(command, body)
             except OSError as error:
                 _log.error("the alert command %r can't be run: %s", command, error)
                 return
-            self.processes.add(told.process.pid)
+            self.processes.add(running.process.pid)
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    await told.end()
-                if told.process.returncode:
-                    last = told.said.decode(errors="replace").strip()
-                    _log.error("the alert command %r ended with code %s: %s", command, told.process.returncode, last)
+                    await running.end()
+                if running.process.returncode:
+                    last = running.stderr.decode(errors="replace").strip()
+                    _log.error("the alert command %r ended with code %s: %s", command, running.process.returncode, last)
             except TimeoutError:
                 _log.error("the alert command %r did not end within %g s: it is killed", command, LIMIT_S)
             finally:
-                kernel.kill_group(told.process.pid)  # Also what it has left behind.
-                with contextlib.suppress(TimeoutError):  # It may have become another user's.
+                kernel.kill_group(running.process.pid)  # Processes that it left behind included.
+                with contextlib.suppress(TimeoutError):  # It may run as another user now.
                     async with asyncio.timeout(KILLED_S):
-                        await told.end()
-                self.processes.discard(told.process.pid)
-                told.close()
+                        await running.end()
+                self.processes.discard(running.process.pid)
+                running.close()
 
     async def finish(self, seconds: float) -> None:
-        """Give those that run a moment; then they go too."""
+        """Give running commands a moment, then kill them."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=seconds)
             for task in late:
@@ -86,18 +86,18 @@ class Alerts:
                 await asyncio.wait(late, timeout=1)
 
 
-class _Told:
-    """A command that was told something.
+class _Command:
+    """A running command.
 
-    It is looked at now and then instead of being waited for by asyncio, which knows its process only a while after it
-    was made, and waits for whoever has its standard error, though the command itself has ended.
+    It is polled: asyncio's subprocesses know their pid only some time after the fork, and wait until every process has
+    closed the inherited stderr, even if the command itself has ended.
     """
 
     def __init__(self, command: str, body: bytes) -> None:
-        self.said = b""
+        self.stderr = b""
         with contextlib.ExitStack() as opened:
-            said, theirs = os.pipe2(os.O_CLOEXEC)
-            opened.callback(os.close, said)
+            pipe, theirs = os.pipe2(os.O_CLOEXEC)
+            opened.callback(os.close, pipe)
             with open(theirs, "wb") as errors, open(os.memfd_create("outlive-alert"), "w+b") as facts:
                 facts.write(body)
                 facts.seek(0)
@@ -105,18 +105,18 @@ class _Told:
                     command, shell=True, stdin=facts, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
                 )
             opened.pop_all()
-        os.set_blocking(said, False)
-        self._said = said
+        os.set_blocking(pipe, False)
+        self._pipe = pipe
 
     async def end(self) -> None:
         while self.process.poll() is None:
-            self._hear()
+            self._read_stderr()
             await asyncio.sleep(POLL_S)
-        self._hear()
+        self._read_stderr()
 
-    def _hear(self) -> None:
+    def _read_stderr(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self.said = (self.said + os.read(self._said, 65536))[-SAID_BYTES:]
+            self.stderr = (self.stderr + os.read(self._pipe, 65536))[-STDERR_BYTES:]
 
     def close(self) -> None:
-        os.close(self._said)
+        os.close(self._pipe)

@@ -1,12 +1,14 @@
-"""Control groups of a worker's own, where the kernel lets it make some: they limit memory exactly, tell whom the kernel
-killed for want of it, and hold every process of a job, whatever that does to its environment and its parents.
+"""Control groups of a worker, where the kernel lets it make some.
 
-    <the worker's group>/outlive-<worker>-<its sign of life>/zygote      zygotes, and what they have forked
+They limit memory exactly, count the processes that the kernel killed for lack of memory, and hold every process of a
+job, whatever that process does to its environment and its parents.
+
+    <the worker's group>/outlive-<worker>-<its sign of life>/zygote      zygotes, and the processes that they forked
                                                             /<slot>      one child whose job has a limit
                                                             /supervisor  version 2 only: see `_make_room`
 
 Version 2 of cgroups and the memory controller of version 1 differ in the names of a few files. Where neither can be
-written there are no groups, and the watch measures alone.
+written there are no groups, and the watch measures memory alone.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from outlive import kernel
 PREFIX = "outlive-"
 SUPERVISOR = "supervisor"
 EMPTY_S = 1.0
-"""How long the end of a worker waits for what it has killed to be gone."""
+"""How long a worker that stops waits for killed processes to be gone."""
 GATHER_ROUNDS = 5
-"""How often it is looked whether a job has forked while its processes were moved."""
+"""How often `gather` checks whether a job has forked while its processes were moved."""
 SWEPT_S = 0.1
-"""The same for what a dead worker has left: this one has work to do."""
+"""The same for the processes that a dead worker left, at the start of another one."""
 
 _log = logging.getLogger("outlive.worker")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where groups can be made: the group of this process."""
+    """The group of this process, in which groups can be made."""
 
     version: int
     path: Path
@@ -53,7 +55,7 @@ class Group:
         _write(self.path / "cgroup.procs", pid)
 
     def gather(self, pid: int) -> None:
-        """Move a process and all below it here. Each move takes some 8 ms: too long for an event loop."""
+        """Move a process and its descendants here. Each move takes some 8 ms: too long for an event loop."""
         for _ in range(GATHER_ROUNDS):
             here = kernel.read(str(self.path / "cgroup.procs")).split()
             elsewhere = [one for one in (pid, *kernel.descendants_of(pid)) if str(one).encode() not in here]
@@ -67,34 +69,34 @@ class Group:
         _write(self.path / name, without if most_bytes is None else most_bytes)
 
     def used_bytes(self) -> int:
-        """All that is charged to it, page cache too."""
+        """All memory that is charged to it, page cache included."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         return int(kernel.read(str(self.path / name)) or 0)
 
     def kills(self) -> int:
-        """How many of its processes the kernel has killed for want of memory."""
+        """How many of its processes the kernel has killed for lack of memory."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         words = kernel.read(str(self.path / name)).split()
         return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
 
     def peak_bytes(self) -> int:
-        """The most that was charged to it."""
+        """The most memory that was charged to it."""
         name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
         return int(kernel.read(str(self.path / name)) or 0)
 
     def forget_peak(self) -> None:
-        """Where the kernel can: version 2 forgets only for the descriptor that asked."""
+        """Reset the peak. In version 2 that works only for the descriptor that asks, so nothing happens there."""
         _write(self.path / "memory.max_usage_in_bytes", 0)
 
     def kill(self) -> None:
-        """All that is in it. In version 1 they may fork faster than they are killed: it is asked again."""
+        """Kill its processes. In version 1 they may fork faster than they die: the caller repeats this."""
         if self.version == 2 and _write(self.path / "cgroup.kill", 1):
             return
         for pid in kernel.read(str(self.path / "cgroup.procs")).split():
             kernel.kill(int(pid))
 
     def remove(self) -> bool:
-        """True if it is gone: nothing was in it. Else what is in it is killed, and it can be removed soon."""
+        """True if it is gone. Otherwise its processes are killed, and the next call may remove it."""
         with contextlib.suppress(FileNotFoundError):
             try:
                 self.path.rmdir()
@@ -105,7 +107,7 @@ class Group:
 
 
 class Groups:
-    """Those of one worker. What could not be removed at once is tried again with the next."""
+    """The groups of one worker. A group that can't be removed at once is removed with the next one."""
 
     def __init__(self, place: Place, worker: UUID) -> None:
         self.place = place
@@ -119,7 +121,7 @@ class Groups:
 
     @classmethod
     def make(cls, worker: UUID) -> Groups | None:
-        """None where none can be made."""
+        """None where the kernel allows no groups."""
         place = find()
         if place is None:
             return None
@@ -131,12 +133,12 @@ class Groups:
             groups.zygote.path.mkdir()
             return groups
         except OSError as error:
-            _log.info("no cgroup can be made in %s, and memory is measured instead: %s", place.path, error)
+            _log.info("no cgroup can be made in %s; memory is limited by measuring it: %s", place.path, error)
             groups.end()
             return None
 
     def new(self, slot: int) -> Group | None:
-        """For one child; None if the kernel allows no more. It is empty: `gather` moves the child there."""
+        """An empty group for one child, or None if the kernel allows no more. `gather` moves the child there."""
         group = Group(self.place.version, self.path / str(slot))
         try:
             group.path.mkdir()
@@ -152,7 +154,7 @@ class Groups:
         self._leaving = {one for one in self._leaving if not one.remove()}
 
     def end(self) -> None:
-        """Kill and remove all, but not what the supervisor itself has started besides jobs."""
+        """Kill and remove all groups of jobs. Other processes that the supervisor has started stay."""
         _remove_below(self.path, self.place.version, within_s=EMPTY_S)
         if self.place.version == 2:
             _move_back(self.place.path, self.path)
@@ -161,7 +163,7 @@ class Groups:
 
 
 def find() -> Place | None:
-    """Where this process may make groups that limit memory, by what the kernel says of its own group."""
+    """Where this process may make groups that limit memory, according to the kernel."""
     own: dict[int, str] = {}
     for line in kernel.read("/proc/self/cgroup").decode(errors="replace").splitlines():
         number, controllers, path = line.split(":", 2)
@@ -197,9 +199,7 @@ def _gives_memory(path: Path) -> bool:
 
 
 def _is_delegated(path: Path) -> bool:
-    """Whether this part of the tree is ours to arrange: by systemd's mark, as the root of a container's own, or by a
-    delegation to this account.
-    """
+    """Whether the tree below was delegated: by systemd's mark, as the root of a container, or to this account."""
     for mark in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(path, mark) == b"1":
@@ -209,17 +209,19 @@ def _is_delegated(path: Path) -> bool:
 
 
 def _make_room(place: Path, top: Path) -> None:
-    """In version 2 a group whose children have limits may hold no process itself: move this one into a leaf."""
+    """In version 2 a group with limited children may not hold processes itself: move this process into a leaf."""
     if not _gives_memory(place):
         leaf = top / SUPERVISOR
         leaf.mkdir()
         (leaf / "cgroup.procs").write_text("0")
-        (place / "cgroup.subtree_control").write_text("+memory")  # EBUSY: others live here, whom we must not move.
+        (place / "cgroup.subtree_control").write_text(
+            "+memory"
+        )  # EBUSY: other processes live here, which must not be moved.
     (top / "cgroup.subtree_control").write_text("+memory")
 
 
 def _move_back(place: Path, top: Path) -> None:
-    """Where this process was, if no other worker needs the arrangement."""
+    """Move this process back, unless another worker needs the arrangement."""
     leaf = top / SUPERVISOR
     if leaf.exists():
         if all(other == top for other in place.glob(f"{PREFIX}*")):
@@ -239,7 +241,7 @@ def _remove_below(top: Path, version: int, *, within_s: float) -> None:
 
 
 def remove_orphans() -> int:
-    """Kill and remove what dead workers have left in the group of this process; how many of them there were."""
+    """Kill and remove the groups that dead workers left beside this process. Returns how many workers these were."""
     place = find()
     removed = 0
     for top in place.path.glob(f"{PREFIX}*") if place else ():
@@ -255,7 +257,7 @@ def remove_orphans() -> int:
 
 
 def _write(path: Path, value: int | str) -> bool:
-    """False if the kernel does not take it."""
+    """False if the kernel refuses the value."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:

@@ -19,9 +19,9 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
-from outlive.worker import weighing
-from outlive.worker.aside import Aside, looks_stopped, released
+from outlive.worker import memory_limits
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment, died
+from outlive.worker.deferred_ends import DeferredEnds, looks_stopped, released
 from outlive.worker.ends import NotImported, Unbegun, answered, divided
 from outlive.worker.hearing import ChildReports, Hearing
 from outlive.worker.leases import Leases
@@ -57,7 +57,7 @@ class Crew:
         self.sources: list[SourceLimits] = []
         self.pace_s: dict[str, float] = {}
         self.draining = False
-        self.aside = Aside(report)
+        self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
         """Why no job can begin here at present."""
         self._unbegun = Unbegun()
@@ -337,7 +337,7 @@ class Crew:
         """How an attempt that had begun has ended. One that was stopped waits until it is known by whom."""
         self._unbegun.forget(ended)
         if stopped and not self.draining:
-            self.aside.keep(ended.job, end, completing=ended.completing)
+            self.deferred.defer(ended.job, end, completing=ended.completing)
             return
         self.report.ended(ended.job, released(end) if stopped else end, completing=ended.completing)
 
@@ -357,7 +357,7 @@ class Crew:
             end = died(
                 begun,
                 exit.status,
-                peak_bytes=weighing.peak_bytes(child, begun, exit.peak_memory_bytes),
+                peak_bytes=memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes),
                 cpu_s=exit.cpu_s,
                 output=child.take_output(None),
                 stack=stack,
@@ -382,7 +382,7 @@ class Crew:
 
     def tell_to_stop(self) -> None:
         self.draining = self.zygotes.closing = True
-        self.aside.release()
+        self.deferred.release()
         back = [*self.unplaced, *(one for child in self.busy for one in self._take_back(child))]
         self.unplaced.clear()
         for one in back:

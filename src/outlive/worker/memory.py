@@ -1,7 +1,7 @@
-"""How much memory processes have, as /proc tells it: anonymous, shared, and in files that live in memory.
+"""How much memory processes have, read from /proc: anonymous, shared, and in files that live in memory.
 
-What is in none of these is not seen here: pages of a memfd whose descriptor is closed, files that were left in
-/dev/shm, page cache, memory of the kernel's. A cgroup counts them.
+Some memory is not visible there: pages of a memfd whose descriptor is closed, files left in /dev/shm, page cache,
+kernel memory. A cgroup counts these too.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from itertools import islice
 from outlive import kernel
 
 MAX_DESCRIPTORS = 4096
-"""How many open files of a job are looked at: asking for each takes the kernel a microsecond or two."""
+"""How many open files of a job are examined: each costs a microsecond or two."""
 CLOCK_TICK_S = 0.01
-"""Files are stamped by a clock that moves in ticks of this length."""
+"""The kernel stamps files with a clock of this resolution."""
 
 _RESIDENT = re.compile(rb"^RssAnon:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.DOTALL | re.MULTILINE)
 _PROPORTIONAL = re.compile(rb"^Pss_Anon:\s+(\d+) kB$.*^Pss_Shmem:\s+(\d+) kB$", re.DOTALL | re.MULTILINE)
 
 Inode = tuple[int, int]
-"""Device and number: what tells a file from all others."""
+"""Device and inode number: they identify a file."""
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all of its descendants."""
     return [pid, *kernel.descendants_of(pid)]
 
 
 def resident_bytes(pids: Collection[int]) -> tuple[int, int]:
-    """The resident memory that is anonymous, and that is shared. Pages that several have are counted several times."""
+    """Anonymous and shared resident memory. A page of several processes is counted several times."""
     anonymous, shared = zip(*(_fields(f"/proc/{pid}/status", _RESIDENT) for pid in pids), strict=True)
     return sum(anonymous), sum(shared)
 
 
 def proportional_bytes(pids: Collection[int]) -> int:
-    """Both together, with pages that several have counted once: slow to ask for, so asked only before a kill."""
+    """Both together, with each page counted once. The kernel is slow to answer, so this is asked only before a kill."""
     return sum(sum(_fields(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)) for pid in pids)
 
 
 def files_in_memory(pids: Collection[int], since: float) -> dict[Inode, int]:
-    """The memfds and files in /dev/shm that processes have open for writing and that changed since: bytes of each.
+    """The size of each memfd and file in /dev/shm that these processes have open for writing and that changed `since`.
 
-    What was there before, or is only read, belongs to others.
+    A file that is older, or open only for reading, belongs to another process.
     """
     found: dict[Inode, int] = {}
     for path in islice((path for pid in pids for path in _descriptors(pid)), MAX_DESCRIPTORS):
@@ -59,7 +59,7 @@ def files_in_memory(pids: Collection[int], since: float) -> dict[Inode, int]:
 
 
 def unmapped_bytes(pids: Collection[int], files: dict[Inode, int]) -> int:
-    """What of these files is in the resident memory of none of these processes."""
+    """How much of these files is not mapped by any of these processes."""
     if not files:
         return 0
     mapped: Counter[Inode] = Counter()
@@ -83,6 +83,6 @@ def _descriptors(pid: int) -> list[str]:
 
 
 def _fields(path: str, pattern: re.Pattern[bytes]) -> tuple[int, int]:
-    """Two fields of a file that has lines like `Name:  12 kB`, in bytes; zeros if it is gone."""
+    """Two fields of a file with lines like `Name:  12 kB`, in bytes; zeros if the file is gone."""
     found = pattern.search(kernel.read(path))
     return (int(found[1]) * 1024, int(found[2]) * 1024) if found else (0, 0)

@@ -119,7 +119,7 @@ class Reaper:
         after_s = 0.0 if self.config.on_quarantine else LEAVE_TO_OTHERS_S
         for killer in await self.session.run(store.untold_killers(batch=self.alerts.room, after_s=after_s)):
             _log.warning("Job %s is quarantined: %s", killer["id"], killer["details"])
-            self.alerts.tell(self.config.on_quarantine, "quarantine", killer)
+            self.alerts.send(self.config.on_quarantine, "quarantine", killer)
 
     async def _announce_breakers(self) -> None:
         for source in await self.session.run(store.breakers()):
@@ -132,7 +132,7 @@ class Reaper:
                     source["paused_until"],
                     source["failure_streak"],
                 )
-            self.alerts.tell(self.config.on_source_paused, "source_paused", source)
+            self.alerts.send(self.config.on_source_paused, "source_paused", source)
 
     def _notice_reconnect(self, now: float) -> None:
         """Checks on another connection prove nothing. While the server was away, no heartbeat could arrive."""
@@ -152,7 +152,7 @@ class Reaper:
                 one.id, one.name, one.hostname, one.pid, why, one.running,
             )  # fmt: skip
             facts = {name: getattr(one, name) for name in ("id", "name", "hostname", "pid", "last_seen", "running")}
-            self.alerts.tell(self.config.on_worker_dead, "worker_dead", {**facts, "why": why})
+            self.alerts.send(self.config.on_worker_dead, "worker_dead", {**facts, "why": why})
 
     async def free(self) -> None:
         """End the attempts of dead workers, and those whose lease has expired."""
@@ -203,7 +203,7 @@ class Reaper:
     async def _announce_crashing_tasks(self) -> None:
         for task in await self.session.run(store.crashing_tasks(jobs=CRASHING_JOBS, within_s=CRASHING_WITHIN_S)):
             _log.error("task %(task)s keeps crashing: %(crashes)d crashes of %(jobs)d jobs in ten minutes", task)
-            self.alerts.tell(self.config.on_quarantine, "task_keeps_crashing", task)
+            self.alerts.send(self.config.on_quarantine, "task_keeps_crashing", task)
 
     async def _prune(self) -> None:
         keep_s = {

@@ -38,7 +38,7 @@ class Renewal:
         given = {one.job.token: (child, one) for child in self._slots.busy for one in child.given if not child.exited}
         unplaced = [one.job.token for one in self._slots.unplaced]
         ended = [end.token for end in (*self._outbox.unwritten, *self._progress.held_ends)]
-        ended += [one.end.token for one in self._slots.aside.kept]
+        ended += [one.end.token for one in self._slots.deferred.waiting]
         started = time.monotonic()
         lease_s, renew_s = self._config.lease_s, self._config.renew_s
         renewed = await self._session.run(store.renew(self._worker, [*given, *unplaced, *ended], lease_s=lease_s))

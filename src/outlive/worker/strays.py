@@ -1,6 +1,6 @@
-"""Processes that fall to the supervisor: what jobs have left behind when their zygote died. They are reaped, or killed.
+"""Strays: processes that jobs left behind and that the kernel has given to the supervisor. It reaps or kills them.
 
-The supervisor is the subreaper of its tree, so a daemon falls to it whatever session or environment it has.
+The supervisor is the subreaper of its tree, so it inherits every daemon, whatever session or environment that has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outlive import kernel
 from outlive.embedded import keeper
 
 OWN = "_OUTLIVE_OWN"
-"""The variable by which the supervisor's own commands are known, as the keeper of an embedded server. No job has it."""
+"""This variable marks the supervisor's own commands, such as the keeper of an embedded server. No job has it."""
 _KEEPER = keeper.__file__.encode()
 
 _log = logging.getLogger("outlive.worker")
@@ -25,11 +25,11 @@ class Strays:
         os.environ[OWN] = self._mark.decode().partition("=")[2]
         self._command = kernel.read("/proc/self/cmdline")
         self._older = set(kernel.children_of(os.getpid()))
-        """What was there before: a script may start something else and then become the worker with exec."""
+        """Children from before: a script may start a process, and then become the worker by exec."""
         self._unkillable: set[int] = set()
 
     def sweep(self, spare: Collection[int]) -> bool:
-        """Reap or kill what fell to this process; True if something is left that is about to die."""
+        """Reap or kill strays; True if one of them is about to die."""
         fallen = [pid for pid in kernel.children_of(os.getpid()) if pid not in spare and not kernel.reaped(pid)]
         strays = [pid for pid in fallen if not self._is_ours(pid)]
         self._unkillable.intersection_update(strays)
@@ -40,11 +40,11 @@ class Strays:
         return dying
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether the supervisor has started it: one that was forked a moment ago has its command still."""
+        """Whether the supervisor has started it. A process that was forked a moment ago still has its command line."""
         if pid in self._older:
             return True
         command = kernel.read(f"/proc/{pid}/cmdline")
-        if command == self._command or _KEEPER in command.split(b"\0"):  # The environment of a keeper may be hidden.
+        if command == self._command or _KEEPER in command.split(b"\0"):  # A keeper may hide its environment.
             return True
         return kernel.has_variable(pid, self._mark)
 
@@ -55,9 +55,9 @@ class Strays:
                 kernel.kill(one)
             return True
         self._unkillable.add(pid)
-        tell_of(pid)
+        warn_of_unkillable(pid)
         return False
 
 
-def tell_of(pid: int) -> None:
-    _log.warning("process %d, which a job has left behind, can't be killed: end it by hand (another user's?)", pid)
+def warn_of_unkillable(pid: int) -> None:
+    _log.warning("process %d, left behind by a job, can't be killed: end it by hand (it may run as another user)", pid)

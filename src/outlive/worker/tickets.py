@@ -1,6 +1,6 @@
-"""The supervisor's end of a child's tickets (see protocol.py): a pipe in one descriptor, because each child has one.
+"""The supervisor's end of a child's tickets (see protocol.py): both ends of a pipe in one descriptor per child.
 
-The child's end can only be read: what a job writes into a descriptor that it mistakes for its own is no ticket.
+The child can only read its end: a job that writes into a descriptor by mistake makes no ticket.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def put(descriptor: int, tokens: Iterable[int]) -> None:
 
 
 def take_back(descriptor: int) -> set[int]:
-    """The tokens of the jobs that the child has not begun. It can't begin them any more.
+    """Take back the tickets that are left: the tokens of jobs that the child can no longer begin.
 
-    A job may have read half a ticket, or opened the pipe to write into it: what is not a whole ticket is left out.
+    A job may have read half a ticket, or opened the pipe to write into it: only whole tickets count.
     """
     with contextlib.suppress(BlockingIOError):
         data = os.read(descriptor, _MOST_BYTES)
@@ -46,6 +46,6 @@ def take_back(descriptor: int) -> set[int]:
 
 
 def left(descriptor: int) -> int:
-    """How many jobs the child has not begun yet."""
+    """How many jobs the child can still begin."""
     (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))
     return int(size) // TICKET_BYTES

@@ -8,7 +8,7 @@ import signal
 import time
 
 from outlive.states import Outcome
-from outlive.worker import weighing
+from outlive.worker import memory_limits
 from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
 from outlive.worker.crew import Crew
 from outlive.worker.leases import Leases
@@ -32,9 +32,9 @@ class Watch:
         self._slots.zygotes.fork_ahead()
         self._slots.hearing.resume()
         self._slots.look_for_trouble(now)
-        self._slots.aside.judge(now)
+        self._slots.deferred.judge(now)
         self._slots.drop_unplaced(now, self._leases)
-        self._weigh_idle()
+        self._enforce_idle()
         self._slots.oom_kills.forget_old(self._slots.zygotes.groups)
         self._end_finished(now)
         for child in self._slots.busy:
@@ -52,12 +52,12 @@ class Watch:
                 if len(child.given) > 1 and child.runs_over(now):
                     self._slots.relieve(child)
 
-    def _weigh_idle(self) -> None:
+    def _enforce_idle(self) -> None:
         """What a warm child keeps between jobs counts as well."""
         for child in self._slots.children:
             facts = self._slots.tasks.get(child.task or "")
             if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
-                weighing.weigh_idle(child, facts.memory_bytes)
+                memory_limits.enforce_idle(child, facts.memory_bytes)
 
     def _end_finished(self, now: float) -> None:
         """A child that has had its last job exits by itself, unless that job has left something that keeps it."""
@@ -78,7 +78,7 @@ class Watch:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
             self._slots.zygotes.shelter(child, current)
-            weighing.weigh(child, current)
+            memory_limits.enforce(child, current)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
         """SIGTERM now, SIGKILL after a while. A job that has just ended is left alone: a signal would hit the next."""

@@ -25,7 +25,7 @@ from outlive.worker import cgroups, tickets
 from outlive.worker.children import Assignment, Child
 from outlive.worker.hearing import Hearing
 from outlive.worker.nursery import SIGN, Nursery
-from outlive.worker.strays import Strays, tell_of
+from outlive.worker.strays import Strays, warn_of_unkillable
 
 REVIVE_S = 1.0
 ANSWER_S = 1.0
@@ -167,7 +167,7 @@ class Zygotes:
                     self._exited(child, message)
                 self._let_go(nursery)
             case Left(pid):
-                tell_of(pid)
+                warn_of_unkillable(pid)
             case None:
                 self._died(nursery)
 

@@ -1,7 +1,7 @@
-"""Ends that look like the stop of a whole service: SIGTERM may reach the jobs before it reaches the supervisor.
+"""Deferred ends: attempts that ended by SIGTERM, perhaps because the whole service stops.
 
-systemd, for one, sends it to every process of a unit. Such an end is kept for a second. If the worker is told to stop
-within that time, the attempt is released; otherwise it ends as it looks.
+systemd, for example, sends SIGTERM to every process of a unit, and it may reach a job before the supervisor. Such an
+end waits for a second. If the worker is told to stop within that time, the attempt is released; otherwise it counts.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ import msgspec
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
 
-KEEP_S = 1.0
+DEFER_S = 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FATAL = "Fatal Python error"
-"""How the stack begins that faulthandler writes on a crash; after SIGTERM it writes one without these words."""
+"""A stack that faulthandler writes on a crash begins with these words; one that it writes on SIGTERM does not."""
 
 
 class Report(Protocol):
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
 
 
-class Kept(NamedTuple):
+class Deferred(NamedTuple):
     until: float
     job: Claimed
     end: Ended
     completing: bool
 
 
-class Aside:
+class DeferredEnds:
     def __init__(self, report: Report) -> None:
         self._report = report
-        self.kept: list[Kept] = []
+        self.waiting: list[Deferred] = []
 
-    def keep(self, job: Claimed, end: Ended, *, completing: bool) -> None:
-        self.kept.append(Kept(time.monotonic() + KEEP_S, job, end, completing))
+    def defer(self, job: Claimed, end: Ended, *, completing: bool) -> None:
+        self.waiting.append(Deferred(time.monotonic() + DEFER_S, job, end, completing))
 
     def judge(self, now: float) -> None:
-        """The worker was not told to stop: those whose time is over end as they look."""
-        due = [one for one in self.kept if now > one.until]
-        self.kept = [one for one in self.kept if now <= one.until]
+        """Report the ends whose time is over: the worker was not told to stop."""
+        due = [one for one in self.waiting if now > one.until]
+        self.waiting = [one for one in self.waiting if now <= one.until]
         for one in due:
             self._report.ended(one.job, one.end, completing=one.completing)
 
     def release(self) -> None:
-        """The worker was told to stop."""
-        kept, self.kept = self.kept, []
-        for one in kept:
+        """The worker was told to stop: no attempt is charged."""
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
             self._report.ended(one.job, released(one.end), completing=one.completing)
 
 
 def released(end: Ended) -> Ended:
-    """The same end at no cost, with its evidence."""
+    """The same end as a release, with its evidence."""
     error = f"its worker was told to stop ({end.error})"
     return msgspec.structs.replace(
         end, outcome=Outcome.RELEASED, error=error, final=False, after_s=None, source_ok=None
@@ -64,7 +64,7 @@ def released(end: Ended) -> Ended:
 
 
 def looks_stopped(status: int, stack: str | None) -> bool:
-    """Whether a process that has ended like this got a signal that tells it to stop."""
+    """Whether a process that ended like this received a signal to stop."""
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in STOPS:
         return True
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in STOPS:
