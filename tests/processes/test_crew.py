@@ -1,7 +1,7 @@
 """A crew without a database, so that a test says when it hears its children: moments that otherwise pass too soon."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from outlive.config import Config
-from outlive.model import Claimed, Ended
-from outlive.protocol import Call, Progress
+from outlive.model import Claimed, Ended, SourceLimits
+from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.children import Child
 from outlive.worker.crew import Crew
-from outlive.worker.turns import Turns
+from outlive.worker.leases import Leases
 from outlive.worker.watch import Watch
+from outlive.worker.zygotes import Zygotes
 from tests.waiting import aeventually, eventually
 
 WARM = "tests.faults.warm_until"
@@ -41,27 +42,29 @@ class Heard:
         return ""
 
     def progressed(self, progress: Progress) -> None: ...
-    def burden_bytes(self) -> int:
+    def pending_bytes(self) -> int:
         return 0
 
-    def free(self) -> None: ...
-    def troubled(self) -> None: ...
-    def renewed_app(self) -> None: ...
+    def slot_freed(self) -> None: ...
+    def trouble_changed(self, trouble: str | None) -> None: ...
+    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None: ...
 
 
 @asynccontextmanager
 async def crew_of_one() -> AsyncIterator[tuple[Crew, Watch, Heard]]:
-    heard, worker, config = Heard(), uuid4(), Config()
-    crew = Crew("tests.faults:app", worker, config, 1, heard)
-    crew.zygotes.start()
+    heard, config = Heard(), Config()
+    zygotes = Zygotes("tests.faults:app", uuid4(), 1)
+    crew = Crew(config, 1, zygotes, heard)
+    zygotes.start()
     try:
-        crew.zygotes.settle_in(await crew.zygotes.nursery.ready())
+        zygotes.open(await zygotes.nursery.ready(), crew)
         await aeventually(lambda: bool(crew.zygotes.ready))
         crew.pace_s[WARM] = 0.001  # Jobs of this task are given ahead.
-        yield crew, Watch(crew, Turns(worker, config, "")), heard
+        yield crew, Watch(crew, Leases(lease_s=300, renew_s=20)), heard
     finally:
         crew.end()
-        await crew.zygotes.gone()
+        zygotes.end()
+        await zygotes.gone()
 
 
 def claimed(*paths: str) -> list[Claimed]:

@@ -84,7 +84,7 @@ class Watch:
         """SIGTERM now, SIGKILL after a while. A job that has just ended is left alone: a signal would hit the next."""
         current = child.given[0]
         current.verdict = (outcome, error)  # First: nothing more is put behind it.
-        if not self.crew.isolate(child):
+        if not self._slots.isolate(child):
             current.verdict = None
             return
         if outcome is Outcome.TIMED_OUT:
@@ -94,7 +94,7 @@ class Watch:
 
     def _insist(self, child: Child, current: Assignment, now: float) -> None:
         overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
-        if overdue and (not child.has_begun() or self.crew.isolate(child)):
+        if overdue and (not child.has_begun() or self._slots.isolate(child)):
             child.signal(signal.SIGKILL)
 
     def _fence(self, child: Child) -> None:
