@@ -1,4 +1,4 @@
-"""Finding an app by its name, `pkg.module:app`, and saying in one line why that failed."""
+"""Importing an app by its name, `pkg.module:app`, for children and for commands. AppNotFound says why that failed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from types import ModuleType
+from typing import Any, Protocol, cast
 
 from outlive.errors import AppNotFound
 
@@ -19,46 +21,56 @@ _LIBRARIES = (
 )
 
 
-def find_app(target: str) -> object:
-    """`pkg.module:app`, from the current directory on. AppNotFound says what is wrong, and where."""
+class App(Protocol):
+    """What a worker needs of an outlive.App. This layer can't import the class itself."""
+
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+    @property
+    def sources(self) -> Mapping[str, Any]: ...
+    @property
+    def database_url(self) -> str | None: ...
+
+
+def find_app(target: str) -> App:
+    """Import `pkg.module:app`; modules in the current directory come first."""
     name, _, attribute = target.partition(":")
     attribute = attribute or "app"
     if not name or "/" in name or name.endswith(".py"):
-        right = name.removesuffix(".py").strip("./").replace("/", ".") or "pkg.module"
-        raise AppNotFound(f"{name!r} is not the name of a module: write it like {right}:app")
+        module_name = name.removesuffix(".py").strip("./").replace("/", ".") or "pkg.module"
+        raise AppNotFound(f"{name!r} is not the name of a module: write it like {module_name}:app")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    module = _imported(name)
+    module = _import(name)
     if not hasattr(module, attribute):
-        apps = sorted(key for key, value in vars(module).items() if is_app(value))
-        has = f"its apps are {', '.join(apps)}" if apps else "it has no outlive.App at all"
-        raise AppNotFound(f"the module {name} has nothing named {attribute}: {has}")
+        apps = sorted(key for key, value in vars(module).items() if _is_app(value))
+        others = f"its apps are {', '.join(apps)}" if apps else "it has no outlive.App at all"
+        raise AppNotFound(f"the module {name} has nothing named {attribute}: {others}")
     found: object = getattr(module, attribute)
-    if not is_app(found):
+    if not _is_app(found):
         raise AppNotFound(f"{name}:{attribute} is of type {type(found).__name__}, not an outlive.App")
-    return found
+    return cast("App", found)
 
 
-def is_app(value: object) -> bool:
-    """Whether it can be worked with as an outlive.App; its class can't be imported here."""
+def _is_app(value: object) -> bool:
     return not isinstance(value, type) and all(hasattr(value, name) for name in ("tasks", "sources", "database_url"))
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     pid = os.getpid()
     try:
         return importlib.import_module(name)
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or os.getpid() != pid:  # A copy that the module has forked ends itself.
+        if isinstance(error, KeyboardInterrupt) or os.getpid() != pid:  # A copy that the module has forked.
             raise
         seen = traceback.TracebackException.from_exception(error)
-        _leave_out_importing(seen)
+        _drop_importlib(seen)
         if not seen.stack and isinstance(error, ModuleNotFoundError):
-            raise AppNotFound(_nowhere(name, error.name or name)) from None
+            raise AppNotFound(_not_found(name, error.name or name)) from None
         raise AppNotFound(_reason(name, seen), "".join(seen.format())[-MAX_TRACEBACK_CHARS:]) from None
 
 
-def _nowhere(name: str, missing: str) -> str:
+def _not_found(name: str, missing: str) -> str:
     module = f"there is no module {missing}" + ("" if missing == name else f" (for {name})")
     return (
         f"{module}: tried {os.getcwd()} (the current directory) and {len(sys.path) - 1} more places of sys.path, "
@@ -67,14 +79,14 @@ def _nowhere(name: str, missing: str) -> str:
 
 
 def _reason(name: str, seen: traceback.TracebackException) -> str:
-    """File and line in the user's own code, and the error."""
-    words = list(seen.format_exception_only())
+    """One line: the file and line in the user's own code, and the error."""
+    lines = list(seen.format_exception_only())
     if isinstance(seen.exc_type, type) and issubclass(seen.exc_type, SyntaxError):
-        where, error = f"{_short(seen.filename or name)}, line {seen.lineno}", words[-1]
+        where, error = f"{_short(seen.filename or name)}, line {seen.lineno}", lines[-1]
     else:
         own = [frame for frame in seen.stack if not frame.filename.startswith(("<", *_LIBRARIES))]
         last = (own or seen.stack)[-1:]
-        where, error = f"{_short(last[0].filename)}, line {last[0].lineno}" if last else name, words[0]
+        where, error = f"{_short(last[0].filename)}, line {last[0].lineno}" if last else name, lines[0]
     return f"{where}: {' '.join(error.split())[:MAX_REASON_CHARS]} (importing {name})"
 
 
@@ -82,8 +94,8 @@ def _short(file: str) -> str:
     return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
 
 
-def _leave_out_importing(seen: traceback.TracebackException | None) -> None:
-    """The frames of importlib, and ours that called it, say nothing about the user's code."""
+def _drop_importlib(seen: traceback.TracebackException | None) -> None:
+    """Leave out the frames of importlib and of this module: they say nothing about the user's code."""
     while seen is not None:
         kept = [frame for frame in seen.stack if not _imports(frame.filename)]
         seen.stack = traceback.StackSummary.from_list(kept)

@@ -1,11 +1,15 @@
-"""Whether this process runs a job: if so, here is its way out, which the client takes instead of a connection.
+"""The way out of a process that runs a job: through its supervisor instead of over a connection.
 
-The child sets `gateway` and `job`; nothing else writes them.
+The child sets `gateway` and `account`, and the client reads them. Elsewhere both are None.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
+
+from outlive.errors import OutliveError, Retry
+from outlive.policy import Policy
 
 
 class Gateway(Protocol):
@@ -14,24 +18,49 @@ class Gateway(Protocol):
     def call(self, verb: str, body: bytes) -> bytes: ...
 
 
-class RunningJob(Protocol):
-    """What the client must know of the job that it runs in."""
+@dataclass(slots=True)
+class SourceAccount:
+    """How one attempt uses sources, and what its end says about its own source."""
 
-    token: int
     source: str
-    counted: BaseException | None
-    """The exception that was counted for a source already."""
-    answered: bool
-    """Something that it wanted of its source was in the cache."""
-    called: bool
-    """It really called its source, and did not only look into the cache."""
+    token: int
+    policy: Policy
+    spent: bool = False
+    """The token that the job was claimed with has paid for a request."""
+    looked_up: bool = False
+    """The job has asked the cache for an answer of its own source."""
+    called: bool = False
+    """The cache did not have the answer, so the job has called its source."""
+    counted: BaseException | None = None
+    """The last error of a request. The request has counted it, if it is the source's fault."""
 
-    def pays_for(self, source: str) -> bool:
-        """Whether the token that the job was claimed with pays for this request; it does so once."""
+    def spend(self, source: str) -> bool:
+        """Pay for a request with the token that the job was claimed with. It pays once, and only for its own source."""
+        if source != self.source or self.spent:
+            return False
+        self.spent = True
+        return True
 
-    def blames_source(self, error: BaseException) -> bool:
-        """Whether its task holds that such an error is the source's fault."""
+    def blames(self, error: BaseException) -> bool:
+        """Whether an error is the source's fault: one that the task retries is, one that it fails on is not."""
+        if not isinstance(error, Exception) or isinstance(error, OutliveError):
+            return isinstance(error, Retry)
+        return not isinstance(error, self.policy.fail_on) or isinstance(error, self.policy.retry_on)
+
+    def source_ok(self, error: BaseException | None) -> bool | None:
+        """What the end of the attempt says about its source: True, it works; False, it is at fault; None, nothing.
+
+        Requests are counted when they end, and a cached answer says nothing about the source as it is now.
+        """
+        only_cached = self.looked_up and not self.called
+        if error is None:
+            return None if self.spent or only_cached else True
+        counted = self.counted is not None and self.counted in (error, error.__cause__, error.__context__)
+        if counted or (only_cached and not self.spent) or not self.blames(error):
+            return None
+        return False
 
 
 gateway: Gateway | None = None
-job: RunningJob | None = None
+account: SourceAccount | None = None
+"""Of the job that runs now."""

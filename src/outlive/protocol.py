@@ -1,6 +1,6 @@
-"""What supervisor, zygote and children say to each other: small tagged structs in length-prefixed frames.
+"""The protocol between supervisor, zygote and children: small tagged structs in length-prefixed frames.
 
-Arguments and results travel as the JSON that the database has; nobody on the way looks inside.
+Arguments and results travel as the JSON that the database stores. Only the child decodes them.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from outlive.model import SourceLimits
 from outlive.policy import Limits
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""A longer frame is no message of ours."""
-MAX_BROUGHT_BYTES = 16 * 1024 * 1024
-"""Of a job's result, its records and the jobs that it spawns together; also of one call."""
+"""A longer frame can't come from outlive."""
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+"""The most that a job's result, its records and the jobs that it spawns have together."""
 ARGUMENTS_PART_BYTES = 1024 * 1024
-"""Large arguments are called for in parts, so that a supervisor never has many whole ones."""
-MAX_CHILD_FRAME_BYTES = MAX_BROUGHT_BYTES + 1024 * 1024
-"""A child that sends a longer frame is not trusted any more: the supervisor has to keep it in memory."""
+"""A child asks for large arguments in parts of this size, so that the supervisor never holds many whole ones."""
+MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
+"""The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024
 MAX_PROGRESS_CHARS = 2000
-"""Of what a job says with its progress."""
+"""The longest message of a job's progress."""
 MAX_ERROR_CHARS = 8_001
 MAX_STACK_CHARS = 64_001
-"""With the mark that says that something was left out."""
+"""Both include the character that marks the place where a text was cut."""
 
 
 MARK = b"\0\x1eoutlive\x1e\0"
-"""Ends the output of a job, in the output, where some of it is still unread and the next job's may follow."""
+"""A child writes this into its output after a job, if the supervisor has not read the job's output yet."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """Each kind is told by its tag, the first element."""
+    """The tag, its first element, gives its kind."""
 
 
-# From the supervisor to a child
+# From the supervisor to a child:
 
 
 class Run(Frame, frozen=True, tag=1):
-    """Run this. `last`: exit afterwards. Without `args` they are large, and called for in parts."""
+    """Run this job. `last`: exit afterwards. `args` is None if they are large: the child asks for them in parts."""
 
     token: int
     job_id: bytes
@@ -56,11 +56,11 @@ class Run(Frame, frozen=True, tag=1):
 
 
 class Stopping(Frame, frozen=True, tag=2):
-    """The worker drains: finish soon."""
+    """The worker is shutting down: finish soon."""
 
 
 class Reply(Frame, frozen=True, tag=3):
-    """The answer to a Call; `error` names an exception of outlive's."""
+    """The answer to a Call. `error` is the name of a class in outlive.errors, if the call failed."""
 
     number: int
     body: bytes
@@ -68,17 +68,17 @@ class Reply(Frame, frozen=True, tag=3):
 
 
 class Secret(Frame, frozen=True, tag=14):
-    """By which the job shows the database that the attempt is its own."""
+    """The answer to Completing: it proves to the database that the job owns the attempt."""
 
     token: int
     secret: str
 
 
-# From a child to the supervisor
+# From a child to the supervisor:
 
 
 class Done(Frame, frozen=True, tag=4):
-    """How the job ended that was to be run first."""
+    """How an attempt ended."""
 
     token: int
     outcome: str
@@ -90,15 +90,16 @@ class Done(Frame, frozen=True, tag=4):
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
     marked: bool = False
+    """The child has written MARK into its output."""
     source_ok: bool | None = None
     records: bytes | None = None
     spawns: bytes | None = None
     stopped_by: int = 0
-    """The signal that told the job to stop, if one came: who has sent it, only the supervisor knows."""
+    """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
 
 
 class Call(Frame, frozen=True, tag=5):
-    """The job wants something that only the supervisor can do."""
+    """The job asks for something that only the supervisor can do."""
 
     number: int
     verb: str
@@ -113,34 +114,34 @@ class Progress(Frame, frozen=True, tag=6):
     checkpoint: bytes | None
 
     def after(self, before: Progress) -> Progress:
-        """The latest of each, when this came after that."""
-        said = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
-        return Progress(*[old if new is None else new for new, old in said])
+        """The latest value of each field, where `before` came earlier."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
+        return Progress(*[old if new is None else new for new, old in pairs])
 
 
 class Completing(Frame, frozen=True, tag=7):
-    """The job is about to end in a transaction of its own: don't end it in the hot statement. `Secret` answers."""
+    """The job is about to end its attempt in its own transaction, so the supervisor must not. `Secret` answers this."""
 
     token: int
 
 
 class Imported(Frame, frozen=True, tag=17):
-    """An interpreter of its own has imported the app: from now on the job is to blame for what happens."""
+    """A child with its own interpreter has imported the app: from now on the job is to blame if the child dies."""
 
     token: int
 
 
-# From the supervisor to the zygote, and back
+# From the supervisor to the zygote, and back:
 
 
 class Fork(Frame, frozen=True, tag=8):
-    """Make a child; its socket, its output and its stack file come along as descriptors."""
+    """Fork a child. The packet carries its descriptors: socket, output, stack file and tickets."""
 
     slot: int
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
-    """What the supervisor must know of a task whose code it never imports."""
+    """What the supervisor knows about a task. It never imports the task's code."""
 
     limits: Limits
     timeout_s: float | None
@@ -155,7 +156,7 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Ready(Frame, frozen=True, tag=9):
-    """The app is imported. `threads` names what a fork would leave behind; `database_url` is the app's own, if any."""
+    """The app is imported. `threads` are the names of threads that a fork loses; `database_url` is the app's own."""
 
     tasks: list[TaskFacts]
     sources: list[SourceLimits]
@@ -181,7 +182,7 @@ class NotForked(Frame, frozen=True, tag=12):
 
 
 class Exited(Frame, frozen=True, tag=13):
-    """A child is gone, and with it all that it left behind."""
+    """A child has died, and every process that it left behind was killed or reported as `Left`."""
 
     pid: int
     status: int
@@ -190,7 +191,7 @@ class Exited(Frame, frozen=True, tag=13):
 
 
 class Left(Frame, frozen=True, tag=16):
-    """A process that a job has left behind, and that can't be killed."""
+    """A job has left a process behind that can't be killed."""
 
     pid: int
 
@@ -201,9 +202,9 @@ ToZygote = Fork
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8
-"""A child takes a ticket, which is the job's token, before it begins a job. Tickets lie in a pipe that the supervisor
-reads too: each is read once, so the supervisor knows which jobs have begun, and can take back the others, whatever the
-child does meanwhile. A job's ticket is written before its Run."""
+"""A ticket is the token of a job. The supervisor writes it to a pipe before it sends Run, and the child reads it before
+it begins the job. The supervisor can read the pipe too. Each ticket is read once: so the supervisor knows which jobs
+have begun, and can take back the others even if the child hangs."""
 
 
 def write_tickets(tokens: Iterable[int]) -> bytes:
@@ -216,20 +217,20 @@ def read_tickets(data: bytes) -> list[int]:
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
-# Making a decoder takes milliseconds; these are made once, before any fork.
+# Making a decoder takes milliseconds, so these are made once, before any fork.
 TO_CHILD: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
 FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
 TO_ZYGOTE: msgspec.msgpack.Decoder[ToZygote] = msgspec.msgpack.Decoder(ToZygote)
 FROM_ZYGOTE: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 
 
-def encode_frame(message: Frame) -> bytes:
-    body = _encoder.encode(message)
+def encode_frame(frame: Frame) -> bytes:
+    body = _encoder.encode(frame)
     return len(body).to_bytes(4, "big") + body
 
 
 class GarbledFrame(ValueError):
-    """A frame can't be read. The messages that came before it can."""
+    """A frame can't be decoded. The frames before it could."""
 
     def __init__(self, error: Exception, before: list[Any]) -> None:
         super().__init__(str(error))
@@ -237,38 +238,39 @@ class GarbledFrame(ValueError):
 
 
 class FrameReader(Generic[T]):
-    """Takes bytes as they come and gives the messages that are whole."""
+    """Turns a stream of bytes into frames."""
 
-    def __init__(self, decoder: msgspec.msgpack.Decoder[T], most_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._decoder, self._most_bytes = decoder, most_bytes
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T], max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._decoder, self._max_bytes = decoder, max_bytes
         self._buffer = bytearray()
         self.unfinished_bytes = 0
-        """The length of the frame that has begun and is not whole yet."""
+        """The length of the frame whose beginning has arrived; 0 if there is none."""
 
     def feed(self, data: bytes) -> list[T]:
+        """Add bytes that have arrived. Returns the frames that are complete now."""
         buffer = self._buffer
         buffer += data
-        messages: list[T] = []
+        frames: list[T] = []
         start, end = 0, len(buffer)
         self.unfinished_bytes = 0
         view = memoryview(buffer)
         try:
             while end - start >= 4:
                 length = int.from_bytes(view[start : start + 4], "big")
-                if length > self._most_bytes:
-                    raise ValueError(f"a frame of {length} bytes")
+                if length > self._max_bytes:
+                    raise ValueError(f"a frame of {length} bytes is over the limit of {self._max_bytes}")
                 if end - start - 4 < length:
                     self.unfinished_bytes = length
                     break
-                messages.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
+                frames.append(self._decoder.decode(view[start + 4 : start + 4 + length]))
                 start += 4 + length
         except (ValueError, RecursionError) as error:
-            raise GarbledFrame(error, messages) from None
+            raise GarbledFrame(error, frames) from None
         finally:
             view.release()
         del buffer[:start]
-        return messages
+        return frames
 
     def rest(self) -> bytes:
-        """The beginning of a message that is not whole yet."""
+        """The beginning of a frame that is not complete yet."""
         return bytes(self._buffer)

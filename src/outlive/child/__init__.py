@@ -1,4 +1,4 @@
-"""What runs beside the user's code: the zygote that forks, and the child that runs a job.
+"""The processes that run the user's code: the zygote, which forks, and the child, which runs jobs.
 
-Nothing here imports `db` or `store`: a job that goes wrong can't touch the queue's state.
+Nothing here imports `db` or `store`, so a job that goes wrong can't change the state of the queue.
 """

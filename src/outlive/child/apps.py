@@ -1,33 +1,21 @@
-"""Finding the user's app by its name, and what a supervisor must know of its tasks."""
+"""The user's app in a zygote or child, and the facts about its tasks that the supervisor needs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
 
 from outlive import config as configuration
 from outlive import importing
 from outlive.child import copies
+from outlive.importing import App
 from outlive.policy import Unset, limits
 from outlive.protocol import TaskFacts
 
 
-class App(Protocol):
-    """What a zygote needs of the user's app."""
-
-    @property
-    def tasks(self) -> Mapping[str, Any]: ...
-    @property
-    def sources(self) -> Mapping[str, Any]: ...
-    @property
-    def database_url(self) -> str | None: ...
-
-
 def import_app(target: str) -> App:
-    """`pkg.module:app`, from the current directory on."""
-    with copies.LeftHere(os.getpid()):
-        return cast("App", importing.find_app(target))
+    """Import `pkg.module:app`. A copy that the module forks exits here."""
+    with copies.CopiesExit(os.getpid()):
+        return importing.find_app(target)
 
 
 def facts_of(app: App) -> list[TaskFacts]:

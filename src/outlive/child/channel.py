@@ -31,12 +31,12 @@ from outlive.protocol import (
 
 
 class SupervisorGone(Exception):
-    """EOF: there is nobody left to work for."""
+    """The supervisor has closed the socket, or has died."""
 
 
-def _bounded(message: Frame) -> bytes:
-    """A frame that the supervisor takes: it kills a child that sends a longer one."""
-    data = encode_frame(message)
+def _encode(frame: Frame) -> bytes:
+    """A frame as bytes. One that is too long is refused here, because the supervisor would kill the child for it."""
+    data = encode_frame(frame)
     if len(data) > MAX_CHILD_FRAME_BYTES:
         raise errors.BadArguments(
             f"{len(data):,} bytes are more than a job may send to its worker at once ({MAX_CHILD_FRAME_BYTES:,}):"
@@ -56,12 +56,12 @@ class Channel:
         self._stopping = False
         self._number = 0
         self.pid = getpid()
-        """The process whose socket this is. A copy that the job forks has the same socket, and must not use it."""
+        """The process that owns the socket. A copy that the job forks has the same socket, and must not use it."""
         self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
-        self.worker = os.environ["_OUTLIVE_TREE"]  # Now: a job may clear its environment.
+        self.worker = os.environ["_OUTLIVE_TREE"]  # Read here, because a job may clear its environment.
 
-    def next_run(self) -> Run:
-        """The next job to run; waits for it. A thread that the last one has left can't ask for anything meanwhile."""
+    def receive(self) -> Run:
+        """Wait for the next job. Meanwhile a thread that the last job has left can't use the channel."""
         with self._lock:
             while True:
                 while not self._runs:
@@ -70,7 +70,7 @@ class Channel:
                     return run
 
     def _take_ticket(self) -> Run | None:
-        """The job of the next ticket; None if the supervisor has taken back all that came before."""
+        """The job of the next ticket; None if the supervisor has taken back all the jobs that were received."""
         try:
             token = int.from_bytes(os.read(self.tickets, TICKET_BYTES), byteorder, signed=True)
         except BlockingIOError:
@@ -83,7 +83,7 @@ class Channel:
             self._read()
 
     def unread(self) -> tuple[list[Run], bytes]:
-        """What was received and not used yet, for the program that goes on with this socket."""
+        """What was received and not used yet, for `resume` in a new interpreter."""
         return list(self._runs), self._frames.rest()
 
     def resume(self, runs: list[Run], rest: bytes) -> None:
@@ -97,19 +97,19 @@ class Channel:
                 self._read()
         return self._stopping
 
-    def send(self, message: FromChild) -> None:
-        """All of it: a signal that ends the job waits until it is out."""
+    def send(self, frame: FromChild) -> None:
+        """Send a whole frame. A signal that stops the job waits until then."""
         self._refuse_copies()
         with self._lock, stops.held:
-            self._socket.sendall(_bounded(message))
+            self._socket.sendall(_encode(frame))
 
     def call(self, verb: str, body: bytes) -> bytes:
-        """Ask, and wait for the answer; an error comes out as it was raised there."""
+        """Ask the supervisor and wait for its answer. An error of the call is raised here."""
         self._refuse_copies()
         with self._lock, stops.held:
             self._number += 1
             number = self._number
-            self._socket.sendall(_bounded(Call(number, verb, body)))
+            self._socket.sendall(_encode(Call(number, verb, body)))
             while number not in self._replies:
                 self._read()
             reply = self._replies.pop(number)
@@ -119,27 +119,27 @@ class Channel:
         return reply.body
 
     def secret(self, token: int) -> str:
-        """Say that this attempt will end in a transaction of its own; what the database wants to know for that."""
+        """Announce that the job ends this attempt in its own transaction. The secret is its proof for the database."""
         self._refuse_copies()
         with self._lock, stops.held:
-            self._socket.sendall(_bounded(Completing(token)))
+            self._socket.sendall(_encode(Completing(token)))
             while token not in self._secrets:
                 self._read()
             return self._secrets.pop(token)
 
     def arguments(self) -> bytes:
-        """The arguments of the job that runs, which are too large to come with it."""
+        """The arguments of the current job, if they are too large to come with it."""
         parts = [self.call("arguments", b"0")]
         while len(parts[-1]) == ARGUMENTS_PART_BYTES:
             parts.append(self.call("arguments", b"%d" % len(parts)))
         return b"".join(parts)
 
     def _refuse_copies(self) -> None:
-        """Before the lock: a thread that the copy does not have may hold it."""
+        """Called before the lock is taken: it may be held by a thread that was not copied."""
         if getpid() != self.pid:
             raise errors.OutliveError(
-                f"process {getpid()} is a copy that the job in process {self.pid} has forked: progress, checkpoints and"
-                " everything else that a job asks for are said by the job's own process. Hand the value back to it,"
+                f"process {getpid()} is a copy that the job in process {self.pid} has forked: only the job's own"
+                " process can report progress, save checkpoints or ask for anything else. Pass the value back to it,"
                 " for example as the result of the pool's function"
             )
 
@@ -147,12 +147,12 @@ class Channel:
         data = self._socket.recv(65536)
         if not data:
             raise SupervisorGone
-        for message in self._frames.feed(data):
-            match message:
+        for frame in self._frames.feed(data):
+            match frame:
                 case Run():
-                    self._runs.append(message)
+                    self._runs.append(frame)
                 case Reply():
-                    self._replies[message.number] = message
+                    self._replies[frame.number] = frame
                 case Secret(token, secret):
                     self._secrets[token] = secret
                 case Stopping():

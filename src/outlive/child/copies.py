@@ -1,7 +1,7 @@
-"""Copies of a job's process: what the job's code forks itself, as `os.fork` and `multiprocessing` do.
+"""Copies of a job's process, which the job's code forks with `os.fork` or `multiprocessing`.
 
-A copy has the job's whole stack, so it would come back into our loop and answer for the job. It ends where the job's
-code ends instead: the answer of the job's own process counts, and nothing that a copy does.
+A copy has the job's whole stack, so it would return into the child's loop and report the job's end. It exits where the
+job's code ends instead: only the job's own process reports.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from outlive.errors import Stopped
 T = TypeVar("T")
 
 
-class LeftHere:
-    """Run code that may fork: a process other than `pid` ends as it leaves this block."""
+class CopiesExit:
+    """A block of code that may fork. A process other than `pid` exits when it leaves the block."""
 
     __slots__ = ("_pid",)
 
@@ -31,17 +31,17 @@ class LeftHere:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if getpid() != self._pid:
-            _leave(error)
+            _exit_copy(error)
 
 
 async def awaited(job: Coroutine[Any, Any, T], pid: int) -> T:
-    """The same for a coroutine: a copy that closed the event loop would close its parent's too."""
-    with LeftHere(pid):
+    """The same block around a coroutine: a copy that closes the event loop would close its parent's too."""
+    with CopiesExit(pid):
         return await job
 
 
-def _leave(error: BaseException | None) -> NoReturn:
-    """End as a Python program does, but without what was registered for the end of the job's own process."""
+def _exit_copy(error: BaseException | None) -> NoReturn:
+    """Exit as a Python program does, but without the exit functions of the job's own process."""
     code = 1
     try:
         match error:
@@ -51,10 +51,10 @@ def _leave(error: BaseException | None) -> NoReturn:
                 code = 0
             case SystemExit(code=int(number)):
                 code = number & 0xFF
-            case SystemExit(code=words):
-                print(words, file=sys.stderr)
+            case SystemExit(code=text):
+                print(text, file=sys.stderr)
             case Stopped():
-                pass  # The job was told to stop, and its copies with it.
+                pass  # The worker stops the job, and its copies with it.
             case _:
                 traceback.print_exception(error)
     finally:

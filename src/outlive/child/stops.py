@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT in a child raise `Stopped` in the job, so that `finally` runs, but never amid our own work."""
+"""SIGTERM and SIGINT raise `Stopped` in the job's code, so that `finally` runs, but never in outlive's own code."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from types import FrameType
 
 from outlive.errors import Stopped
 
-_holds = 1  # Held until a job's code runs.
+_holds = 1
+"""`Stopped` is raised only while this is 0. It is 1 until a job's code runs."""
 _pending = False
-_came = 0
+_signal = 0
 
 
 def on_stop(number: int, frame: FrameType | None) -> None:
-    global _pending, _came
-    _came = number
+    global _pending, _signal
+    _signal = number
     if _holds:
         _pending = True
     else:
-        raise Stopped("the worker has told this job to stop")
+        raise Stopped("the job was told to stop")
 
 
-def came() -> int:
+def last_signal() -> int:
     """The signal that has come since the last job began; 0 if none has."""
-    return _came
+    return _signal
 
 
 class _Held:
-    """Nothing is raised in here; what came meanwhile is raised at the end."""
+    """`Stopped` is not raised in this block. If a signal comes, it is raised at the end."""
 
     def __enter__(self) -> None:
         global _holds
@@ -40,11 +41,11 @@ class _Held:
 
 
 class _LetThrough:
-    """The job's code runs in here, and may be stopped."""
+    """`Stopped` may be raised in this block, in which the job's code runs."""
 
     def __enter__(self) -> None:
-        global _holds, _pending, _came
-        _pending, _came = False, 0
+        global _holds, _pending, _signal
+        _pending, _signal = False, 0
         _holds -= 1
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -52,7 +53,7 @@ class _LetThrough:
         _holds += 1
 
 
-# Every job goes through these, so they are no generators, which cost more.
+# These are classes because contextlib.contextmanager costs more, and every job uses them.
 held, let_through = _Held(), _LetThrough()
 
 
@@ -60,4 +61,4 @@ def _raise_pending() -> None:
     global _pending
     if _pending and not _holds:
         _pending = False
-        raise Stopped("the worker has told this job to stop")
+        raise Stopped("the job was told to stop")

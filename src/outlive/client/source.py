@@ -54,14 +54,15 @@ class Source:
 
         cache = self._cache()
         ttl_s = None if ttl is None else seconds("ttl", ttl)
-        job = _own_job(self.name)
-        if job is not None and not job.called:
-            job.answered = True  # The cache answered: how this job ends says nothing about the source.
+        account = job_gateway.account
+        if account is None or account.source != self.name:
+            call = fn
+        else:
+            account.looked_up = True
 
-        def call() -> Any:
-            if job is not None:
-                job.called, job.answered = True, False
-            return fn()
+            def call() -> Any:
+                account.called = True
+                return fn()
 
         if iscoroutinefunction(fn):
             return cache.aget(self.name, parts, call, ttl_s=ttl_s)
@@ -73,13 +74,15 @@ class Request:
 
     def __init__(self, source: str, runner: StatementRunner, timeout: Duration | None) -> None:
         self.source, self.runner = source, runner
-        self.job = job_gateway.job
-        self.token = None if self.job is None else self.job.token
+        self.account = job_gateway.account
+        self.token = None if self.account is None else self.account.token
         self.until = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         self.slot: int | None = None
 
     def __enter__(self) -> None:
-        while self.must_ask and (pause_s := self.pause_s(self.runner.run(self.question))):
+        if self.paid_by_claim():
+            return
+        while pause_s := self.pause_s(self.runner.run(self.question)):
             time.sleep(pause_s)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -95,7 +98,9 @@ class Request:
         """Nothing is awaited after the grant, so a caller that is cancelled then still runs `__aexit__`."""
         import asyncio
 
-        while self.must_ask:
+        if self.paid_by_claim():
+            return
+        while True:
             pause_s = self.pause_s(await self.ask())
             if not pause_s:
                 return
@@ -130,10 +135,9 @@ class Request:
         except DatabaseUnreachable:  # As in `__exit__`.
             await self.runner.arun(report)
 
-    @property
-    def must_ask(self) -> bool:
-        """False once: the token that the job was claimed with pays for its first request."""
-        return not (self.job is not None and self.job.pays_for(self.source))
+    def paid_by_claim(self) -> bool:
+        """Spend the token that the job was claimed with: it pays for the job's first request."""
+        return self.account is not None and self.account.spend(self.source)
 
     @property
     def question(self) -> Statement[Grant]:
@@ -152,18 +156,13 @@ class Request:
 
     def report_of(self, error: BaseException | None) -> Statement[list[int]]:
         """Count success or failure. An error is counted here, and not again when the job ends with it."""
-        counts = error is None or (self.job.blames_source(error) if self.job is not None else _blames(error))
-        if error is not None and self.job is not None:
-            self.job.counted = error
+        counts = error is None or (self.account.blames(error) if self.account is not None else _blames(error))
+        if error is not None and self.account is not None:
+            self.account.counted = error
         return self.report((error is None) if counts else None, self.slot)
 
     def report(self, ok: bool | None, slot: int | None) -> Statement[list[int]]:
         return store.count_outcomes([(self.source, self.token, ok)], [] if slot is None else [slot])
-
-
-def _own_job(source: str) -> job_gateway.RunningJob | None:
-    """The job that runs in this process, if it belongs to this source."""
-    return job_gateway.job if job_gateway.job is not None and job_gateway.job.source == source else None
 
 
 def _answer(given: T) -> T:
