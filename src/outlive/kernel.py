@@ -1,4 +1,4 @@
-"""What only the kernel can do for a process tree: subreapers, limits, strays."""
+"""Linux calls and files of /proc that the process tree needs: subreapers, limits, orphans, signals."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children, and not init's."""
+    """Make this process the parent of orphans among its descendants, instead of init."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def die_with_parent() -> None:
-    """This process is killed when its parent dies: for a child whose zygote and supervisor are killed at once.
+    """Have the kernel kill this process when its parent dies, as when zygote and supervisor are killed at once.
 
-    What it has forked is not, so this is only one of several ways.
+    This does not kill what the process has forked.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
-def be_chosen_first_when_memory_ends() -> None:
-    """The kernel's OOM killer prefers this process to its supervisor."""
+def prefer_for_oom_kill() -> None:
+    """Have the kernel's OOM killer choose this process before its supervisor."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
 
 
-def leave_no_core_dump() -> None:
+def disable_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def forget_peak() -> None:
-    """The peak of this process' memory is what it has now."""
+    """Reset the peak of this process' memory to what it uses now."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had resident since it was executed, or forked; 0 if it is gone."""
-    _, _, found = read(f"/proc/{pid}/status").partition(b"\nVmHWM:")
-    return int(found.split(None, 1)[0]) * 1024 if found else 0
+    """The most resident memory that a process has had since its exec or fork; 0 if it is gone."""
+    _, _, rest = read(f"/proc/{pid}/status").partition(b"\nVmHWM:")
+    return int(rest.split(None, 1)[0]) * 1024 if rest else 0
 
 
 def children_of(pid: int) -> list[int]:
-    """The direct children of a process, of all its threads."""
+    """The direct children of all threads of a process."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -62,7 +62,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def read(path: str) -> bytes:
-    """A file of /proc, without what Python's files cost: these are read twenty times a second. Empty if it is gone."""
+    """The content of a file of /proc; empty if it is gone. Faster than `open`: some are read twenty times a second."""
     parts = []
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,7 +75,7 @@ def read(path: str) -> bytes:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """All that live below a process, nearest first; it changes while one looks."""
+    """All processes below a process, nearest first. They may change while this reads them."""
     found: list[int] = []
     level = children_of(pid)
     while level:
@@ -85,33 +85,33 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def reaped(pid: int) -> bool:
-    """Take leave of a child if it is dead; True if it is gone."""
+    """Reap a child if it is dead. True if it is gone, now or before."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
 
 
-def has_variable(pid: int, mark: bytes) -> bool:
-    """Whether the environment that a process began with has this entry."""
-    return mark in read(f"/proc/{pid}/environ").split(b"\0")
+def has_variable(pid: int, entry: bytes) -> bool:
+    """Whether the environment that a process started with has this entry, `NAME=value`."""
+    return entry in read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def sign_of_life(pid: int) -> str:
-    """What tells this process from all others that had or will have its number: its namespace and its start."""
+    """Identifies a process among all that ever have its pid: namespace, pid and start time."""
     return f"{_namespace_of(str(pid))}:{pid}:{_started(pid)}"
 
 
 def _started(pid: int) -> int:
-    """When a process started, in ticks since the machine did; 0 if there is none, or a dead one."""
+    """When a process started, in ticks since the machine booted; 0 if it does not exist, or is a zombie."""
     words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(words[19]) if len(words) > 19 and words[0] != b"Z" else 0
 
 
 def kill_orphans(variable: str) -> list[int]:
-    """Kill those on this machine whose environment names, under `variable`, the sign of a process that is dead.
+    """Kill the processes on this machine whose environment has, as `variable`, the sign of a process that is dead.
 
-    Only those of our own namespace: what another calls by the same number is not ours to judge.
+    Processes of other pid namespaces are left alone: their pids mean something else.
     """
     ours = _namespace_of("self")
     killed = []
@@ -125,7 +125,7 @@ def kill_orphans(variable: str) -> list[int]:
 
 
 def is_dead(sign: str) -> bool:
-    """Whether the process is gone that had this sign; False for one of another namespace, which can't be known here."""
+    """Whether the process with this sign is gone; False for another pid namespace, which this process can't see."""
     return sign.startswith(f"{_namespace_of('self')}:") and not _lives(sign)
 
 
@@ -142,13 +142,13 @@ def _namespace_of(pid: str) -> str:
 
 
 def hang_up(descriptor: int) -> None:
-    """Cut a socket that somebody else owns: whoever waits for the other side hears its end at once."""
+    """Shut down a socket that another object owns: a read that waits on it ends at once."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as sock:
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> bool:
-    """False if this process may not, as for one that another user owns."""
+    """Send a signal. False if that is not permitted, as for another user's process."""
     with contextlib.suppress(ProcessLookupError):
         try:
             os.kill(pid, number)
@@ -158,7 +158,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
 
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> bool:
-    """False if there is no such group."""
+    """Send a signal to a process group. False if there is no such group."""
     with contextlib.suppress(PermissionError):
         try:
             os.killpg(group, number)

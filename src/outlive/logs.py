@@ -1,8 +1,8 @@
-"""How outlive's log lines look: text for people or one JSON object a line, always to stderr, times in UTC.
+"""outlive's log lines: text for people or one JSON object per line, always to stderr, with times in UTC.
 
-Passwords in URLs never get into a line, and what a job or a client said can't forge one: control characters
-are written as escapes. A stderr that is not read stops nothing: a thread writes the lines, and those that find
-its queue full are dropped and counted.
+Passwords in URLs are removed. Control characters are escaped, so text of a job or a client can't forge a line. A stderr
+that is not read blocks nothing: a thread writes the lines, and when its queue is full, further lines are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import msgspec
 Format = Literal["text", "json"]
 
 MAX_QUEUED_CHARS = 4_000_000
-"""How much waits for a stderr that is not read; about 30,000 lines."""
+"""How much text may wait for a slow stderr; about 30,000 lines."""
 GATHER_S = 0.005
-"""How long the writing thread lets lines come together: waking it for each costs more than writing it."""
+"""How long the thread lets lines gather: waking it for a line costs more than writing the line."""
 ATOMIC_BYTES = 4096
-"""Linux writes so many bytes to a pipe in one piece, so that lines of several processes don't mix."""
+"""Linux writes this many bytes to a pipe in one piece, so lines of several processes don't mix."""
 FLUSH_S = 1.0
 
 _IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
@@ -38,14 +38,14 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def redacted(text: str) -> str:
-    """The text without the passwords of the database URLs and connection strings in it."""
+    """Replace the passwords of database URLs and connection strings in a text."""
     if "://" in text:
         text = _IN_URL.sub(r"\1***@", text)
     return _IN_SETTING.sub(r"\1***", text) if "password" in text.lower() else text
 
 
 def configure(format: Format = "text", *, level: int = logging.INFO) -> None:
-    """Let the log lines of outlive go to stderr in this form. Called again, the last call counts."""
+    """Send outlive's log lines to stderr in this format. A later call replaces an earlier one."""
     logger = logging.getLogger("outlive")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _Stderr)]:
         logger.removeHandler(handler)
@@ -54,12 +54,12 @@ def configure(format: Format = "text", *, level: int = logging.INFO) -> None:
         one.setFormatter(_Json() if format == "json" else _Text())
     logger.addHandler(handler)
     logger.setLevel(level)
-    logging.lastResort = others  # What asyncio, psycopg and other libraries warn of must not block either.
-    _writer.note = handler.note
+    logging.lastResort = others  # Warnings of asyncio, psycopg and other libraries must not block either.
+    _writer.gap_line = handler.gap_line
 
 
 def relay(line: str) -> None:
-    """Write a line of another process as it is, in the same way."""
+    """Write a line of another process unchanged, in order with the others."""
     stream = sys.stderr
     if stream is None:
         return
@@ -70,52 +70,52 @@ def relay(line: str) -> None:
 
 
 def flush(within_s: float = FLUSH_S) -> bool:
-    """Wait until stderr has all lines so far; False if it does not take them in time."""
+    """Wait until all lines so far are written to stderr; False if that takes too long."""
     return _writer.flush(within_s)
 
 
 class _Stderr(logging.Handler):
-    """Writes to what sys.stderr is at that moment: it may have been replaced since, and is then written at once."""
+    """Writes to the current sys.stderr. One that was replaced, as tests do, is written to directly."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
         except Exception as error:
-            line = self.format(_record(f"a log line was lost, it can't be formatted: {record.msg!r}: {error!r}"))
+            line = self.format(_warning(f"a log line is lost: it can't be formatted: {record.msg!r}: {error!r}"))
         relay(line)
 
-    def note(self, dropped: int) -> str:
-        """What tells of lines that are missing."""
+    def gap_line(self, dropped: int) -> str:
+        """The line in place of lines that were dropped."""
         lines = "1 log line was" if dropped == 1 else f"{dropped:,} log lines were"
-        return self.format(_record(f"{lines} dropped here: stderr did not take more"))
+        return self.format(_warning(f"{lines} dropped here: stderr did not take more"))
 
 
-def _record(said: str) -> logging.LogRecord:
-    return logging.LogRecord("outlive.logs", logging.WARNING, __file__, 0, said, None, None)
+def _warning(text: str) -> logging.LogRecord:
+    return logging.LogRecord("outlive.logs", logging.WARNING, __file__, 0, text, None, None)
 
 
 class _Gap:
-    """Where lines were dropped, because the queue was full."""
+    """Stands in the queue for lines that were dropped because it was full."""
 
     def __init__(self) -> None:
         self.lines = 0
 
 
 class _Writer:
-    """A thread that writes lines to stderr. Code that logs only appends to its queue, whatever stderr does."""
+    """A thread that writes lines to stderr. Code that logs only appends to its queue."""
 
     def __init__(self) -> None:
-        self.note: Callable[[int], str] = str
+        self.gap_line: Callable[[int], str] = str
         self.begin()
 
     def begin(self) -> None:
-        """Also for a process that was forked: it has none of its parent's threads, and its first line starts one."""
+        """Start with an empty queue and no thread, also after a fork. The first line starts the thread."""
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # Never held while something is written.
+        self._lock = threading.Lock()  # Never held during a write.
         self._queue: deque[str | _Gap | threading.Event] = deque()
         self._chars = 0
         self._missing = 0
-        self._wanted = threading.Event()
+        self._has_lines = threading.Event()
 
     def put(self, line: str) -> None:
         with self._lock:
@@ -147,24 +147,24 @@ class _Writer:
             thread = threading.Thread(target=self._run, name="outlive-logs", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # No thread can be made now; the next line tries again.
+            except RuntimeError:  # No thread can be started now. The next line tries again.
                 return
             self._thread = thread
-        if not self._wanted.is_set():
-            self._wanted.set()
+        if not self._has_lines.is_set():
+            self._has_lines.set()
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait()
+            self._has_lines.wait()
             time.sleep(GATHER_S)
-            self._wanted.clear()  # Before the queue is emptied: a line that comes meanwhile sets it again.
+            self._has_lines.clear()  # Before the queue is emptied: a line that is added meanwhile sets it again.
             while self._queue:
                 self._write_next()
-            if self._missing and _written(self._told()):
+            if self._missing and _write(self._encoded_gap()):
                 self._missing = 0
 
     def _write_next(self) -> None:
-        """What is first in the queue; of lines as many as one piece may have."""
+        """Write the first line of the queue, and as many more as fit into ATOMIC_BYTES."""
         match first := self._pop():
             case threading.Event():
                 first.set()
@@ -179,7 +179,7 @@ class _Writer:
                     lines.append(_encoded(line))
                     size += len(lines[-1])
                     chars += len(line)
-                if _written((self._told() if self._missing else b"") + b"".join(lines)):
+                if _write((self._encoded_gap() if self._missing else b"") + b"".join(lines)):
                     self._missing = 0
                 else:
                     self._missing += len(lines)
@@ -190,8 +190,8 @@ class _Writer:
         with self._lock:
             return self._queue.popleft()
 
-    def _told(self) -> bytes:
-        return _encoded(self.note(self._missing))
+    def _encoded_gap(self) -> bytes:
+        return _encoded(self.gap_line(self._missing))
 
 
 def _encoded(line: str) -> bytes:
@@ -199,14 +199,14 @@ def _encoded(line: str) -> bytes:
     return f"{line}\n".encode(stream.encoding if stream else "utf-8", "backslashreplace")
 
 
-def _written(data: bytes) -> bool:
-    """Waits for a stderr that is read slowly; False if it is broken, full or closed."""
+def _write(data: bytes) -> bool:
+    """Write to stderr, however slowly it is read. False if it is broken, full or closed."""
     try:
-        stderr = sys.__stderr__.fileno()  # type: ignore[union-attr]  # Lines come here only if there is one.
+        stderr = sys.__stderr__.fileno()  # type: ignore[union-attr]  # Lines are queued only if there is one.
         while data:
             try:
                 data = data[os.write(stderr, data) :]
-            except BlockingIOError:  # Another process that shares it has made it non-blocking.
+            except BlockingIOError:  # Another process that shares this stderr has made it non-blocking.
                 poll = select.poll()
                 poll.register(stderr, select.POLLOUT)
                 poll.poll()

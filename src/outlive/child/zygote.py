@@ -61,8 +61,8 @@ class Zygote:
         """Import the app, and make what it left in memory cheap to share."""
         kernel.become_subreaper()
         os.environ.pop("GLIBC_TUNABLES", None)  # It was for this process; a job's own need not have it.
-        kernel.leave_no_core_dump()  # Children inherit this, and the next.
-        kernel.be_chosen_first_when_memory_ends()
+        kernel.disable_core_dumps()  # Children inherit this, and the next.
+        kernel.prefer_for_oom_kill()
         self.app = import_app(self.target)
         serving.rehearse()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
