@@ -145,12 +145,13 @@ def _report(done: Done, before: resource.struct_rusage, *, preload: bool, last: 
 
 def _mark_output() -> bool:
     """Mark where this job's output ends, if the supervisor has not read all of it yet."""
-    with contextlib.suppress(OSError):  # The job has closed its output, or put something else in its place.
+    try:
         (unread,) = struct.unpack("i", fcntl.ioctl(1, termios.FIONREAD, b"\0\0\0\0"))
         if unread:
             os.write(1, MARK)
-        return bool(unread)
-    return False
+    except OSError:  # The job has closed its output, or put something else in its place.
+        return False
+    return bool(unread)
 
 
 def _summary(error: BaseException) -> str:
