@@ -32,7 +32,7 @@ class App(Protocol):
     def database_url(self) -> str | None: ...
 
 
-def find_app(target: str) -> App:
+def import_app(target: str) -> App:
     """Import `pkg.module:app`; modules in the current directory come first."""
     name, _, attribute = target.partition(":")
     attribute = attribute or "app"

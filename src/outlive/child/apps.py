@@ -15,7 +15,7 @@ from outlive.protocol import TaskFacts
 def import_app(target: str) -> App:
     """Import `pkg.module:app`. A copy that the module forks exits here."""
     with copies.CopiesExit(os.getpid()):
-        return importing.find_app(target)
+        return importing.import_app(target)
 
 
 def facts_of(app: App) -> list[TaskFacts]:

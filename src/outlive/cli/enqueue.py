@@ -12,7 +12,7 @@ from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.client.app import App
 from outlive.client.task import Task, Using
-from outlive.errors import AppNotFound, BadArguments, TaskNotFound
+from outlive.errors import BadArguments, TaskNotFound
 from outlive.model import new_job_id
 
 
@@ -41,7 +41,7 @@ def enqueue(
     json: Json = False,
 ) -> None:
     """Enqueue a job of a task. It is durable when this command ends."""
-    found = find_app(where)
+    found = cast("App", importing.import_app(where))
     args, kwargs = wire.unpack(_decoded(arguments))
     found.configure(context.config_of(found.database_url))
     options = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
@@ -68,14 +68,6 @@ def _decoded(text: str) -> object:
     if not isinstance(value, dict | list):
         raise BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")
     return value
-
-
-def find_app(where: str) -> App:
-    """Import `pkg.module:app`. AppNotFound says which module was tried, and where."""
-    found = importing.find_app(where)
-    if not isinstance(found, App):
-        raise AppNotFound(f"{where} is of type {type(found).__name__}, not an outlive.App")
-    return found
 
 
 def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:
