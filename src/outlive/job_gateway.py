@@ -1,6 +1,6 @@
 """The way out of a process that runs a job: through its supervisor instead of over a connection.
 
-The child sets `gateway` and `account`, and the client reads them. Elsewhere both are None.
+The child sets `gateway` and `account`, and the client reads them. Outside of jobs they stay None.
 """
 
 from __future__ import annotations

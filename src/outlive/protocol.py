@@ -31,7 +31,7 @@ MAX_STACK_CHARS = 64_001
 
 
 MARK = b"\0\x1eoutlive\x1e\0"
-"""A child writes this into its output after a job, if the supervisor has not read the job's output yet."""
+"""A child writes this into its output after a job, while the supervisor still has some of it to read."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +42,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run(Frame, frozen=True, tag=1):
-    """Run this job. `last`: exit afterwards. `args` is None if they are large: the child asks for them in parts."""
+    """Run this job. `last`: exit afterwards. Large `args` are left out: the child asks for them in parts."""
 
     token: int
     job_id: bytes
@@ -244,7 +244,7 @@ class FrameReader(Generic[T]):
         self._decoder, self._max_bytes = decoder, max_bytes
         self._buffer = bytearray()
         self.unfinished_bytes = 0
-        """The length of the frame whose beginning has arrived; 0 if there is none."""
+        """The length of the frame whose beginning has arrived, or 0."""
 
     def feed(self, data: bytes) -> list[T]:
         """Add bytes that have arrived. Returns the frames that are complete now."""

@@ -144,7 +144,7 @@ def _report(done: Done, before: resource.struct_rusage, *, preload: bool, last: 
 
 
 def _mark_output() -> bool:
-    """Mark where this job's output ends, if the supervisor has not read all of it yet."""
+    """Mark where this job's output ends, while the supervisor still has some of it to read."""
     try:
         (unread,) = struct.unpack("i", fcntl.ioctl(1, termios.FIONREAD, b"\0\0\0\0"))
         if unread:

@@ -87,7 +87,7 @@ class Context:
         return self._channel.told_to_stop()
 
     def progress(self, current: float | None = None, total: float | None = None, message: str | None = None) -> None:
-        """Show how far the job is, and that it has not stalled. The next attempt does not see this."""
+        """Show how far the job is, and that it is not stalled. The next attempt does not see this."""
         if message is not None:
             # Cut it first: each of the other steps makes a copy.
             message = message[:MAX_PROGRESS_CHARS].replace("\0", "").encode("utf-8", "replace").decode()
