@@ -16,6 +16,7 @@ from outlive.config import Config
 from outlive.errors import ConfigError, SchemaMismatch
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
+_FUNCTIONS = ("verdict", "completion", "losses", "claims", "enqueue", "operators", "sources")
 _LOCK = 0x6F75746C697665  # "outlive"
 
 
@@ -28,7 +29,7 @@ def script(current: int = 0) -> str:
         [
             *tables,
             sql.read("schema/drop_views.sql"),
-            sql.read("schema/functions.sql"),
+            *(sql.read(f"schema/functions/{theme}.sql") for theme in _FUNCTIONS),
             sql.read("schema/views.sql"),
             sql.read("schema/version.sql"),
         ]

@@ -32,7 +32,7 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, world:
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "1 retried",
-        f"not changed: {done} is succeeded: it has succeeded: enqueue it anew",
+        f"not changed: {done} is succeeded: it has succeeded: enqueue it again",
         f"not changed: {nobody} is unknown: there is no such job",
     ]
 
@@ -48,7 +48,7 @@ def test_verbs_tell_as_json_what_became_of_each_job(cli: Cli, world: World) -> N
     failed, done = world.failed(), world.succeeded()
     assert cli("retry", failed, done, "--json").json == [
         {"id": str(failed), "state": "pending", "changed": True, "note": None},
-        {"id": str(done), "state": "succeeded", "changed": False, "note": "it has succeeded: enqueue it anew"},
+        {"id": str(done), "state": "succeeded", "changed": False, "note": "it has succeeded: enqueue it again"},
     ]
 
 

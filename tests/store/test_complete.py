@@ -154,7 +154,7 @@ def test_an_open_completion_is_reported_to_who_cancels_it(own: db.Connection, se
         changes = {change.id: change for change in db.run(service, store.cancel([scene.job, other.job, waiting]))}
     assert not changes[scene.job].changed
     assert changes[scene.job].state == State.RUNNING
-    assert changes[scene.job].note == "somebody is moving it just now: look again"
+    assert changes[scene.job].note == "another transaction is moving it: try again"
     assert (changes[other.job].changed, changes[waiting].changed) == (True, True)
     [change] = db.run(service, store.cancel([scene.job]))
     assert (change.state, change.changed, change.note) == ("succeeded", False, "it has ended already")

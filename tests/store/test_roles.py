@@ -76,6 +76,8 @@ CALLS = {
     "fingerprint": "select outlive.fingerprint('work', '{}')",
     "uuid7": "select outlive.uuid7()",
     "wake": "select outlive.wake()",
+    "end_lost": "select outlive.end_lost('{}')",
+    "finished": "select from outlive.finished()",
     "finish_unclaimed": f"select outlive.finish_unclaimed('{NOBODY}', 1, 0::smallint, 0::smallint, 0::smallint)",
     "state_of": f"select outlive.state_of('{NOBODY}')",
     "cancel": f"select outlive.cancel('{{{NOBODY}}}')",

@@ -2,12 +2,15 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 
-from outlive import sql
-from tests.tidy.reading import SOURCE, syntax
+from outlive import migrate, sql
+from tests.tidy.reading import SOURCE, shown, syntax
 
+MAX_LINE = 115
+SCHEMA = sorted((SOURCE / "sql" / "schema").rglob("*.sql"))
 FILES = sorted(path.name for path in (SOURCE / "sql" / "statements").glob("*.sql"))
 STATEMENTS = [(file, name, text) for file in FILES for name, text in sql.load(f"statements/{file}").items()]
 
@@ -29,6 +32,17 @@ def test_a_file_of_statements_says_what_is_in_it(file: str) -> None:
     assert sql.read(f"statements/{file}").startswith("-- ")
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in (SOURCE / "sql" / "schema").glob("*.sql")))
-def test_a_file_of_the_schema_says_what_is_in_it(file: str) -> None:
-    assert sql.read(f"schema/{file}").startswith("-- ")
+@pytest.mark.parametrize("path", SCHEMA, ids=shown)
+def test_a_file_of_the_schema_says_what_is_in_it(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("-- ")
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "sql").rglob("*.sql")), ids=shown)
+def test_a_line_of_sql_fits_beside_another(path: Path) -> None:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        assert len(line) <= MAX_LINE, f"{shown(path, number)} has {len(line)} characters"
+
+
+@pytest.mark.parametrize("path", [path for path in SCHEMA if path.parent.name == "functions"], ids=shown)
+def test_a_migration_installs_every_file_of_functions(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") in migrate.script()

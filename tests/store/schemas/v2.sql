@@ -1,21 +1,21 @@
 -- The tables of outlive, version 2.
 --
--- Where a job is, is what it is. Every job has one row in `jobs`, written once and never updated, and while
--- it is not finished exactly one row in one of three places:
+-- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is never updated, and,
+-- while it is not finished, exactly one row in one of three places:
 --
---     waiting   it may be claimed        pending (or retryable, once it has failed or crashed)
---     running   an attempt is under way  running
---     held      it waits for something   blocked, quarantined; a suspect shows as pending
+--     waiting   it may be claimed         pending (or retryable, once it has failed or crashed)
+--     running   an attempt is under way   running
+--     held      it waits for a person     blocked, quarantined; a suspect shows as pending
 --
--- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to finish:
--- ending an attempt is deleting that row by token and worker, and whoever deletes nothing has lost it.
--- Every ended attempt appends one row to `attempts`; the last one of a finished job says how it finished.
+-- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
+-- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
+-- Every ended attempt appends one row to `attempts`; the last one of a finished job says how the job finished.
 --
--- Lock order, for everything that locks more than one row: `jobs` by id (operators' verbs and prune only),
--- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip what is locked.
--- There are no foreign keys: their checks would lock `jobs` rows in the hot path.
+-- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip locked rows.
+-- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
--- Text that is compared is collated "C": the order is of no interest to people, and bytes compare faster.
+-- Text that is compared is collated "C": people never see the order, and bytes compare faster.
 
 create schema if not exists outlive;
 
@@ -78,7 +78,7 @@ create table outlive.running (
   failures smallint not null,
   crashes smallint not null,
   losses smallint not null,
-  begun boolean not null default true,  -- False: its code has not started, so a death of its worker is not counted.
+  begun boolean not null default true,  -- False while its code waits: a death of its worker does not count.
   constraint running_id_key unique (id)
 ) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
@@ -108,10 +108,10 @@ create table outlive.attempts (
   attempt int not null,
   token bigint not null,
   worker uuid,
-  outcome text collate "C" not null check (outcome in ('succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed',
-                                                        'lost', 'released', 'cancelled')),
-  state text collate "C" not null check (state in ('succeeded', 'pending', 'retryable', 'failed', 'quarantined',
-                                                    'cancelled')),
+  outcome text collate "C" not null check (outcome in (
+    'succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed', 'lost', 'released', 'cancelled')),
+  state text collate "C" not null check (state in (
+    'succeeded', 'pending', 'retryable', 'failed', 'quarantined', 'cancelled')),
   error text,
   exit_code int,
   signal text,
@@ -133,8 +133,8 @@ create table outlive.attempts (
 create index attempts_by_state on outlive.attempts (state, ended_at);
 create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 
--- Every kill, by what was run: the same task with the same arguments is the same killer, under whatever id it comes.
--- Rows are appended and deleted, never updated, so that two workers that report kills never wait for each other.
+-- Every kill, by task and fingerprint of the arguments, because a killer may come back under another id.
+-- Rows are appended and deleted, never updated, so that two workers that report kills never deadlock.
 create table outlive.crashes (
   task text collate "C" not null,
   fingerprint text collate "C" not null,
@@ -163,33 +163,36 @@ create table outlive.workers (
   version text not null,
   queues text[],
   slots int not null,
-  state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
+  state text collate "C" not null default 'active'
+    check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
   started_at timestamptz not null,
   last_seen timestamptz not null,
   died_at timestamptz,
-  watched boolean not null default false,  -- It has shown life: it should do so under every start of the server.
-  stop_requested_at timestamptz,  -- It was told to stop: whatever kills it afterwards, its jobs are not charged.
+  watched boolean not null default false,  -- It has shown life, so it must after every start of the server.
+  stop_requested_at timestamptz,  -- It was told to stop: its death after that is not charged to its jobs.
   trouble text,  -- Why it can't run any job at present; null if it can.
-  secret uuid not null default gen_random_uuid()  -- What attempts' secrets are derived from; known to the worker alone.
+  secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
 
--- Who lives: the key of the advisory lock that each worker's session holds. Dead is who has a row, written under this
--- start of the server, and not the lock. UNLOGGED: a crash of the server, which ends all sessions, convicts nobody.
+-- The key of the advisory lock that each worker's session holds. A worker is dead if its row dates from this start
+-- of the server and no session holds its lock. UNLOGGED: a crash of the server ends all sessions and empties this
+-- table, so no worker is declared dead because of it.
 create unlogged table outlive.liveness (
   worker uuid primary key,
   key bigint not null,
   postmaster_started timestamptz not null,
-  backend_pid int not null,  -- The session that holds the lock: the same lock in another session proves nothing.
+  backend_pid int not null,  -- The session that holds the lock; the same lock in another session proves nothing.
   backend_started timestamptz not null
 );
 
--- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.
+-- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row
+-- again.
 create unlogged table outlive.sleepers (
   worker uuid primary key
 );
 
--- What each task's worker last said of it, so that any reaper can decide by SQL.
+-- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
 create table outlive.tasks (
   name text collate "C" primary key,
   queue text collate "C" not null,
@@ -209,9 +212,9 @@ create table outlive.queues (
   paused_at timestamptz
 );
 
--- A source is what its app declares of it (the last word counts), what operators have set over that (set_…, which win),
--- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it. One that no app
--- declares has the limits of the source of the task whose job was the first to name it.
+-- A source is what its app declares (the last worker to register wins), what operators have set (set_…, which
+-- override that), a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after
+-- it. A source that no app declares has the limits of the source of the task whose job named it first.
 create table outlive.sources (
   name text collate "C" primary key,
   like_task text collate "C",
@@ -227,25 +230,26 @@ create table outlive.sources (
   set_breaker_failures int check (set_breaker_failures > 0),
   set_breaker_pause_s double precision check (set_breaker_pause_s > 0),
   full_at timestamptz not null default '2000-01-01Z',  -- When the bucket is full again, if nothing more is taken.
-  wanted_until timestamptz not null default '2000-01-01Z',  -- Until then a job that runs waits for it, and goes first.
+  wanted_until timestamptz not null default '2000-01-01Z',  -- Until then a running job waits and goes first.
   failure_streak int not null default 0,
   last_success_at timestamptz,
   last_failure_at timestamptz,
   paused_until timestamptz,
-  probe bigint,  -- The attempt that tries whether the source is back; nobody's, if it is not running any more.
+  probe bigint,  -- The attempt that tries whether the source is back; it counts only while it runs.
   told_paused_until timestamptz
 ) with (fillfactor = 50);
-create index sources_to_tell on outlive.sources (name) where paused_until is not null or told_paused_until is not null;
+create index sources_to_tell on outlive.sources (name)
+  where paused_until is not null or told_paused_until is not null;
 
--- Requests under way of jobs that are not of that source, for sources with a limit on how many at once. A row whose
--- attempt is not running any more counts for nothing.
+-- Requests under way at sources with a limit on concurrency, by jobs that are not of that source. A row counts
+-- only while its attempt runs.
 create table outlive.requests (
   id bigint generated always as identity primary key,
   source text collate "C" not null,
   token bigint not null
 );
 
--- What jobs have found, each written together with the success of the job that found it.
+-- The records that jobs have found, each written in the transaction that completes the job.
 create table outlive.records (
   scope text collate "C" not null,
   source text collate "C" not null,
@@ -268,7 +272,7 @@ create table outlive.progress (
   updated_at timestamptz not null
 ) with (fillfactor = 70);
 
--- Views are made anew: what they show may have changed its columns.
+-- Every migration makes the views again, because their columns may have changed.
 do $$
 declare
   name text;
@@ -278,70 +282,97 @@ begin
   end loop;
 end $$;
 
--- The functions of outlive: what an attempt's end means, and the verbs that need more than one look.
+-- The verdict: what becomes of a job whose attempt has ended.
 --
--- verdict() is the one place that decides what becomes of a job whose attempt has ended. The operators' verbs
--- (cancel, retry, release, block, prune) first lock the job's row and then act in statements of their own,
--- each with a fresh view of the tables: what another transaction did while they waited is seen, not overwritten.
--- SQLSTATEs: OL001 the dedupe key is taken, OL002 the attempt is no longer this worker's, OL003 bad input; OL004 is caught
--- inside: locks would be taken in the wrong order.
+--     policy_of   the limits of one job, and how often its like has killed before
+--     charged     whether a lost attempt counts against the job
+--     alone_s     how long a suspect has its worker to itself
+--     verdict     decides from outcome, counters and policy; nothing else decides
+--
+-- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
 
 create or replace function outlive.policy_of(job uuid, task_name text)
-returns table (max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[],
+returns table (
+  max_attempts int,
+  max_crashes int,
+  max_losses int,
+  on_worker_death text,
+  backoff_s double precision[],
   kills bigint)
 language sql stable
 begin atomic
-  -- A job's own options come first, then what its task's worker said, then the defaults of a task nobody has said
-  -- anything of. An explicit null of max_losses means without limit.
-  select coalesce((j.options ->> 'max_attempts')::int, t.max_attempts, 5),
-         coalesce((j.options ->> 'max_crashes')::int, t.max_crashes, 3),
-         case when j.options ? 'max_losses' then (j.options ->> 'max_losses')::int
-              when t.name is not null then t.max_losses else 3 end,
-         coalesce(j.options ->> 'on_worker_death', t.on_worker_death, 'retry'),
-         coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}'),
-         -- How often the same task with the same arguments has killed as another job, where that counts.
-         case when t.quarantine_by = 'fingerprint' then (
-           select count(*) from outlive.crashes c
-           where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) else 0 end
+  -- The job's own options come first, then what a worker registered for its task, then the defaults.
+  -- An explicit null of max_losses means no limit.
+  select
+    coalesce((j.options ->> 'max_attempts')::int, t.max_attempts, 5),
+    coalesce((j.options ->> 'max_crashes')::int, t.max_crashes, 3),
+    case
+      when j.options ? 'max_losses' then (j.options ->> 'max_losses')::int
+      when t.name is not null then t.max_losses
+      else 3 end,
+    coalesce(j.options ->> 'on_worker_death', t.on_worker_death, 'retry'),
+    coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}'),
+    -- How often other jobs with the same task and arguments have killed, if the task counts that.
+    case when t.quarantine_by = 'fingerprint' then (
+      select count(*) from outlive.crashes c
+      where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) else 0 end
   from outlive.jobs j left join outlive.tasks t on t.name = task_name
   where j.id = job;
 end;
 
-create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text language sql immutable
+create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
+language sql immutable
+-- Why a job is quarantined for its crashes, in words.
 return format('crashed %s times%s (max_crashes = %s)', crashes,
-  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end, max_crashes);
+  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end,
+  max_crashes);
 
 create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
+-- Why a job is a suspect, in words.
 return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
 
 create or replace function outlive.alone_s(job uuid) returns double precision language sql stable
--- For how long a suspect keeps its worker to itself: twice as long as its longest lost attempt lasted, because one that
--- kills has killed by then; at least 5 and at most 60 seconds, because the other jobs of that worker wait meanwhile.
+-- How long a suspect has its worker to itself: twice as long as its longest lost attempt, because a job that kills
+-- has killed by then. At least 5 and at most 60 seconds, because the worker's other jobs wait meanwhile.
 return greatest(5, least(60, (
   select 2 * extract(epoch from max(a.ended_at - a.started_at)) from outlive.attempts a
   where a.job_id = job and a.outcome = 'lost')));
 
 create or replace function outlive.charged(had outlive.running) returns boolean language sql stable
--- Whether the loss of this attempt counts: not if the job had not begun, nor if its worker was told to stop, because then
--- the worker was killed before it could give the job back.
+-- Whether the loss of this attempt counts. It does not if the job's code had not begun. It does not if the worker
+-- was told to stop either: the worker was killed before it could give the job back.
 return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
 create or replace function outlive.verdict(
-  had outlive.running, outcome text, killed boolean, final boolean, after_s double precision, jitter double precision)
-returns table (state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
+  had outlive.running,
+  outcome text,
+  killed boolean,
+  final boolean,
+  after_s double precision,
+  jitter double precision)
+returns table (
+  state text,
+  why text,
+  details text,
+  ready_at timestamptz,
+  failures smallint,
+  crashes smallint,
+  losses smallint)
 language sql stable
 begin atomic
-  -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set when it goes to `held`.
-  -- `killed` tells a memory kill (a crash) from a MemoryError (a failure); `final` means no retry, whatever is left;
-  -- `after_s` is said instead of the backoff (30 years at most); `jitter` is between 0 and 1.
+  -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
+  -- `killed` tells a kill for memory (a crash) from a MemoryError (a failure). `final` forbids a retry.
+  -- `after_s` replaces the backoff (30 years at most). `jitter` is between 0 and 1.
   with counted as (
     select p.*, k.kind,
       (had).failures + (k.kind = 'failure')::int as f,
       (had).crashes + (k.kind = 'crash')::int as c,
-      case when k.kind = 'loss' then (had).losses + 1
-           when k.kind <> 'none' and ((had).alone or (had).losses >= p.max_losses - 1) then 0  -- It ended by itself.
-           else (had).losses end as l
+      case
+        when k.kind = 'loss' then (had).losses + 1
+        -- A suspect that ended by itself is cleared.
+        when k.kind <> 'none' and ((had).alone or (had).losses >= p.max_losses - 1) then 0
+        else (had).losses end as l
     from outlive.policy_of((had).id, (had).task) p,
       lateral (select case
         when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
@@ -355,41 +386,64 @@ begin atomic
       when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
       when n.kind = 'crash' and n.c + n.kills >= n.max_crashes then 'quarantined'
       when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
-      -- A suspect that is lost with other jobs beside it is not proven: one of them may have done it. It stays a suspect,
-      -- up to twice its limit, so that a killer that waits until it has company is caught too.
-      when n.kind = 'loss' and n.l >= n.max_losses and ((had).alone or (had).losses = 0 or n.l >= 2 * n.max_losses)
-        then 'quarantined'
+      -- The loss of a suspect that ran beside other jobs proves nothing: one of them may have killed the worker.
+      -- It stays a suspect, up to twice its limit, so that a job that kills only in company is caught too.
+      when n.kind = 'loss' and n.l >= n.max_losses
+        and ((had).alone or (had).losses = 0 or n.l >= 2 * n.max_losses) then 'quarantined'
       when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
       else 'again' end as fate
     from counted n)
   select
-    case when g.fate = 'suspect' then 'pending'
-         when g.fate <> 'again' then g.fate
-         when g.f + g.c > 0 then 'retryable' else 'pending' end,
+    case
+      when g.fate = 'suspect' then 'pending'
+      when g.fate <> 'again' then g.fate
+      when g.f + g.c > 0 then 'retryable'
+      else 'pending' end,
     case when g.fate in ('quarantined', 'suspect') then g.fate end,
-    case when g.fate = 'quarantined' and g.kind = 'crash' then
-           outlive.charge(g.c, g.kills, g.max_crashes)
-         when g.fate = 'quarantined' then
-           format('%s workers vanished while running it%s (max_losses = %s)', g.l,
-             case when (had).alone then ', the last with nothing beside it: proven' else '' end, g.max_losses)
-         when g.fate = 'suspect' then
-           outlive.suspicion(g.l, g.max_losses) end,
-    case when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
-         else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
-           g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
-    -- A counter without a limit stays at the end of its range: a job that can't be counted must not stop the reaper.
-    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
+    case
+      when g.fate = 'quarantined' and g.kind = 'crash' then outlive.charge(g.c, g.kills, g.max_crashes)
+      when g.fate = 'quarantined' then format('%s workers vanished while running it%s (max_losses = %s)', g.l,
+        case when (had).alone then ', the last with nothing beside it: proven' else '' end, g.max_losses)
+      when g.fate = 'suspect' then outlive.suspicion(g.l, g.max_losses) end,
+    case
+      when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
+      else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
+        g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
+    -- A counter without a limit stops at the end of its range, so that no job can stop the reaper.
+    least(g.f, 32767)::smallint,
+    least(g.c, 32767)::smallint,
+    least(g.l, 32767)::smallint
   from judged g;
 end;
 
+-- Completion: how the end of an attempt is written.
+--
+--     settle                 writes the end of any attempt, as outlive.verdict decides
+--     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
+--     complete               the same inside the job's own transaction, by the attempt's secret
+--     finish_unclaimed       the end of a job that no worker runs
+--
+-- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
+-- that deletes nothing has lost the attempt and writes nothing.
+-- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
+
 create or replace function outlive.settle(
-  had outlive.running, outcome text, error text default null, exit_code int default null, signal text default null,
-  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
-  stack text default null, result json default null, final boolean default false, after_s double precision default null)
+  had outlive.running,
+  outcome text,
+  error text default null,
+  exit_code int default null,
+  signal text default null,
+  peak_memory_bytes bigint default null,
+  cpu_s double precision default null,
+  output text default null,
+  stack text default null,
+  result json default null,
+  final boolean default false,
+  after_s double precision default null)
 returns text language plpgsql as $$
--- Write what an ended attempt leaves behind. The caller has just deleted its row from `running`, in the same statement:
--- that was its right to do this. Returns what the job became. (The hot statement settles successes itself, in bulk.)
--- A loss that is not charged is a release: it costs the job nothing, and must not be taken back later.
+-- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
+-- `running`, in the same statement. (The hot statement writes successes itself, in bulk.)
+-- A loss that is not charged becomes a release: it costs the job nothing, and nothing can be taken back later.
 declare
   v record;
 begin
@@ -400,21 +454,39 @@ begin
   end if;
   select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
   insert into outlive.attempts values (
-    had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes, cpu_s,
-    output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
+    had.id,
+    had.attempt,
+    had.token,
+    had.worker,
+    outcome,
+    v.state,
+    error,
+    exit_code,
+    signal,
+    peak_memory_bytes,
+    cpu_s,
+    output,
+    stack,
+    result,
+    had.started_at,
+    outlive.now(),
+    v.failures,
+    v.crashes,
+    v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker));
   if v.crashes > had.crashes then
     insert into outlive.crashes
-    select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome), outlive.now()
+    select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome),
+      outlive.now()
     from outlive.jobs j where j.id = had.id;
   end if;
   if v.why is not null then
-    insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task, had.priority,
-      v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
+    insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task,
+      had.priority, v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
   elsif v.state in ('pending', 'retryable') then
-    insert into outlive.waiting values (had.queue, had.source, had.task, had.priority, v.ready_at, had.id, had.attempt,
-      v.failures, v.crashes, v.losses);
+    insert into outlive.waiting values (had.queue, had.source, had.task, had.priority, v.ready_at, had.id,
+      had.attempt, v.failures, v.crashes, v.losses);
     if v.ready_at <= outlive.now() then
       perform outlive.wake();
     end if;
@@ -424,201 +496,151 @@ begin
   return v.state;
 end $$;
 
-create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
--- waiting -> quarantined, if the job has crashed as often as it may (its limit may have been lowered since).
--- The caller has just deleted its row from `waiting`.
-begin
-  insert into outlive.held
-  select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes),
-    w.queue, w.source, w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
-  from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
-  return found;
-end $$;
-
-create or replace function outlive.carried(args json) returns json language sql stable
--- The arguments, if a claim may carry them. Large ones are fetched in parts by the process that runs the job. What is
--- stored in few bytes is not unpacked for this. Stable, as what it calls is: only so it becomes a part of the claim.
-return case when pg_column_size(args) > 2000 and octet_length(args::text) > 65536 then null else args end;
-
-create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
--- The same task with the same arguments, however their JSON was written.
-return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
-
-create or replace function outlive.uuid7() returns uuid language sql volatile
--- A version 7 uuid: the milliseconds of the clock first, so that ids made later sort later.
-return encode(overlay(overlay(uuid_send(gen_random_uuid())
-    placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
-    placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1), 'hex')::uuid;
-
-create or replace function outlive.wake() returns void language plpgsql as $$
--- Notify the sleeping workers, if there are any: a NOTIFY serialises commits, so nobody pays for it in vain.
-begin
-  if exists (select from outlive.sleepers) then
-    perform pg_notify('outlive', '');
-  end if;
-end $$;
-
 create or replace function outlive.finish_unclaimed(
-  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
+  job uuid,
+  job_attempt int,
+  job_failures smallint,
+  job_crashes smallint,
+  job_losses smallint)
 returns void language plpgsql as $$
--- Cancel a job that no worker has: an attempts row with a token of its own and no worker.
+-- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker.
 begin
-  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
-  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
-          outlive.now(), job_failures, job_crashes, job_losses);
+  insert into outlive.attempts (
+    job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  values (
+    job,
+    job_attempt + 1,
+    nextval(pg_get_serial_sequence('outlive.running', 'token')),
+    'cancelled',
+    'cancelled',
+    outlive.now(),
+    job_failures,
+    job_crashes,
+    job_losses);
   delete from outlive.dedupe_keys where id = job;
 end $$;
 
-create or replace function outlive.state_of(job uuid) returns text language sql stable
-begin atomic
-  select coalesce(
-    (select 'running' from outlive.running where id = job),
-    (select case when failures + crashes > 0 then 'retryable' else 'pending' end from outlive.waiting where id = job),
-    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
-    (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
-end;
+create or replace function outlive.keep_records(had outlive.running, records json) returns void
+language plpgsql as $$
+-- Write a job's records: new ones, and those that are stronger than the stored one.
+-- Records are written in the order of their keys, so that two jobs never deadlock.
+begin
+  insert into outlive.records (scope, source, dedupe_key, data, strength, job_id, created_at, updated_at)
+  select distinct on (r.scope, r.key)
+    r.scope, had.source, r.key, r.data, r.strength, had.id, outlive.now(), outlive.now()
+  from rows from (json_to_recordset(records) as (scope text, key text, data json, strength double precision))
+    with ordinality r(scope, key, data, strength, n)
+  order by r.scope, r.key, r.strength desc, r.n
+  on conflict (scope, source, dedupe_key) do update set
+    data = excluded.data,
+    strength = excluded.strength,
+    job_id = excluded.job_id,
+    updated_at = excluded.updated_at
+  where excluded.strength > records.strength;
+end $$;
 
-create or replace function outlive.cancel(ids uuid[])
-returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
--- All waiting is done before the first row of `running` is locked, because a worker that waits for that row may have
--- just claimed another of these jobs. After that what is locked is skipped, looked at again for a second (it is just
--- being moved, or ends in its own transaction), and then reported as it is.
+create or replace function outlive.complete_with_records(
+  token bigint,
+  worker uuid,
+  result json default null,
+  records json default null,
+  spawns json default null,
+  peak_memory_bytes bigint default null,
+  cpu_s double precision default null,
+  output text default null)
+returns void language plpgsql as $$
+-- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
+-- OL002: the attempt has ended, or its worker was declared dead.
 declare
-  asked uuid[];
-  w record;
+  ended outlive.running;
 begin
-  asked := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
-  perform from outlive.waiting t where t.id = any(asked) order by t.id for update;
-  perform from outlive.held t where t.id = any(asked) order by t.id for update;
-  foreach id in array asked loop
-    changed := false; note := null;
-    for look in 1..200 loop
-      delete from outlive.waiting t where t.id =
-        (select l.id from outlive.waiting l where l.id = cancel.id for update skip locked) returning t.* into w;
-      if not found then
-        delete from outlive.held t where t.id =
-          (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
-      end if;
-      if found then
-        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
-        changed := true;
-        exit;
-      end if;
-      update outlive.running r set cancel_requested = true where r.token =
-        (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
-      changed := found;
-      exit when changed or outlive.state_of(id) in ('succeeded', 'failed', 'cancelled');
-      perform pg_sleep(0.005);
-    end loop;
-    state := outlive.state_of(id);
-    if not changed then
-      note := case when state in ('succeeded', 'failed', 'cancelled') then 'it has ended already'
-                   else 'somebody is moving it just now: look again' end;
-    end if;
-    return next;
-  end loop;
+  delete from outlive.running r
+  where r.token = complete_with_records.token and r.worker = complete_with_records.worker
+  returning r.* into ended;
+  if not found then
+    raise exception using errcode = 'OL002', message =
+      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+  end if;
+  perform outlive.settle(ended, 'succeeded',
+    result => complete_with_records.result,
+    peak_memory_bytes => complete_with_records.peak_memory_bytes,
+    cpu_s => complete_with_records.cpu_s,
+    output => complete_with_records.output);
+  if records is not null then
+    perform outlive.keep_records(ended, records);
+  end if;
+  if spawns is not null then
+    perform outlive.enqueue(
+      array_agg(coalesce(s.id, outlive.uuid7())),
+      array_agg(s.task),
+      array_agg(s.queue),
+      array_agg(s.source),
+      array_agg(coalesce(s.args, '{}')),
+      array_agg(s.priority::smallint),
+      array_agg(s.delay_s),
+      array_agg(s.run_at),
+      case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+      array_agg(coalesce(s.on_conflict, 'skip')),
+      case when count(s.options) > 0 then array_agg(s.options) end,
+      2147483647,
+      false)
+    from json_to_recordset(spawns) s(
+      id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
+    having count(*) > 0;
+  end if;
 end $$;
 
-create or replace function outlive.retry(ids uuid[])
-returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
--- In the order of the keys, as enqueue takes them, so that two batches never wait for each other.
+create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text
+language sql immutable
+-- The secret by which a job completes its attempt. Its worker derives the same.
+return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
+
+create or replace function outlive.complete(
+  token bigint,
+  secret text,
+  result json default null,
+  records json default null,
+  spawns json default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves with the
+-- attempt's secret, which only its worker and the job itself know, that the attempt is its own.
 declare
-  j record;
-  taken uuid;
+  by_worker uuid;
 begin
-  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
-  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
-    id := j.id; changed := false; note := null;
-    state := outlive.state_of(id);
-    if state = 'retryable' then
-      -- Waits for a claim that has it; that claim has then moved it, and nothing is left to do.
-      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
-      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
-      changed := found;
-      state := outlive.state_of(id);
-    elsif state in ('failed', 'cancelled') then
-      if j.dedupe_key is not null then
-        insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
-        if not found then
-          select k.id into taken from outlive.dedupe_keys k where k.task = j.task and k.key = j.dedupe_key;
-          note := format('its dedupe key %L is taken by %s', j.dedupe_key, coalesce('job ' || taken, 'another job'));
-        end if;
-      end if;
-      if note is null then
-        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
-        select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
-        from outlive.attempts a where a.job_id = j.id;
-        changed := true;
-        state := 'pending';
-      end if;
-    end if;
-    if changed then
-      perform outlive.wake();
-    elsif note is null then
-      note := case state
-        when 'quarantined' then 'it is in quarantine: release it instead'
-        when 'blocked' then 'it is blocked: release it instead'
-        when 'succeeded' then 'it has succeeded: enqueue it anew'
-        else 'it is under way already' end;
-    end if;
-    return next;
-  end loop;
+  select r.worker into by_worker from outlive.running r join outlive.workers k on k.id = r.worker
+  where r.token = complete.token and outlive.attempt_secret(k.secret, r.token) = complete.secret;
+  if not found then
+    raise exception using errcode = 'OL002', message = format(
+      'attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
+  end if;
+  perform outlive.complete_with_records(token, by_worker, result, records, spawns);
 end $$;
 
-create or replace function outlive.release(ids uuid[])
-returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
-begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    note := null;
-    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
-    insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
-    select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
-    changed := found;
-    state := outlive.state_of(id);
-    if changed then
-      -- What somebody has locked he is forgetting too: two batches with the same killers never wait for each other.
-      delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
-        select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
-        where j.id = release.id for update of l skip locked);
-      perform outlive.wake();
-    else
-      note := 'it is not held';
-    end if;
-    return next;
-  end loop;
-end $$;
+-- Losses: attempts whose worker died or whose lease expired.
+--
+--     end_lost   ends such attempts; the reaper says which
+--     take_back  undoes the losses of a worker that was declared dead and is alive
 
-create or replace function outlive.block(ids uuid[], reason text)
-returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
--- pending, retryable -> blocked, until somebody releases it. Zero rows: no such job.
-begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    note := null;
-    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
-    insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt,
-                              failures, crashes, losses)
-    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
-           s.failures, s.crashes, s.losses
-    from stopped s;
-    changed := found;
-    state := outlive.state_of(id);
-    if not changed then
-      note := 'it is not waiting';
-    end if;
-    return next;
-  end loop;
-end $$;
+create or replace function outlive.end_lost(tokens bigint[])
+returns table (token bigint, id uuid, worker uuid, locked_by text, state text) language sql as $$
+-- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
+with ended as (
+  delete from outlive.running r where r.token = any(tokens)
+  returning r as had, r.token, r.id, r.worker)
+select e.token, e.id, e.worker, coalesce(k.name, e.worker::text),
+  outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly')
+from ended e left join outlive.workers k on k.id = e.worker;
+$$;
 
 create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
--- A worker that was given up lives: what its verdict cost unfinished jobs, one loss each, is taken back. Those that were
--- held for that loss wait again, or are suspects again, as if it had not been counted. Returns how many gained by it.
--- What was lost before its last heartbeat it has reported itself (its zygote died), and that stays.
--- As in cancel, all waiting is done before the first row of `running` is locked; after that what is locked is skipped,
--- and looked at again for a quarter of a second: it is just being renewed or moved, or ends in its own transaction.
+-- The worker `formerly` was declared dead and is alive: take back the one loss that this cost each unfinished job.
+-- Jobs that are held because of that loss wait again, or are suspects again. Returns how many jobs gained.
+-- Losses from before the worker's last heartbeat stay: the worker reported them itself, because its zygote died.
+-- As in outlive.cancel, every wait for a lock comes before the first lock on `running`. After that, locked rows
+-- are skipped and tried again for a quarter of a second: they are being renewed or moved, or end in their own
+-- transaction.
 declare
   rest uuid[];
   job uuid;
@@ -641,10 +663,11 @@ begin
         (select l.id from outlive.waiting l where l.id = job for update skip locked) returning t.* into w;
       if found then
         had := w.losses;
-        insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
-          w.crashes, greatest(had - 1, 0));
+        insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
+          w.failures, w.crashes, greatest(had - 1, 0));
       end if;
-      -- Held for its losses is a suspect, and whose last attempt says so; not who was convicted or has crashed since.
+      -- A suspect is held for its losses, and so is a job whose last attempt says so; a job that was convicted
+      -- or has crashed since is not.
       select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
       where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and exists (
         select from outlive.attempts a
@@ -653,13 +676,16 @@ begin
       if found then
         had := w.losses;
         if had > 1 and had >= w.most then
-          update outlive.held h set why = 'suspect', since = outlive.now(), losses = had - 1,
+          update outlive.held h set
+            why = 'suspect',
+            since = outlive.now(),
+            losses = had - 1,
             details = outlive.suspicion(had - 1, w.most)
           where h.id = job;
         else
           delete from outlive.held h where h.id = job;
-          insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt, w.failures,
-            w.crashes, had - 1);
+          insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
+            w.failures, w.crashes, had - 1);
           perform outlive.wake();
         end if;
       end if;
@@ -668,7 +694,7 @@ begin
         had := w.losses;
         update outlive.running r set losses = had - 1 where r.token = w.token and had > 0;
       end if;
-      -- Nowhere, and not finished: somebody is moving it just now.
+      -- The job is in no place and not finished: another transaction is moving it.
       continue when had is null and outlive.state_of(job) in ('pending', 'retryable', 'running');
       gained := gained + coalesce(had > 0, false)::int;
       rest := array_remove(rest, job);
@@ -679,55 +705,96 @@ begin
   return gained;
 end $$;
 
-create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
--- Forget finished and quarantined jobs, with all their attempts; others are left alone. Returns how many went.
--- Jobs that somebody has locked are skipped; having the locks, a second look finds what was revived meanwhile.
-declare
-  mine uuid[];
-  gone bigint;
+-- Claims: what every claim of a job needs. The claims themselves are outlive.claim_sourced (sources.sql) and the
+-- statements end_and_claim and claim_suspect.
+
+create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
+-- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
+-- The caller has just deleted its row from `waiting`.
 begin
-  mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
-  mine := array(select m.id from unnest(mine) m(id)
-                where not exists (select from outlive.waiting w where w.id = m.id)
-                  and not exists (select from outlive.running r where r.id = m.id)
-                  and not exists (select from outlive.held h where h.id = m.id and h.why <> 'quarantined'));
-  delete from outlive.held h where h.id = any(mine);
-  delete from outlive.dedupe_keys k where k.id = any(mine);
-  delete from outlive.progress p where p.job_id = any(mine);
-  delete from outlive.attempts a where a.job_id = any(mine);
-  delete from outlive.jobs j where j.id = any(mine);
-  get diagnostics gone = row_count;
-  return gone;
+  insert into outlive.held
+  select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
+    w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
+  from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
+  return found;
+end $$;
+
+create or replace function outlive.carried(args json) returns json language sql stable
+-- The arguments, if a claim may carry them. The process that runs the job fetches large ones in parts. Arguments
+-- that are stored in few bytes are not unpacked to measure them. Stable like what it calls, so that the claim
+-- inlines it.
+return case when pg_column_size(args) > 2000 and octet_length(args::text) > 65536 then null else args end;
+
+-- Enqueueing: new jobs, their dedupe keys, and the notification of sleeping workers.
+--
+--     enqueue      one job, for everyone; a batch of jobs, for clients
+--     take_keys    takes dedupe keys, and settles conflicts by on_conflict
+--     replace      cancels a job whose dedupe key a new one takes over
+--     wake         notifies the workers that sleep
+--     fingerprint  what makes two jobs the same work
+--
+-- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
+-- the wrong order, so the batch is tried again.
+
+create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
+-- The same for the same task with the same arguments, however their JSON is written.
+return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
+
+create or replace function outlive.uuid7() returns uuid language sql volatile
+-- A version 7 uuid: it starts with the milliseconds of the clock, so that later ids sort later.
+return encode(overlay(overlay(uuid_send(gen_random_uuid())
+  placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
+  placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1),
+  'hex')::uuid;
+
+create or replace function outlive.wake() returns void language plpgsql as $$
+-- Notify the sleeping workers, if there are any. A NOTIFY serialises commits, so it is not sent without need.
+begin
+  if exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', '');
+  end if;
 end $$;
 
 create or replace function outlive.enqueue(
-  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
-  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
-  max_args_bytes int, notify boolean)
+  ids uuid[],
+  tasks text[],
+  queues text[],
+  sources text[],
+  args json[],
+  priorities smallint[],
+  delays_s double precision[],
+  run_ats timestamptz[],
+  keys text[],
+  on_conflicts text[],
+  options jsonb[],
+  max_args_bytes int,
+  notify boolean)
 returns table (asked uuid, existing uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- (none) -> pending. Repeating it with the same ids changes nothing. Only those come back that were not made
--- because an unfinished job of the same task has their dedupe key, with that job's id. Arrays that are null
--- stand for nothing but nulls; of a job without a queue or source its task's are taken.
+-- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
+-- because an unfinished job of the same task holds their dedupe key, with that job's id. An array that is null
+-- stands for nulls only; a job without a queue or source gets those of its task.
 declare
   biggest int;
   not_made uuid[] := '{}';
   holders uuid[];
 begin
-  max_args_bytes := least(max_args_bytes, 33554432);  -- Whatever the caller says: workers have to take it.
+  max_args_bytes := least(max_args_bytes, 33554432);  -- The caller can't raise this limit: workers must take it.
   select max(octet_length(a::text)) into biggest from unnest(args) a;
   if biggest > max_args_bytes then
-    raise exception using errcode = 'OL003', message =
-      format('arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference', biggest, max_args_bytes);
+    raise exception using errcode = 'OL003', message = format(
+      'arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference',
+      biggest, max_args_bytes);
   end if;
   select max(octet_length(o::text)) into biggest from unnest(options) o;
   if biggest > 8192 then
-    raise exception using errcode = 'OL003', message = format('options of %s bytes are over the limit of 8192', biggest);
+    raise exception using errcode = 'OL003', message =
+      format('options of %s bytes are over the limit of 8192', biggest);
   end if;
   if exists (select from unnest(on_conflicts) c where c not in ('skip', 'raise', 'replace')) then
     raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
   end if;
-  -- Workers compare these moments in Python, whose calendar ends; and they look no further back than 2000.
+  -- Workers compare these times in Python, whose calendar ends, and look no further back than the year 2000.
   if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
      or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
     raise exception using errcode = 'OL003', message =
@@ -737,18 +804,19 @@ begin
   if exists (
     select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
     where e.value <> 'null' and case
-      when e.key in ('max_attempts', 'max_crashes', 'max_losses') then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses')
+        then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
       when e.key in ('timeout_s', 'stall_s') then jsonb_typeof(e.value) <> 'number' or e.value <= '0'
       when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{0,17}$'
       when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
   then
     raise exception using errcode = 'OL003', message =
-      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, timeout_s, stall_s and memory_bytes are '
-      'numbers above zero, and on_worker_death is retry or fail';
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
+      'timeout_s, stall_s and memory_bytes are numbers above zero, and on_worker_death is retry or fail';
   end if;
   if keys is not null then
-    -- What would be waited for in the wrong order is given back with this block, and tried again with the jobs locked first.
-    -- (Without a job to be replaced nothing can be in the wrong order, and a block of its own is too dear.)
+    -- Locks that would be taken in the wrong order are given back with this block, which is then repeated with the
+    -- jobs locked first. Without a job to replace no order can be wrong, and the cost of a block is saved.
     if 'replace' = any(on_conflicts) then
       for try in 1..100 loop
         begin
@@ -757,7 +825,8 @@ begin
           exit;
         exception when sqlstate 'OL004' then
           if try = 100 then
-            raise exception using errcode = '40001', message = 'the jobs with these dedupe keys change too fast: try again';
+            raise exception using errcode = '40001', message =
+              'the jobs with these dedupe keys change too fast: try again';
           end if;
         end;
       end loop;
@@ -771,13 +840,22 @@ begin
     perform outlive.know_sources(sources, tasks);
   end if;
   with fresh as (
-    insert into outlive.jobs (id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
-    select a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
-           coalesce(a.priority, 5),
-           -- A microsecond apart, so that a batch keeps its order and a watermark leaves behind what was claimed of it.
-           coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
-                              - (cardinality(ids) - a.at) * interval '1 microsecond'),
-           a.key, outlive.fingerprint(a.task, a.args), outlive.now()
+    insert into outlive.jobs (
+      id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+    select
+      a.id,
+      a.task,
+      coalesce(a.queue, t.queue, 'default'),
+      coalesce(a.source, t.source, ''),
+      a.args,
+      a.options,
+      coalesce(a.priority, 5),
+      -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
+      coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
+                         - (cardinality(ids) - a.at) * interval '1 microsecond'),
+      a.key,
+      outlive.fingerprint(a.task, a.args),
+      outlive.now()
     from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
            a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
          left join outlive.tasks t on t.name = a.task
@@ -796,9 +874,10 @@ end $$;
 
 create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
 returns table (asked uuid, existing uuid) language plpgsql as $$
--- Take the dedupe keys of new jobs; those come back that can't have theirs, with the job that has it. In the order of the
--- keys, so that two batches never wait for each other; conflicts are settled one by one. Jobs are locked before keys, by
--- every function: a job that has got its key since is not waited for while keys are held, but OL004 is raised.
+-- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, with the job that holds it. Keys
+-- are taken in their order, so that two batches never deadlock; conflicts are settled one by one. Every function
+-- locks jobs before keys. A job that took its key meanwhile is not waited for while keys are held: OL004 is
+-- raised.
 declare
   job record;
   holder uuid;
@@ -822,12 +901,12 @@ begin
       select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
       continue when not found;
       if job.on_conflict = 'raise' then
-        raise exception using errcode = 'OL001', message =
-          format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key), detail = holder;
+        raise exception using errcode = 'OL001', detail = holder, message =
+          format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key);
       elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
-        -- The jobs of this same batch are new, and locked by nobody else.
+        -- The jobs of this batch are new: no other transaction can have locked them.
         if holder <> all(replaceable) and holder <> all(ids) then
-          raise exception using errcode = 'OL004', message = 'a job has got its dedupe key meanwhile';
+          raise exception using errcode = 'OL004', message = 'a job took its dedupe key meanwhile';
         end if;
         perform outlive.replace(holder);
         continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
@@ -839,22 +918,9 @@ begin
   end loop;
 end $$;
 
-create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
--- A source that a job names and nobody has declared gets a row, with the limits of its task's source.
-begin
-  insert into outlive.sources (name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
-  select distinct on (a.source) a.source, a.task, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
-    coalesce(d.breaker_failures, 5), coalesce(d.breaker_pause_s, 300)
-  from unnest(sources, tasks) a(source, task)
-    left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
-  where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
-  order by a.source
-  on conflict do nothing;
-end $$;
-
 create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
--- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running one stays: no work
--- that is under way is thrown away. So do a quarantined one and a suspect: what they have killed would be forgotten.
+-- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
+-- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
 declare
   w record;
 begin
@@ -869,22 +935,32 @@ begin
 end $$;
 
 create or replace function outlive.enqueue(
-  task text, args json default '{}', queue text default null, source text default null, priority int default 5,
-  delay interval default null, run_at timestamptz default null, dedupe_key text default null,
-  on_conflict text default 'skip', options jsonb default null, id uuid default null,
-  max_args_bytes int default 1048576, notify boolean default true)
+  task text,
+  args json default '{}',
+  queue text default null,
+  source text default null,
+  priority int default 5,
+  delay interval default null,
+  run_at timestamptz default null,
+  dedupe_key text default null,
+  on_conflict text default 'skip',
+  options jsonb default null,
+  id uuid default null,
+  max_args_bytes int default 1048576,
+  notify boolean default true)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- One job. An object is keyword arguments, an array positional ones. Returns the job's id, or the id of the unfinished
--- job that has the same dedupe key already. A job with nothing special is written here, which is faster; all else
--- is a batch of one.
+-- (none) -> pending, for one job. An object holds keyword arguments, an array positional ones. Returns the job's
+-- id, or the id of the unfinished job that holds the same dedupe key. A job without key, options, delay and run_at
+-- is written here, which is faster. Every other job is a batch of one.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
   other uuid;
 begin
   if on_conflict not in ('skip', 'raise', 'replace') then
-    raise exception using errcode = 'OL003', message = format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
+    raise exception using errcode = 'OL003', message =
+      format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null
      and octet_length(args::text) <= least(max_args_bytes, 33554432) then
@@ -897,8 +973,16 @@ begin
     end if;
     with fresh as (
       insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
-      values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5), outlive.now(),
-              outlive.fingerprint(task, args), outlive.now())
+      values (
+        mine,
+        task,
+        coalesce(queue, 'default'),
+        coalesce(source, ''),
+        args,
+        coalesce(priority, 5),
+        outlive.now(),
+        outlive.fingerprint(task, args),
+        outlive.now())
       on conflict do nothing
       returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
     placed as (
@@ -910,90 +994,258 @@ begin
     return mine;
   end if;
   select e.existing into other from outlive.enqueue(
-    array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
-    array[extract(epoch from delay)::double precision], array[run_at],
-    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options], max_args_bytes, notify) e;
+    array[mine],
+    array[task],
+    array[queue],
+    array[source],
+    array[args],
+    array[priority::smallint],
+    array[extract(epoch from delay)::double precision],
+    array[run_at],
+    case when dedupe_key is not null then array[dedupe_key] end,
+    array[on_conflict],
+    array[options],
+    max_args_bytes,
+    notify) e;
   return coalesce(other, mine);
 end $$;
 
-create or replace function outlive.keep_records(had outlive.running, records json) returns void language plpgsql as $$
--- Write what a job has found: new, or in the place of something weaker. In the order of the keys, so that two jobs
--- never wait for each other.
-begin
-  insert into outlive.records (scope, source, dedupe_key, data, strength, job_id, created_at, updated_at)
-  select distinct on (r.scope, r.key) r.scope, had.source, r.key, r.data, r.strength, had.id, outlive.now(), outlive.now()
-  from rows from (json_to_recordset(records) as (scope text, key text, data json, strength double precision))
-    with ordinality r(scope, key, data, strength, n)
-  order by r.scope, r.key, r.strength desc, r.n
-  on conflict (scope, source, dedupe_key) do update set data = excluded.data, strength = excluded.strength,
-    job_id = excluded.job_id, updated_at = excluded.updated_at
-  where excluded.strength > records.strength;
-end $$;
+-- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
+--
+--     state_of  the state of a job, from where its row is
+--     finished  the last attempts of finished jobs
+--
+-- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
+-- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
+-- that exists: its state now, whether it changed, and if not, why.
 
-create or replace function outlive.complete_with_records(
-  token bigint, worker uuid, result json default null, records json default null, spawns json default null,
-  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
-returns void language plpgsql as $$
--- running -> succeeded, for its worker, or inside the job's own transaction: the job's effects, what it found, what it
--- asks for next and its completion commit together.
+create or replace function outlive.state_of(job uuid) returns text language sql stable
+begin atomic
+  select coalesce(
+    (select 'running' from outlive.running where id = job),
+    (select case when failures + crashes > 0 then 'retryable' else 'pending' end
+     from outlive.waiting where id = job),
+    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
+    (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
+end;
+
+create or replace function outlive.finished() returns setof outlive.attempts language sql stable
+begin atomic
+  -- The last attempt of every finished job. An earlier attempt may end as failed or cancelled too, if an operator
+  -- retried the job; so a job is finished only if no attempt follows and the job is in none of the three places.
+  -- Postgres inlines this function into the query that calls it.
+  select a.* from outlive.attempts a
+  where a.state in ('succeeded', 'failed', 'cancelled')
+    and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
+    and not exists (select from outlive.waiting w where w.id = a.job_id)
+    and not exists (select from outlive.running r where r.id = a.job_id)
+    and not exists (select from outlive.held h where h.id = a.job_id);
+end;
+
+create or replace function outlive.cancel(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
+-- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
+-- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
+-- are being moved, or end in their own transaction.
 declare
-  ended outlive.running;
+  found_jobs uuid[];
+  w record;
 begin
-  delete from outlive.running r where r.token = complete_with_records.token and r.worker = complete_with_records.worker returning r.* into ended;
-  if not found then
-    raise exception using errcode = 'OL002', message =
-      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
-  end if;
-  perform outlive.settle(ended, 'succeeded', result => complete_with_records.result, peak_memory_bytes => complete_with_records.peak_memory_bytes,
-    cpu_s => complete_with_records.cpu_s, output => complete_with_records.output);
-  if records is not null then
-    perform outlive.keep_records(ended, records);
-  end if;
-  if spawns is not null then
-    perform outlive.enqueue(array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
-      array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s), array_agg(s.run_at),
-      case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end, array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false)
-    from json_to_recordset(spawns) s(id uuid, task text, args json, queue text, source text, priority int,
-      delay_s double precision, run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
-    having count(*) > 0;
-  end if;
+  found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  perform from outlive.waiting t where t.id = any(found_jobs) order by t.id for update;
+  perform from outlive.held t where t.id = any(found_jobs) order by t.id for update;
+  foreach id in array found_jobs loop
+    note := 'another transaction is moving it: try again';
+    for look in 1..200 loop
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = cancel.id for update skip locked) returning t.* into w;
+      if not found then
+        delete from outlive.held t where t.id =
+          (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
+      end if;
+      changed := found;
+      if changed then
+        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+      else
+        update outlive.running r set cancel_requested = true where r.token =
+          (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
+        changed := found;
+      end if;
+      state := outlive.state_of(id);
+      if changed or state in ('succeeded', 'failed', 'cancelled') then
+        note := case when not changed then 'it has ended already' end;
+        exit;
+      end if;
+      perform pg_sleep(0.005);
+    end loop;
+    return next;
+  end loop;
 end $$;
 
-create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text language sql immutable
--- What a job must know to complete its attempt. Its worker derives the same.
-return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
-
-create or replace function outlive.complete(
-  token bigint, secret text, result json default null, records json default null, spawns json default null)
-returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves by the attempt's
--- secret, which its worker told it and no other job, that the attempt is its own.
+create or replace function outlive.retry(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
 declare
-  by_worker uuid;
+  j record;
+  taken uuid;
 begin
-  select r.worker into by_worker from outlive.running r join outlive.workers k on k.id = r.worker
-  where r.token = complete.token and outlive.attempt_secret(k.secret, r.token) = complete.secret;
-  if not found then
-    raise exception using errcode = 'OL002', message =
-      format('attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
-  end if;
-  perform outlive.complete_with_records(token, by_worker, result, records, spawns);
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
+    id := j.id; changed := false; note := null;
+    state := outlive.state_of(id);
+    if state = 'retryable' then
+      -- This waits for a claim that has locked the row. The claim then moves the job, and nothing is left to do.
+      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
+      changed := found;
+      state := outlive.state_of(id);
+    elsif state in ('failed', 'cancelled') then
+      if j.dedupe_key is not null then
+        insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
+        if not found then
+          select k.id into taken from outlive.dedupe_keys k where k.task = j.task and k.key = j.dedupe_key;
+          note := format('its dedupe key %L is taken by %s',
+            j.dedupe_key, coalesce('job ' || taken, 'another job'));
+        end if;
+      end if;
+      if note is null then
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+        select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
+        from outlive.attempts a where a.job_id = j.id;
+        changed := true;
+        state := 'pending';
+      end if;
+    end if;
+    if changed then
+      perform outlive.wake();
+    elsif note is null then
+      note := case state
+        when 'quarantined' then 'it is in quarantine: release it instead'
+        when 'blocked' then 'it is blocked: release it instead'
+        when 'succeeded' then 'it has succeeded: enqueue it again'
+        else 'it is under way already' end;
+    end if;
+    return next;
+  end loop;
 end $$;
+
+create or replace function outlive.release(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
+    select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
+    changed := found;
+    state := outlive.state_of(id);
+    if changed then
+      -- A crash that is locked is being deleted by another release, so two batches never deadlock.
+      delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
+        select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
+        where j.id = release.id for update of l skip locked);
+      perform outlive.wake();
+    else
+      note := 'it is not held';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.block(ids uuid[], reason text)
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable -> blocked, until an operator releases it. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
+    insert into outlive.held
+    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
+      s.failures, s.crashes, s.losses
+    from stopped s;
+    changed := found;
+    state := outlive.state_of(id);
+    if not changed then
+      note := 'it is not waiting';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
+-- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. Returns how many.
+-- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
+-- meanwhile.
+declare
+  mine uuid[];
+  gone bigint;
+begin
+  mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
+  mine := array(
+    select f.job_id from outlive.finished() f where f.job_id = any(mine)
+    union all
+    select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
+  delete from outlive.held h where h.id = any(mine);
+  delete from outlive.dedupe_keys k where k.id = any(mine);
+  delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.attempts a where a.job_id = any(mine);
+  delete from outlive.jobs j where j.id = any(mine);
+  get diagnostics gone = row_count;
+  return gone;
+end $$;
+
+-- Sources: whose turn it is at an outside service, and whether the service is well.
+--
+--     know_source, know_sources  give a source a row
+--     admits                     how many may begin now, by bucket, concurrency and breaker
+--     spend                      takes tokens out of the bucket
+--     claim_sourced              claims jobs of sources, as many as these admit
+--     ask_source                 one request of a job that runs
+--     count_outcomes             how requests went; opens and closes the breaker
+--
+-- The caller of admits and spend has locked the source's row.
 
 create or replace function outlive.know_source(named text) returns void language plpgsql as $$
--- A source that nobody has declared has no limits until somebody does.
+-- A source without a declaration has no limits.
 begin
   insert into outlive.sources (name) values (named) on conflict do nothing;
 end $$;
 
+create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
+-- A source that a job names and no app declares gets a row, with the limits of its task's source.
+begin
+  insert into outlive.sources (
+    name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+  select distinct on (a.source)
+    a.source,
+    a.task,
+    d.rate_limit_per_minute,
+    coalesce(d.burst, 1),
+    d.max_concurrency,
+    coalesce(d.breaker_failures, 5),
+    coalesce(d.breaker_pause_s, 300)
+  from unnest(sources, tasks) a(source, task)
+    left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
+  where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
+  order by a.source
+  on conflict do nothing;
+end $$;
+
 create or replace function outlive.admits(
-  s outlive.sources, own_token bigint, begins boolean, out free int, out wait_s double precision, out open boolean)
+  s outlive.sources,
+  own_token bigint,
+  begins boolean,
+  out free int,
+  out wait_s double precision,
+  out open boolean)
 language plpgsql stable as $$
--- How many more may begin at a source now; if none, in how many seconds to ask again, and whether that is for its breaker.
--- The caller has locked its row. `own_token` is the attempt that asks from inside: the slot that it has as a job of this
--- source is not counted, and if it is the probe it may go on. A job that only `begins` lets those go first that run.
+-- How many more may begin at a source now. If none may: in how many seconds to ask again, and whether the breaker
+-- is the reason. `own_token` is the attempt that asks from inside: its own slot as a job of this source is not
+-- counted, and as the probe it may go on. A job that only `begins` lets requests of running jobs go first.
 declare
   every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
   owed_s double precision := greatest(0, extract(epoch from s.full_at - outlive.now()));
@@ -1013,7 +1265,8 @@ begin
     wait_s := extract(epoch from s.wanted_until - outlive.now());
     return;
   end if;
-  if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then  -- Half-open: one tries.
+  -- Half-open: one attempt, the probe, tries.
+  if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then
     open := exists (select from outlive.running r where r.token = s.probe);
     free := case when open then 0 else 1 end;
     wait_s := 0.5;
@@ -1026,7 +1279,8 @@ begin
   end if;
   if at_once is not null and free > 0 then
     select (select count(*) from outlive.running r where r.source = s.name and r.token is distinct from own_token)
-      + (select count(*) from outlive.requests q join outlive.running r on r.token = q.token where q.source = s.name)
+      + (select count(*) from outlive.requests q join outlive.running r on r.token = q.token
+         where q.source = s.name)
     into used;
     free := least(free, greatest(0, at_once - used));
     if free = 0 then
@@ -1035,8 +1289,9 @@ begin
   end if;
 end $$;
 
-create or replace function outlive.spend(s outlive.sources, tokens int, by_token bigint) returns void language plpgsql as $$
--- Take tokens out of a source's bucket; who takes one while it is half-open is the probe.
+create or replace function outlive.spend(s outlive.sources, tokens int, by_token bigint) returns void
+language plpgsql as $$
+-- Take tokens out of a source's bucket. The attempt that takes one while the breaker is half-open is the probe.
 declare
   every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
 begin
@@ -1047,7 +1302,7 @@ begin
 end $$;
 
 create or replace function outlive.admits_one(named text) returns boolean language plpgsql as $$
--- Whether a source admits one more. Its row stays locked, so that the answer holds; no, if somebody else has it locked.
+-- Whether a source admits one more. Its row stays locked, so that the answer holds. False if its row is locked.
 declare
   s outlive.sources;
 begin
@@ -1061,17 +1316,35 @@ end $$;
 
 create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
 returns timestamptz language sql stable
--- When an empty bucket is full. Whoever changes limits cuts what is owed to this, or the old ones would go on.
+-- When an empty bucket is full. A change of limits lowers full_at to this; otherwise the old limits would go on.
 return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
 
 create or replace function outlive.claim_sourced(
-  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], most int, lease_s double precision)
-returns table (token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
-  ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
+  by_worker uuid,
+  queues text[],
+  sources text[],
+  tasks text[],
+  priorities smallint[],
+  most int,
+  lease_s double precision)
+returns table (
+  token bigint,
+  id uuid,
+  attempt int,
+  queue text,
+  source text,
+  task text,
+  priority smallint,
+  ready_at timestamptz,
+  failures smallint,
+  crashes smallint,
+  losses smallint,
+  args json,
+  options jsonb,
   wait_s double precision)
 language plpgsql as $$
--- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them. A row
--- without an id says of a source that admits none when to ask again. A source that somebody else has locked is skipped.
+-- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them.
+-- A row without an id names a source that admits none, and when to ask again. A locked source is skipped.
 #variable_conflict use_column
 declare
   named text;
@@ -1105,21 +1378,34 @@ begin
         select w.tid from unnest(queues, sources, tasks, priorities) lane(queue, source, task, priority),
           lateral (
             select w.ctid as tid from outlive.waiting w
-            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
-              and w.ready_at <= outlive.now()
+            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
+              and w.priority = lane.priority and w.ready_at <= outlive.now()
             order by w.ready_at, w.id limit least(may.free, left_over) for update skip locked) w
         where lane.source = named limit least(may.free, left_over)),
       taken as (delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
       started as (
-        insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task,
-          priority, ready_at, failures, crashes, losses)
-        select t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(), outlive.now(),
-          t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
-        from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
-          t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+        insert into outlive.running (
+          id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
+          failures, crashes, losses)
+        select
+          t.id,
+          t.attempt + 1,
+          by_worker,
+          outlive.now() + lease_s * interval '1 second',
+          outlive.now(),
+          outlive.now(),
+          t.queue,
+          t.source,
+          t.task,
+          t.priority,
+          t.ready_at,
+          t.failures,
+          t.crashes,
+          t.losses
+        from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
         returning *)
-      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes, r.losses,
-        outlive.carried(j.args), j.options
+      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,
+        r.losses, outlive.carried(j.args), j.options
       from started r join outlive.jobs j on j.id = r.id
     loop
       begun := begun + 1;
@@ -1134,10 +1420,16 @@ begin
 end $$;
 
 create or replace function outlive.ask_source(
-  named text, by_token bigint, out granted boolean, out wait_s double precision, out open boolean, out slot bigint)
+  named text,
+  by_token bigint,
+  out granted boolean,
+  out wait_s double precision,
+  out open boolean,
+  out slot bigint)
 language plpgsql as $$
--- One request of a job that runs (or, without a token, of nobody's): a token, if there is one; else when to ask again,
--- and whether that is for its breaker. `slot` is to be given back at the end, where the source counts how many there are.
+-- One request of a running job, or, without a token, of a program outside any job. It is granted, or told when to
+-- ask again and whether the breaker is the reason. Where concurrency is limited, `slot` is given back after the
+-- request.
 declare
   s outlive.sources;
   may record;
@@ -1151,27 +1443,35 @@ begin
   may := outlive.admits(s, by_token, false);
   granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
   if not s.enabled then
-    wait_s := 30;  -- Nobody knows for how long; each time that it asks is an attempt.
+    wait_s := 30;  -- An operator paused it, for an unknown time, and each time that a job asks costs an attempt.
   end if;
   if granted then
     perform outlive.spend(s, 1, by_token);
     if not own and by_token is not null and coalesce(s.set_max_concurrency, s.max_concurrency) is not null then
-      delete from outlive.requests q where q.source = named and not exists (select from outlive.running r where r.token = q.token);
+      delete from outlive.requests q
+      where q.source = named and not exists (select from outlive.running r where r.token = q.token);
       insert into outlive.requests (source, token) values (named, by_token) returning id into slot;
     end if;
-  elsif by_token is not null and not open then  -- It comes back when it was told to, or after five seconds.
-    update outlive.sources t set wanted_until = greatest(t.wanted_until, outlive.now() + interval '1 second' * (least(wait_s, 5) + 0.25))
+  elsif by_token is not null and not open then
+    -- The job asks again when it was told to, or after five seconds; until then it goes first.
+    update outlive.sources t set wanted_until =
+      greatest(t.wanted_until, outlive.now() + interval '1 second' * (least(wait_s, 5) + 0.25))
     where t.name = named;
   end if;
 end $$;
 
 create or replace function outlive.count_outcomes(
-  names text[], tokens bigint[], oks boolean[], slots bigint[] default null, patient boolean default true)
+  names text[],
+  tokens bigint[],
+  oks boolean[],
+  slots bigint[] default null,
+  patient boolean default true)
 returns int[] language plpgsql as $$
--- How calls of sources went. While the breaker is closed so many failures in a row open it; while it is half-open the
--- probe decides alone, and what others began before counts for nothing. An outcome that is null gives back a slot, and
--- the part of the probe: another attempt may try. In the order of the names, so that two workers never wait for each
--- other. A caller that is not `patient` gets back the numbers of those whose source another transaction has locked.
+-- Count how requests went. While the breaker is closed, enough failures in a row open it. While it is half-open,
+-- the probe alone decides, and requests that began earlier count for nothing. An outcome that is null gives back a
+-- slot and the role of the probe. Sources are locked in the order of their names, so that two workers never
+-- deadlock. If it is not `patient`, it returns the numbers of the outcomes whose source another transaction has
+-- locked.
 declare
   o record;
   s outlive.sources;
@@ -1207,16 +1507,21 @@ begin
       s.probe := null;
       s.paused_until := case
         when s.paused_until > outlive.now() then s.paused_until
-        when fails then outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
+        when fails then
+          outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
     end if;
-    update outlive.sources t set last_success_at = s.last_success_at, last_failure_at = s.last_failure_at,
-      failure_streak = s.failure_streak, paused_until = s.paused_until, probe = s.probe
+    update outlive.sources t set
+      last_success_at = s.last_success_at,
+      last_failure_at = s.last_failure_at,
+      failure_streak = s.failure_streak,
+      paused_until = s.paused_until,
+      probe = s.probe
     where t.name = o.name;
   end loop;
   return uncounted;
 end $$;
 
--- The flat pictures for people: dashboards, psql, the command line. Made anew by every migration.
+-- The views for people: dashboards, psql, the command line. Every migration makes them again.
 
 create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
@@ -1232,9 +1537,9 @@ select j.id, j.task, j.queue, j.source,
   j.created_at,
   coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
   case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
-  -- Of a finished job the worker that ran it last.
-  coalesce(k.name, r.worker::text, case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end)
-    as locked_by,
+  -- For a finished job, the worker that ran it last.
+  coalesce(k.name, r.worker::text,
+    case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end) as locked_by,
   r.started_at as locked_at,
   r.heartbeat_at,
   outlive.now() - r.heartbeat_at as time_since_heartbeat,
@@ -1253,7 +1558,8 @@ from outlive.jobs j
   left join outlive.held h on h.id = j.id
   left join outlive.workers k on k.id = r.worker
   left join lateral (
-    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses, t.worker, t.worker_name
+    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses, t.worker,
+      t.worker_name
     from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
 
 create view outlive.recent_jobs as
@@ -1261,37 +1567,81 @@ select s.*
 from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
 order by s.created_at desc, s.id desc;
 
--- A running job whose lease has ended: no heartbeat came in time, and no reaper has seen it yet.
+-- A running job whose lease has expired: no renewal came in time, and no reaper has ended it yet.
 create view outlive.stuck_jobs as
 select s.*
 from outlive.job_states s
 where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
 
 create view outlive.killers as
-select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses,
-  a.attempt, a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
-  coalesce(a.worker_name, k.name, a.worker::text) as killed_on, a.hostname as killed_on_host, a.ended_at as last_kill_at
+select
+  h.id,
+  h.task,
+  h.queue,
+  h.source,
+  h.since as quarantined_at,
+  h.details,
+  h.crashes,
+  h.losses,
+  a.attempt,
+  a.outcome,
+  a.signal,
+  a.exit_code,
+  a.peak_memory_bytes,
+  a.cpu_s,
+  a.error as error_message,
+  a.stack,
+  a.output,
+  coalesce(a.worker_name, k.name, a.worker::text) as killed_on,
+  a.hostname as killed_on_host,
+  a.ended_at as last_kill_at
 from outlive.held h
   left join lateral (
     select t.* from outlive.attempts t
-    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost') order by t.attempt desc limit 1) a on true
+    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost')
+    order by t.attempt desc limit 1) a on true
   left join outlive.workers k on k.id = a.worker
 where h.why = 'quarantined';
 
 create view outlive.worker_states as
-select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
-  outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
+select
+  k.id,
+  k.name,
+  k.hostname,
+  k.pid,
+  k.version,
+  k.queues,
+  k.state,
+  k.started_at,
+  k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat,
+  k.died_at,
+  k.slots,
+  k.stop_requested_at,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;
 
 create view outlive.queue_states as
-select c.name, q.paused_at is not null as paused, q.paused_at,
-  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
-  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined, min(c.oldest_ready_at) as oldest_ready_at
+select
+  c.name,
+  q.paused_at is not null as paused,
+  q.paused_at,
+  sum(c.waiting)::bigint as waiting,
+  sum(c.ready)::bigint as ready,
+  sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked,
+  sum(c.quarantined)::bigint as quarantined,
+  min(c.oldest_ready_at) as oldest_ready_at
 from (
-  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready, 0 as running,
-    0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
+  select
+    queue as name,
+    count(*) as waiting,
+    count(*) filter (where ready_at <= outlive.now()) as ready,
+    0 as running,
+    0 as blocked,
+    0 as quarantined,
+    min(ready_at) as oldest_ready_at
   from outlive.waiting group by queue
   union all
   select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
@@ -1305,15 +1655,28 @@ from (
 group by c.name, q.paused_at;
 
 create view outlive.source_health as
-select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
+select
+  s.name,
+  s.enabled,
+  e.rate_limit_per_minute,
+  e.burst,
+  e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
     greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
-  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
-  case when s.paused_until is null then 'closed' when s.paused_until > outlive.now() then 'open' else 'half-open' end as breaker,
+  s.failure_streak,
+  s.last_success_at,
+  s.last_failure_at,
+  s.paused_until,
+  case
+    when s.paused_until is null then 'closed'
+    when s.paused_until > outlive.now() then 'open'
+    else 'half-open' end as breaker,
   not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
 from outlive.sources s, lateral (
-  select nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
-    coalesce(s.set_burst, s.burst) as burst, coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
+  select
+    nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
+    coalesce(s.set_burst, s.burst) as burst,
+    coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
 
 -- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version) values (2);

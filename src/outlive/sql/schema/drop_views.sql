@@ -1,4 +1,4 @@
--- Views are made anew: what they show may have changed its columns.
+-- Every migration makes the views again, because their columns may have changed.
 do $$
 declare
   name text;

@@ -1,4 +1,4 @@
--- Who may do what: nobody more than its work needs. Made anew by every migration of a database that has roles.
+-- Which role may do what: no more than its work needs. Every migration of a database with roles runs this again.
 --
 --     outlive_owner     owns everything: migrate
 --     outlive_worker    claims, ends, reaps, prunes; reads all; changes no schema
@@ -15,9 +15,12 @@ begin
     select c.oid::regclass as name, c.relkind from pg_class c
     where c.relnamespace = 'outlive'::regnamespace and c.relkind in ('r', 'v')
   loop
-    execute format('alter %s %s owner to outlive_owner', case thing.relkind when 'v' then 'view' else 'table' end, thing.name);
+    execute format('alter %s %s owner to outlive_owner',
+      case thing.relkind when 'v' then 'view' else 'table' end, thing.name);
   end loop;
-  for thing in select p.oid::regprocedure as name from pg_proc p where p.pronamespace = 'outlive'::regnamespace loop
+  for thing in
+    select p.oid::regprocedure as name from pg_proc p where p.pronamespace = 'outlive'::regnamespace
+  loop
     execute format('alter function %s owner to outlive_owner', thing.name);
   end loop;
 end $$;
@@ -26,7 +29,7 @@ revoke all on schema outlive from public;
 revoke all on all tables in schema outlive from public;
 revoke all on all functions in schema outlive from public;
 grant usage on schema outlive to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
--- Whoever connects first looks whether the schema is the right one.
+-- Every client checks the version of the schema when it connects.
 grant select on outlive.schema_version to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
 
 grant select, insert, update, delete on all tables in schema outlive to outlive_worker;
@@ -34,14 +37,20 @@ revoke insert, update, delete on outlive.schema_version from outlive_worker;
 grant usage on all sequences in schema outlive to outlive_worker;
 grant execute on all functions in schema outlive to outlive_worker;
 
-grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid,
-  int, boolean)
-  to outlive_enqueue;
+grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb,
+  uuid, int, boolean) to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
   timestamptz[], text[], text[], jsonb[], int, boolean) to outlive_enqueue;
 
-grant select on outlive.job_states, outlive.recent_jobs, outlive.stuck_jobs, outlive.killers, outlive.worker_states,
-  outlive.queue_states, outlive.source_health to outlive_viewer;
+grant select on
+  outlive.job_states,
+  outlive.recent_jobs,
+  outlive.stuck_jobs,
+  outlive.killers,
+  outlive.worker_states,
+  outlive.queue_states,
+  outlive.source_health
+  to outlive_viewer;
 grant execute on function outlive.now() to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

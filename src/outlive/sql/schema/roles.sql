@@ -1,15 +1,17 @@
 -- The roles of outlive. They belong to the whole cluster, so only `outlive migrate --roles` makes them.
--- None can log in: grant them to those that do.
+-- None of them can log in: grant them to roles that can.
 do $$
 declare
   name text;
 begin
-  foreach name in array array['outlive_owner', 'outlive_worker', 'outlive_enqueue', 'outlive_viewer', 'outlive_job'] loop
+  foreach name in array
+    array['outlive_owner', 'outlive_worker', 'outlive_enqueue', 'outlive_viewer', 'outlive_job']
+  loop
     if not exists (select from pg_roles where rolname = name) then
       begin
         execute format('create role %I nologin', name);
       exception when duplicate_object or unique_violation then
-        null;  -- Somebody else made it, in another database.
+        null;  -- A migration of another database made it meanwhile.
       end;
     end if;
   end loop;

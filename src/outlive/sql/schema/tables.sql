@@ -1,21 +1,21 @@
 -- The tables of outlive, version 2.
 --
--- Where a job is, is what it is. Every job has one row in `jobs`, written once and never updated, and while
--- it is not finished exactly one row in one of three places:
+-- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is never updated, and,
+-- while it is not finished, exactly one row in one of three places:
 --
---     waiting   it may be claimed        pending (or retryable, once it has failed or crashed)
---     running   an attempt is under way  running
---     held      it waits for something   blocked, quarantined; a suspect shows as pending
+--     waiting   it may be claimed         pending (or retryable, once it has failed or crashed)
+--     running   an attempt is under way   running
+--     held      it waits for a person     blocked, quarantined; a suspect shows as pending
 --
--- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to finish:
--- ending an attempt is deleting that row by token and worker, and whoever deletes nothing has lost it.
--- Every ended attempt appends one row to `attempts`; the last one of a finished job says how it finished.
+-- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
+-- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
+-- Every ended attempt appends one row to `attempts`; the last one of a finished job says how the job finished.
 --
--- Lock order, for everything that locks more than one row: `jobs` by id (operators' verbs and prune only),
--- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip what is locked.
--- There are no foreign keys: their checks would lock `jobs` rows in the hot path.
+-- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip locked rows.
+-- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
--- Text that is compared is collated "C": the order is of no interest to people, and bytes compare faster.
+-- Text that is compared is collated "C": people never see the order, and bytes compare faster.
 
 create schema if not exists outlive;
 
@@ -78,7 +78,7 @@ create table outlive.running (
   failures smallint not null,
   crashes smallint not null,
   losses smallint not null,
-  begun boolean not null default true,  -- False: its code has not started, so a death of its worker is not counted.
+  begun boolean not null default true,  -- False while its code waits: a death of its worker does not count.
   constraint running_id_key unique (id)
 ) with (fillfactor = 70, autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
@@ -108,10 +108,10 @@ create table outlive.attempts (
   attempt int not null,
   token bigint not null,
   worker uuid,
-  outcome text collate "C" not null check (outcome in ('succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed',
-                                                        'lost', 'released', 'cancelled')),
-  state text collate "C" not null check (state in ('succeeded', 'pending', 'retryable', 'failed', 'quarantined',
-                                                    'cancelled')),
+  outcome text collate "C" not null check (outcome in (
+    'succeeded', 'failed', 'timed_out', 'out_of_memory', 'crashed', 'lost', 'released', 'cancelled')),
+  state text collate "C" not null check (state in (
+    'succeeded', 'pending', 'retryable', 'failed', 'quarantined', 'cancelled')),
   error text,
   exit_code int,
   signal text,
@@ -133,8 +133,8 @@ create table outlive.attempts (
 create index attempts_by_state on outlive.attempts (state, ended_at);
 create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 
--- Every kill, by what was run: the same task with the same arguments is the same killer, under whatever id it comes.
--- Rows are appended and deleted, never updated, so that two workers that report kills never wait for each other.
+-- Every kill, by task and fingerprint of the arguments, because a killer may come back under another id.
+-- Rows are appended and deleted, never updated, so that two workers that report kills never deadlock.
 create table outlive.crashes (
   task text collate "C" not null,
   fingerprint text collate "C" not null,
@@ -163,33 +163,36 @@ create table outlive.workers (
   version text not null,
   queues text[],
   slots int not null,
-  state text collate "C" not null default 'active' check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
+  state text collate "C" not null default 'active'
+    check (state in ('active', 'stale', 'dead', 'draining', 'stopped')),
   started_at timestamptz not null,
   last_seen timestamptz not null,
   died_at timestamptz,
-  watched boolean not null default false,  -- It has shown life: it should do so under every start of the server.
-  stop_requested_at timestamptz,  -- It was told to stop: whatever kills it afterwards, its jobs are not charged.
+  watched boolean not null default false,  -- It has shown life, so it must after every start of the server.
+  stop_requested_at timestamptz,  -- It was told to stop: its death after that is not charged to its jobs.
   trouble text,  -- Why it can't run any job at present; null if it can.
-  secret uuid not null default gen_random_uuid()  -- What attempts' secrets are derived from; known to the worker alone.
+  secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
 
--- Who lives: the key of the advisory lock that each worker's session holds. Dead is who has a row, written under this
--- start of the server, and not the lock. UNLOGGED: a crash of the server, which ends all sessions, convicts nobody.
+-- The key of the advisory lock that each worker's session holds. A worker is dead if its row dates from this start
+-- of the server and no session holds its lock. UNLOGGED: a crash of the server ends all sessions and empties this
+-- table, so no worker is declared dead because of it.
 create unlogged table outlive.liveness (
   worker uuid primary key,
   key bigint not null,
   postmaster_started timestamptz not null,
-  backend_pid int not null,  -- The session that holds the lock: the same lock in another session proves nothing.
+  backend_pid int not null,  -- The session that holds the lock; the same lock in another session proves nothing.
   backend_started timestamptz not null
 );
 
--- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write it again.
+-- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row
+-- again.
 create unlogged table outlive.sleepers (
   worker uuid primary key
 );
 
--- What each task's worker last said of it, so that any reaper can decide by SQL.
+-- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
 create table outlive.tasks (
   name text collate "C" primary key,
   queue text collate "C" not null,
@@ -209,9 +212,9 @@ create table outlive.queues (
   paused_at timestamptz
 );
 
--- A source is what its app declares of it (the last word counts), what operators have set over that (set_…, which win),
--- a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after it. One that no app
--- declares has the limits of the source of the task whose job was the first to name it.
+-- A source is what its app declares (the last worker to register wins), what operators have set (set_…, which
+-- override that), a bucket of tokens, and a breaker: closed without paused_until, open before it, half-open after
+-- it. A source that no app declares has the limits of the source of the task whose job named it first.
 create table outlive.sources (
   name text collate "C" primary key,
   like_task text collate "C",
@@ -227,25 +230,26 @@ create table outlive.sources (
   set_breaker_failures int check (set_breaker_failures > 0),
   set_breaker_pause_s double precision check (set_breaker_pause_s > 0),
   full_at timestamptz not null default '2000-01-01Z',  -- When the bucket is full again, if nothing more is taken.
-  wanted_until timestamptz not null default '2000-01-01Z',  -- Until then a job that runs waits for it, and goes first.
+  wanted_until timestamptz not null default '2000-01-01Z',  -- Until then a running job waits and goes first.
   failure_streak int not null default 0,
   last_success_at timestamptz,
   last_failure_at timestamptz,
   paused_until timestamptz,
-  probe bigint,  -- The attempt that tries whether the source is back; nobody's, if it is not running any more.
+  probe bigint,  -- The attempt that tries whether the source is back; it counts only while it runs.
   told_paused_until timestamptz
 ) with (fillfactor = 50);
-create index sources_to_tell on outlive.sources (name) where paused_until is not null or told_paused_until is not null;
+create index sources_to_tell on outlive.sources (name)
+  where paused_until is not null or told_paused_until is not null;
 
--- Requests under way of jobs that are not of that source, for sources with a limit on how many at once. A row whose
--- attempt is not running any more counts for nothing.
+-- Requests under way at sources with a limit on concurrency, by jobs that are not of that source. A row counts
+-- only while its attempt runs.
 create table outlive.requests (
   id bigint generated always as identity primary key,
   source text collate "C" not null,
   token bigint not null
 );
 
--- What jobs have found, each written together with the success of the job that found it.
+-- The records that jobs have found, each written in the transaction that completes the job.
 create table outlive.records (
   scope text collate "C" not null,
   source text collate "C" not null,

@@ -1,4 +1,4 @@
--- The flat pictures for people: dashboards, psql, the command line. Made anew by every migration.
+-- The views for people: dashboards, psql, the command line. Every migration makes them again.
 
 create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
@@ -14,9 +14,9 @@ select j.id, j.task, j.queue, j.source,
   j.created_at,
   coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
   case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
-  -- Of a finished job the worker that ran it last.
-  coalesce(k.name, r.worker::text, case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end)
-    as locked_by,
+  -- For a finished job, the worker that ran it last.
+  coalesce(k.name, r.worker::text,
+    case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end) as locked_by,
   r.started_at as locked_at,
   r.heartbeat_at,
   outlive.now() - r.heartbeat_at as time_since_heartbeat,
@@ -35,7 +35,8 @@ from outlive.jobs j
   left join outlive.held h on h.id = j.id
   left join outlive.workers k on k.id = r.worker
   left join lateral (
-    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses, t.worker, t.worker_name
+    select t.attempt, t.state, t.outcome, t.error, t.ended_at, t.failures, t.crashes, t.losses, t.worker,
+      t.worker_name
     from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
 
 create view outlive.recent_jobs as
@@ -43,37 +44,81 @@ select s.*
 from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
 order by s.created_at desc, s.id desc;
 
--- A running job whose lease has ended: no heartbeat came in time, and no reaper has seen it yet.
+-- A running job whose lease has expired: no renewal came in time, and no reaper has ended it yet.
 create view outlive.stuck_jobs as
 select s.*
 from outlive.job_states s
 where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
 
 create view outlive.killers as
-select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses,
-  a.attempt, a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
-  coalesce(a.worker_name, k.name, a.worker::text) as killed_on, a.hostname as killed_on_host, a.ended_at as last_kill_at
+select
+  h.id,
+  h.task,
+  h.queue,
+  h.source,
+  h.since as quarantined_at,
+  h.details,
+  h.crashes,
+  h.losses,
+  a.attempt,
+  a.outcome,
+  a.signal,
+  a.exit_code,
+  a.peak_memory_bytes,
+  a.cpu_s,
+  a.error as error_message,
+  a.stack,
+  a.output,
+  coalesce(a.worker_name, k.name, a.worker::text) as killed_on,
+  a.hostname as killed_on_host,
+  a.ended_at as last_kill_at
 from outlive.held h
   left join lateral (
     select t.* from outlive.attempts t
-    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost') order by t.attempt desc limit 1) a on true
+    where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost')
+    order by t.attempt desc limit 1) a on true
   left join outlive.workers k on k.id = a.worker
 where h.why = 'quarantined';
 
 create view outlive.worker_states as
-select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
-  outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
+select
+  k.id,
+  k.name,
+  k.hostname,
+  k.pid,
+  k.version,
+  k.queues,
+  k.state,
+  k.started_at,
+  k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat,
+  k.died_at,
+  k.slots,
+  k.stop_requested_at,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;
 
 create view outlive.queue_states as
-select c.name, q.paused_at is not null as paused, q.paused_at,
-  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
-  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined, min(c.oldest_ready_at) as oldest_ready_at
+select
+  c.name,
+  q.paused_at is not null as paused,
+  q.paused_at,
+  sum(c.waiting)::bigint as waiting,
+  sum(c.ready)::bigint as ready,
+  sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked,
+  sum(c.quarantined)::bigint as quarantined,
+  min(c.oldest_ready_at) as oldest_ready_at
 from (
-  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready, 0 as running,
-    0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
+  select
+    queue as name,
+    count(*) as waiting,
+    count(*) filter (where ready_at <= outlive.now()) as ready,
+    0 as running,
+    0 as blocked,
+    0 as quarantined,
+    min(ready_at) as oldest_ready_at
   from outlive.waiting group by queue
   union all
   select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
@@ -87,12 +132,25 @@ from (
 group by c.name, q.paused_at;
 
 create view outlive.source_health as
-select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
+select
+  s.name,
+  s.enabled,
+  e.rate_limit_per_minute,
+  e.burst,
+  e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
     greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
-  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
-  case when s.paused_until is null then 'closed' when s.paused_until > outlive.now() then 'open' else 'half-open' end as breaker,
+  s.failure_streak,
+  s.last_success_at,
+  s.last_failure_at,
+  s.paused_until,
+  case
+    when s.paused_until is null then 'closed'
+    when s.paused_until > outlive.now() then 'open'
+    else 'half-open' end as breaker,
   not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
 from outlive.sources s, lateral (
-  select nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
-    coalesce(s.set_burst, s.burst) as burst, coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
+  select
+    nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
+    coalesce(s.set_burst, s.burst) as burst,
+    coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;

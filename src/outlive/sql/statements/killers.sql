@@ -1,12 +1,13 @@
--- Statements about jobs that kill their processes or workers: suspects, quarantine, and the alerts about them.
+-- Statements about jobs that kill their processes or their workers: suspects, quarantine, and alerts.
 
 -- name: claim_suspect
--- pending (suspect) -> running, alone: one job that must have a worker to itself; or -> quarantined, if it is over its
--- crash limit by now. The last column is for how many seconds it keeps the worker to itself. Zero rows: no suspect for
--- this worker.
+-- pending (suspect) -> running, alone: one suspect, which has the worker to itself for as many seconds as the last
+-- column says; or -> quarantined, if it is over its crash limit by now. Zero rows: no suspect for this worker.
 with pick as (
   select h.id from outlive.held h
-  where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
+  where h.why = 'suspect'
+    and h.task = any(:tasks::text[])
+    and (:queues::text[] is null or h.queue = any(:queues::text[]))
     and h.ready_at <= outlive.now()
     and not exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
@@ -15,32 +16,50 @@ with pick as (
 taken as (
   delete from outlive.held h where h.id in (select id from pick) returning h.*),
 started as (
-  insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority,
-    ready_at, failures, crashes, losses)
-  select t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second', outlive.now(),
-    outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
-  from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at, t.id,
-    t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+  insert into outlive.running (
+    id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority, ready_at,
+    failures, crashes, losses)
+  select
+    t.id,
+    t.attempt + 1,
+    :worker::uuid,
+    outlive.now() + :lease_s::double precision * interval '1 second',
+    outlive.now(),
+    outlive.now(),
+    true,
+    t.queue,
+    t.source,
+    t.task,
+    t.priority,
+    t.ready_at,
+    t.failures,
+    t.crashes,
+    t.losses
+  from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at,
+    t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
-select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes, s.losses,
-  outlive.carried(j.args), j.options, outlive.alone_s(s.id)
+select s.*, outlive.carried(j.args), j.options, outlive.alone_s(s.id)
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 
 -- name: suspects_wait
--- Whether a suspect that this worker could run has waited for so long that somebody must make room for it.
+-- Whether a suspect that this worker can run has waited so long that a worker must make room for it.
 select exists (
   select from outlive.held h
-  where h.why = 'suspect' and h.task = any(:tasks::text[]) and (:queues::text[] is null or h.queue = any(:queues::text[]))
-    and h.ready_at <= outlive.now() and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
+  where h.why = 'suspect'
+    and h.task = any(:tasks::text[])
+    and (:queues::text[] is null or h.queue = any(:queues::text[]))
+    and h.ready_at <= outlive.now()
+    and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
-    and not exists (select from outlive.sources s where s.name = h.source
-                    and (not s.enabled or coalesce(s.paused_until > outlive.now(), false))));
+    and not exists (
+      select from outlive.sources s
+      where s.name = h.source and (not s.enabled or coalesce(s.paused_until > outlive.now(), false))));
 
 -- name: let_others_in
--- running, alone -> running: from now on other jobs may run beside a suspect, and its loss would prove nothing. Zero rows:
--- the attempt has ended, or its own transaction is ending it: it is still alone.
+-- running, alone -> running: from now on other jobs may run beside the suspect, and its loss would prove nothing.
+-- Zero rows: the attempt has ended, or its own transaction is ending it, and it is still alone.
 with mine as (
   select r.token from outlive.running r
   where r.token = :token::bigint and r.worker = :worker::uuid for update skip locked)
@@ -48,8 +67,8 @@ update outlive.running r set alone = false from mine where r.token = mine.token
 returning r.token;
 
 -- name: convict
--- running -> quarantined, for jobs just claimed and not begun: the same task with the same arguments has killed as often
--- as it may, as other jobs; or -> cancelled, if a person has asked for that. Zero rows: none of them is known.
+-- running -> quarantined, for jobs just claimed, before their code starts: other jobs with the same task and
+-- arguments have killed up to the limit. Or -> cancelled, if an operator asked for that. Zero rows: none of them.
 with known as (
   select r.token, p.kills, p.max_crashes from outlive.running r, lateral outlive.policy_of(r.id, r.task) p
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and r.crashes + p.kills >= p.max_crashes
@@ -57,16 +76,16 @@ with known as (
 caught as (
   delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes),
 quarantined as (
-  insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes, losses)
-  select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source, c.task,
-    c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
+  insert into outlive.held
+  select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source,
+    c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
   from caught c where not c.cancel_requested)
 select c.id, case when c.cancel_requested
   then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end
 from caught c;
 
 -- name: quarantine_killers
--- pending, retryable -> quarantined: jobs that have crashed as often as they may. Zero rows: there is none.
+-- pending, retryable -> quarantined: jobs that have reached their crash limit. Zero rows: there are none.
 with due as (
   select w.id from outlive.waiting w, lateral outlive.policy_of(w.id, w.task) p
   where w.crashes > 0 and w.crashes >= p.max_crashes
@@ -76,17 +95,18 @@ gone as (
 select g.id from gone g where outlive.caught(g.had);
 
 -- name: untold_killers
--- What was quarantined since somebody was told, by whoever and however, with the evidence. Only one who asks gets to know.
+-- Quarantined jobs that no alert has reported, with the evidence. Only one caller gets each.
 with untold as (
   select h.id from outlive.held h
-  where h.why = 'quarantined' and not h.told and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
+  where h.why = 'quarantined' and not h.told
+    and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
   order by h.id limit :batch::int for update skip locked),
 told as (
   update outlive.held h set told = true from untold u where h.id = u.id returning h.id)
 select k.* from outlive.killers k where k.id = any(array(select id from told)) order by k.quarantined_at, k.id;
 
 -- name: crashing_tasks
--- Tasks of which several jobs have crashed lately, and that nobody was alerted to since. Zero rows: there is none.
+-- Tasks of which several jobs crashed lately, unless an alert reported them within this time. Zero rows: none.
 with bad as (
   select c.task, count(distinct c.job_id) as jobs, count(*) as crashes, max(c.at) as last_at from outlive.crashes c
   where c.at > outlive.now() - :within_s::double precision * interval '1 second'
@@ -101,5 +121,5 @@ where t.name = due.name
 returning t.name as task, bad.jobs, bad.crashes, bad.last_at;
 
 -- name: prune_crashes
--- Forget kills that are old enough.
+-- Delete crashes that are old enough.
 delete from outlive.crashes c where c.at < outlive.now() - :keep_s::double precision * interval '1 second';

@@ -1,9 +1,9 @@
 -- Statements by which a worker finds work and goes to sleep.
 
 -- name: unsourced_lanes
--- The lanes without a source that have something, with the earliest moment something in each is ready: a loose index scan
--- of each queue's part without a source, one step per lane and priority. Sources cost it nothing, however many there are,
--- nor do queues that are paused or not this worker's, and tasks that it does not have are left out.
+-- The lanes without a source that have jobs, with the earliest time at which a job in each is ready. A loose index
+-- scan reads the part of each queue without a source, one step per lane and priority. Sources cost it nothing, nor
+-- do queues that are paused or not this worker's. Tasks that this worker does not have are left out.
 with recursive queue as (
   (select w.queue as name from outlive.waiting w order by w.queue limit 1)
   union all
@@ -24,14 +24,19 @@ lane as (
     select w.task, w.priority, w.ready_at from outlive.waiting w
     where w.queue = l.queue and w.source = '' and (w.task, w.priority) > (l.task, l.priority)
     order by w.task, w.priority, w.ready_at, w.id limit 1) n)
-select l.queue, '' as source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at,
+select
+  l.queue,
+  '' as source,
+  l.task,
+  l.priority,
+  least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at,
   l.ready_at <= outlive.now() as ready
 from lane l where l.task = any(:tasks::text[]);
 
 -- name: sourced_lanes
--- The lanes of the next :batch sources that have something, after a queue and source: a loose index scan, and what a
--- source leaves out early costs one step. A row without a task says of a source that is closed, or whose bucket is
--- empty, in how many seconds to ask again. Fewer rows' numbers than :batch: no source is behind.
+-- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a
+-- source that admits nothing costs one step. A row without a task names a source that is closed, or whose bucket
+-- is empty, and in how many seconds to ask again. If the last column stays below :batch, no source follows.
 with recursive queue as (
   (select w.queue as name from outlive.waiting w order by w.queue limit 1)
   union all
@@ -54,12 +59,21 @@ pair as (
     (select q.name, '' from mine q where q.name > p.queue order by q.name limit 1)
     limit 1) s
   where p.n < :batch::int)
-select p.queue, p.source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
-  l.ready_at <= outlive.now(), c.wait_s, p.n
+select
+  p.queue,
+  p.source,
+  l.task,
+  l.priority,
+  least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
+  l.ready_at <= outlive.now(),
+  c.wait_s,
+  p.n
 from pair p
   left join outlive.sources s on s.name = p.source
   cross join lateral (
-    select coalesce(greatest(case when not s.enabled then 30 end, extract(epoch from s.paused_until - outlive.now()),
+    select coalesce(greatest(
+      case when not s.enabled then 30 end,
+      extract(epoch from s.paused_until - outlive.now()),
       extract(epoch from s.wanted_until - outlive.now()),
       extract(epoch from s.full_at - outlive.now()) - (coalesce(s.set_burst, s.burst) - 1) * 60
         / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute)), 0)::double precision as wait_s) c
@@ -78,9 +92,9 @@ from pair p
 where p.n > 0;
 
 -- name: sleep
--- This worker wants to be notified. It looks for work once more after this and before it sleeps.
+-- This worker wants to be notified. It looks for work once more after this, before it sleeps.
 insert into outlive.sleepers (worker) values (:worker::uuid) on conflict do nothing;
 
 -- name: wake
--- This worker is busy: enqueuing need not notify it.
+-- This worker is busy: an enqueue need not notify it.
 delete from outlive.sleepers where worker = :worker::uuid;

@@ -1,45 +1,112 @@
--- Statements that only look.
+-- Statements that only read.
 
 -- name: statuses
--- The state of each job; no row: it does not exist.
+-- The state of each job. No row: no such job.
 select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = any(:ids::uuid[]);
 
 -- name: outcomes
--- The state of each job, and its last attempt. A job without a row does not exist.
-select s.id, s.status, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
-  coalesce(a.worker_name, k.name) as worker, a.hostname, a.started_at, a.ended_at, a.result
+-- The state of each job, and its last attempt. No row: no such job.
+select
+  s.id,
+  s.status,
+  a.attempt,
+  a.outcome,
+  a.error,
+  a.exit_code,
+  a.signal,
+  a.peak_memory_bytes,
+  a.cpu_s,
+  a.output,
+  a.stack,
+  coalesce(a.worker_name, k.name) as worker,
+  a.hostname,
+  a.started_at,
+  a.ended_at,
+  a.result
 from outlive.job_states s
-  left join lateral (select t.* from outlive.attempts t where t.job_id = s.id order by t.attempt desc limit 1) a on true
+  left join lateral (
+    select t.* from outlive.attempts t where t.job_id = s.id order by t.attempt desc limit 1) a on true
   left join outlive.workers k on k.id = a.worker
 where s.id = any(:ids::uuid[]);
 
 -- name: job
--- One job's life but for its attempts.
-select s.id, s.task, s.queue, s.source, s.status as state, j.args, j.options, s.priority, s.created_at, s.ready_at, s.attempt,
-  s.failures, s.crashes, s.losses, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.lease_until,
-  s.cancel_requested, s.completed_at, s.held_since, s.held_details, s.dedupe_key, s.fingerprint,
-  p.current, p.total, p.message, p.checkpoint, p.updated_at as progress_at, p.attempt as progress_attempt,
-  k.kills, k.killers, k.last_kill_at, k.last_killer, k.last_cause
+-- One job's life except for its attempts.
+select
+  s.id,
+  s.task,
+  s.queue,
+  s.source,
+  s.status as state,
+  j.args,
+  j.options,
+  s.priority,
+  s.created_at,
+  s.ready_at,
+  s.attempt,
+  s.failures,
+  s.crashes,
+  s.losses,
+  s.next_retry_at,
+  s.locked_by,
+  s.locked_at,
+  s.heartbeat_at,
+  s.lease_until,
+  s.cancel_requested,
+  s.completed_at,
+  s.held_since,
+  s.held_details,
+  s.dedupe_key,
+  s.fingerprint,
+  p.current,
+  p.total,
+  p.message,
+  p.checkpoint,
+  p.updated_at as progress_at,
+  p.attempt as progress_attempt,
+  k.kills,
+  k.killers,
+  k.last_kill_at,
+  k.last_killer,
+  k.last_cause
 from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
-  left join lateral (  -- What the same task with the same arguments has done as other jobs.
-    select count(*) as kills, count(distinct c.job_id) as killers, max(c.at) as last_kill_at,
-      (array_agg(c.job_id order by c.at desc))[1] as last_killer, (array_agg(c.cause order by c.at desc))[1] as last_cause
+  left join lateral (  -- The kills of other jobs with the same task and arguments.
+    select
+      count(*) as kills,
+      count(distinct c.job_id) as killers,
+      max(c.at) as last_kill_at,
+      (array_agg(c.job_id order by c.at desc))[1] as last_killer,
+      (array_agg(c.cause order by c.at desc))[1] as last_cause
     from outlive.crashes c where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) k on true
 where s.id = :id::uuid;
 
 -- name: list_attempts
--- Every attempt of one job that has ended, in order.
-select a.attempt, a.outcome, a.state, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output, a.stack,
-  coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at, a.result
+-- The ended attempts of one job, in order.
+select
+  a.attempt,
+  a.outcome,
+  a.state,
+  a.error,
+  a.exit_code,
+  a.signal,
+  a.peak_memory_bytes,
+  a.cpu_s,
+  a.output,
+  a.stack,
+  coalesce(a.worker_name, k.name, a.worker::text) as worker,
+  a.hostname,
+  a.started_at,
+  a.ended_at,
+  a.result
 from outlive.attempts a left join outlive.workers k on k.id = a.worker
 where a.job_id = :id::uuid order by a.attempt;
 
 -- name: list_jobs
--- Jobs, newest first, by state, task and queue; each null for all. A state is looked up where its jobs are.
+-- Jobs, newest first, by state, task and queue; null stands for all. Each state is looked up where its jobs are.
 with chosen as (
   select id from (
     select j.id from outlive.jobs j
-    where :state::text is null and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
+    where :state::text is null
+      and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
     order by j.id desc limit :limit::int) every
   union all
   select id from (
@@ -50,7 +117,8 @@ with chosen as (
   union all
   select id from (
     select r.id from outlive.running r
-    where :state::text = 'running' and (:task::text is null or r.task = :task::text) and (:queue::text is null or r.queue = :queue::text)
+    where :state::text = 'running'
+      and (:task::text is null or r.task = :task::text) and (:queue::text is null or r.queue = :queue::text)
     order by r.id desc limit :limit::int) running
   union all
   select id from (
@@ -60,22 +128,36 @@ with chosen as (
     order by h.id desc limit :limit::int) held
   union all
   select id from (
-    select a.job_id as id from outlive.attempts a join outlive.jobs j on j.id = a.job_id
-    where a.state = :state::text and :state::text in ('succeeded', 'failed', 'cancelled')
+    select f.job_id as id from outlive.finished() f join outlive.jobs j on j.id = f.job_id
+    where f.state = :state::text
       and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
-      and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
-      and not exists (select from outlive.waiting w where w.id = a.job_id)
-      and not exists (select from outlive.running r where r.id = a.job_id)
-      and not exists (select from outlive.held h where h.id = a.job_id)
-    order by a.ended_at desc limit :limit::int) finished)
-select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses, s.created_at,
-  s.ready_at, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.completed_at, s.last_outcome, s.error_message
+    order by f.ended_at desc limit :limit::int) finished)
+select
+  s.id,
+  s.task,
+  s.queue,
+  s.source,
+  s.status as state,
+  s.priority,
+  s.attempt,
+  s.failures,
+  s.crashes,
+  s.losses,
+  s.created_at,
+  s.ready_at,
+  s.next_retry_at,
+  s.locked_by,
+  s.locked_at,
+  s.heartbeat_at,
+  s.completed_at,
+  s.last_outcome,
+  s.error_message
 from outlive.job_states s where s.id = any(array(select id from chosen))
 order by s.id desc limit :limit::int;
 
 -- name: choose
--- The ids of all jobs of some states, by task, queue and how long ago they got there; each null for all. A state is
--- looked up where its jobs are.
+-- The ids of all jobs of some states, by task, queue and how long ago they got there; null stands for all. Each
+-- state is looked up where its jobs are.
 with found as (
   select w.id, w.task, w.queue, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state,
     w.ready_at as since
@@ -83,40 +165,39 @@ with found as (
   union all
   select r.id, r.task, r.queue, 'running', r.started_at from outlive.running r
   union all
-  select h.id, h.task, h.queue, case when h.why = 'suspect' then 'pending' else h.why end, h.since from outlive.held h
+  select h.id, h.task, h.queue, case when h.why = 'suspect' then 'pending' else h.why end, h.since
+  from outlive.held h
   union all
-  select a.job_id, j.task, j.queue, a.state, a.ended_at
-  from outlive.attempts a join outlive.jobs j on j.id = a.job_id
-  where a.state = any(:states::text[]) and a.state in ('succeeded', 'failed', 'cancelled')
-    and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
-    and not exists (select from outlive.waiting w where w.id = a.job_id)
-    and not exists (select from outlive.running r where r.id = a.job_id)
-    and not exists (select from outlive.held h where h.id = a.job_id))
+  select f.job_id, j.task, j.queue, f.state, f.ended_at
+  from outlive.finished() f join outlive.jobs j on j.id = f.job_id
+  where f.state = any(:states::text[]))
 select f.id from found f
-where f.state = any(:states::text[]) and (:task::text is null or f.task = :task::text)
+where f.state = any(:states::text[])
+  and (:task::text is null or f.task = :task::text)
   and (:queue::text is null or f.queue = :queue::text)
   and (:older_s::double precision is null
        or f.since < outlive.now() - :older_s::double precision * interval '1 second')
 order by f.id limit :limit::int;
 
 -- name: list_stuck
--- Running jobs whose lease has ended and that no reaper has seen yet.
+-- Running jobs whose lease has expired and that no reaper has ended yet.
 select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, lease_until
 from outlive.stuck_jobs order by lease_until limit :limit::int;
 
 -- name: list_killers
--- What is in quarantine, with the evidence of its last kill.
+-- Quarantined jobs, with the evidence of the last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
 
 -- name: list_workers
--- Every worker that is not forgotten yet, the living first.
+-- Every worker that is not pruned yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
-  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running, trouble
+  extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
+  trouble
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
--- Every queue that has jobs or was paused. Counts every waiting row.
+-- Every queue that has jobs or was paused. This counts every waiting row.
 select * from outlive.queue_states order by name;
 
 -- name: list_sources
@@ -124,21 +205,27 @@ select * from outlive.queue_states order by name;
 select * from outlive.source_health order by name limit :limit::int;
 
 -- name: list_records
--- What jobs have found, in a scope and by a source, each null for all; in the order of scope, source and key.
+-- The records of a scope and a source, null for all, in the order of scope, source and key.
 select scope, source, dedupe_key, data, strength, job_id, created_at, updated_at from outlive.records r
 where (:scope::text is null or r.scope = :scope::text) and (:source::text is null or r.source = :source::text)
 order by r.scope, r.source, r.dedupe_key limit :limit::int;
 
 -- name: stats
--- How many jobs there are of each state, queue and task. Counts every row: seconds on millions of jobs.
-select status as state, queue, task, count(*) as jobs from outlive.job_states group by status, queue, task order by 1, 2, 3;
+-- How many jobs there are of each state, queue and task. This counts every row: it takes seconds on millions of
+-- jobs.
+select status as state, queue, task, count(*) as jobs
+from outlive.job_states group by status, queue, task order by 1, 2, 3;
 
 -- name: health
 -- What `outlive doctor` judges.
-select current_setting('server_version_num')::int as server_version, current_setting('synchronous_commit') as synchronous_commit,
-  current_setting('fsync') as fsync, current_setting('autovacuum') as autovacuum,
+select
+  current_setting('server_version_num')::int as server_version,
+  current_setting('synchronous_commit') as synchronous_commit,
+  current_setting('fsync') as fsync,
+  current_setting('autovacuum') as autovacuum,
   extract(epoch from current_setting('autovacuum_naptime')::interval)::double precision as autovacuum_naptime_s,
-  (select coalesce(max(extract(epoch from clock_timestamp() - coalesce(a.xact_start, a.query_start))), 0)::double precision
+  (select coalesce(extract(epoch from max(
+     clock_timestamp() - coalesce(a.xact_start, a.query_start))), 0)::double precision
    from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()) as oldest_snapshot_s,
   (select a.pid from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
    order by coalesce(a.xact_start, a.query_start) limit 1) as oldest_snapshot_pid,
@@ -151,9 +238,9 @@ select current_setting('server_version_num')::int as server_version, current_set
    where t.schemaname = 'outlive' and t.relname in ('waiting', 'running')) as dead_rows;
 
 -- name: task_names
--- Tasks that somebody has said something of.
+-- Every task that a worker has registered.
 select name from outlive.tasks order by name;
 
 -- name: clock
--- The only clock, for those who compare how it goes with how their own does.
+-- The database's clock, for callers that compare it with their own.
 select extract(epoch from outlive.now())::double precision;

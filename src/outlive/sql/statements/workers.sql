@@ -1,65 +1,101 @@
--- Statements about workers: how one begins, shows that it lives, is given up by others, and ends.
+-- Statements about workers: how one registers, shows that it is alive, is declared dead by others, and stops.
 --
--- Lock order: `workers` by id, then `liveness`, then `sleepers`. A row of `workers` that is locked is skipped by those
--- who give others up: somebody hears of that worker just now, or gives it up as well.
+-- Lock order: `workers` by id, then `liveness`, then `sleepers`. The statements that declare workers dead skip
+-- locked rows of `workers`: another transaction writes a heartbeat of that worker, or declares it dead too.
 
 -- name: register_tasks
--- What this worker's tasks are like, so that a reaper anywhere can decide. The last word counts.
-insert into outlive.tasks (name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by,
-  backoff_s, updated_at)
-select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
-  array(select value::double precision from json_array_elements_text(p.backoff_s) value), outlive.now()
-from json_to_recordset(:policies::json) p(name text, queue text, source text, max_attempts int, max_crashes int, max_losses int,
-  on_worker_death text, quarantine_by text, backoff_s json)
+-- Write the limits of this worker's tasks, so that any reaper can apply them. The last worker to register wins.
+insert into outlive.tasks (
+  name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
+  updated_at)
+select
+  p.name,
+  p.queue,
+  p.source,
+  p.max_attempts,
+  p.max_crashes,
+  p.max_losses,
+  p.on_worker_death,
+  p.quarantine_by,
+  array(select value::double precision from json_array_elements_text(p.backoff_s) value),
+  outlive.now()
+from json_to_recordset(:policies::json) p(
+  name text, queue text, source text, max_attempts int, max_crashes int, max_losses int, on_worker_death text,
+  quarantine_by text, backoff_s json)
 order by p.name
-on conflict (name) do update set queue = excluded.queue, source = excluded.source, max_attempts = excluded.max_attempts,
-  max_crashes = excluded.max_crashes, max_losses = excluded.max_losses, on_worker_death = excluded.on_worker_death,
-  quarantine_by = excluded.quarantine_by, backoff_s = excluded.backoff_s, updated_at = excluded.updated_at;
+on conflict (name) do update set
+  queue = excluded.queue,
+  source = excluded.source,
+  max_attempts = excluded.max_attempts,
+  max_crashes = excluded.max_crashes,
+  max_losses = excluded.max_losses,
+  on_worker_death = excluded.on_worker_death,
+  quarantine_by = excluded.quarantine_by,
+  backoff_s = excluded.backoff_s,
+  updated_at = excluded.updated_at;
 
 -- name: register_worker
--- A worker begins, under an id that nobody had before; repeating it changes nothing. If it was given up under another
--- id and lives, it says which: what that verdict cost its jobs is taken back.
+-- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
+-- says which, and the losses that this cost its jobs are taken back.
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
-  values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
-          coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now())
+  values (
+    :id::uuid,
+    :name::text,
+    :hostname::text,
+    :pid::int,
+    :version::text,
+    :queues::text[],
+    :slots::int,
+    coalesce(:secret::uuid, gen_random_uuid()),
+    outlive.now(),
+    outlive.now())
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 
 -- name: heartbeat
--- A worker lives. Zero rows: it was given up, and must register anew. Losing one in a crash of the server costs nothing.
--- One that drains was told to stop: whatever ends it from now on, its jobs are not charged.
+-- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
+-- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from
+-- now on its death is not charged to its jobs.
 with hurry as (select set_config('synchronous_commit', 'off', true))
-update outlive.workers k set last_seen = outlive.now(), state = :state::text, trouble = :trouble::text,
+update outlive.workers k set
+  last_seen = outlive.now(),
+  state = :state::text,
+  trouble = :trouble::text,
   stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
 where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
 returning k.id;
 
 -- name: stop_worker
--- A worker has ended on purpose: it is not missed, nor notified of anything.
+-- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it.
 with unwatched as (delete from outlive.liveness where worker = :worker::uuid),
 woken as (delete from outlive.sleepers where worker = :worker::uuid)
-update outlive.workers set state = 'stopped', last_seen = outlive.now() where id = :worker::uuid and state <> 'dead';
+update outlive.workers set state = 'stopped', last_seen = outlive.now()
+where id = :worker::uuid and state <> 'dead';
 
 -- name: show_life
--- This session holds the lock of a worker that lives. The key is new for each session, so that an old one, which the
--- server may not have missed yet, is in nobody's way. Zero rows: somebody has that lock, try another.
+-- This session takes the advisory lock that proves a worker alive. Each session has a new key, so that an old
+-- session, which the server may still hold open, is not in the way. Zero rows: another session has that lock, try
+-- another key.
 with watched as (
   update outlive.workers set watched = true where id = :worker::uuid and not watched)
 insert into outlive.liveness (worker, key, postmaster_started, backend_pid, backend_started)
 select :worker::uuid, :key::bigint, pg_postmaster_start_time(), pg_backend_pid(), a.backend_start
 from pg_stat_get_activity(pg_backend_pid()) a, (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
-on conflict (worker) do update set key = excluded.key, postmaster_started = excluded.postmaster_started,
-  backend_pid = excluded.backend_pid, backend_started = excluded.backend_started
+on conflict (worker) do update set
+  key = excluded.key,
+  postmaster_started = excluded.postmaster_started,
+  backend_pid = excluded.backend_pid,
+  backend_started = excluded.backend_started
 returning worker;
 
 -- name: absent
--- Workers that ought to hold their lock and don't; with the key 0 those that have shown no life at all since the server
--- started or crashed, though they had before; and this worker itself, without a key, if it was given up. One look
--- proves nothing: look again in the same session, half a second later, or, for the second kind, many seconds.
--- The lock counts only in the session that the worker took it in: another session that has the same key proves nothing.
--- A role that may not see when another session started takes it for the right one.
+-- Workers that should hold their lock and don't. With the key 0: workers that have not shown life since the server
+-- started or crashed, though they had before. With a null key: this worker itself, if it was declared dead.
+-- One check proves nothing. The reaper checks again in the same session, half a second later, or many seconds
+-- later for the key 0. A lock counts only in the session in which the worker took it; the same key in another
+-- session proves nothing. A role that may not see when other sessions started assumes that it is the right one.
 with locked as materialized (
   select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
   from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
@@ -77,9 +113,10 @@ union all
 select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
 
 -- name: declare_dead
--- Workers are dead: they did not hold their locks in two looks, and don't now; or, with the key 0, have shown no life for
--- long, and show none now. Zero rows: they live, or somebody else buries them. Their attempts are reaped after this.
--- Who has ended already, or was never registered, is only not looked for any more.
+-- active, stale, draining -> dead: workers whose lock was missing in two checks and is missing now, or, with the
+-- key 0, that have shown no life for long and show none now. Zero rows: they are alive, or another reaper declares
+-- them dead. Their attempts are reaped after this. A worker that has stopped, or never registered, only leaves
+-- `liveness`.
 with known as (
   select k.id from outlive.workers k where k.id = any(:workers::uuid[]) order by k.id for update skip locked),
 locked as materialized (
@@ -89,15 +126,18 @@ locked as materialized (
     and k.database = (select d.oid from pg_database d where d.datname = current_database())),
 gone as (
   delete from outlive.liveness l using unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
-  where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time() and not exists (
-    select from locked k
-    where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true))
-    and (l.worker in (select k.id from known k) or not exists (select from outlive.workers k where k.id = l.worker))
+  where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time()
+    and not exists (
+      select from locked k
+      where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true))
+    and (l.worker in (select k.id from known k)
+      or not exists (select from outlive.workers k where k.id = l.worker))
   returning l.worker),
 unseen as (
   select g.worker from unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
   where g.key = 0 and g.worker in (select k.id from known k) and not exists (
-    select from outlive.liveness l where l.worker = g.worker and l.postmaster_started = pg_postmaster_start_time())),
+    select from outlive.liveness l
+    where l.worker = g.worker and l.postmaster_started = pg_postmaster_start_time())),
 outdated as (
   delete from outlive.liveness l where l.worker in (select u.worker from unseen u)),
 dead as (
@@ -106,21 +146,24 @@ woken as (
   delete from outlive.sleepers s where s.worker in (select d.worker from dead d))
 update outlive.workers k set state = 'dead', died_at = outlive.now() from dead
 where k.id = dead.worker and k.state in ('active', 'stale', 'draining')
-returning k.id, k.name, k.hostname, k.pid, k.last_seen, (select count(*) from outlive.running r where r.worker = k.id) as running;
+returning k.id, k.name, k.hostname, k.pid, k.last_seen,
+  (select count(*) from outlive.running r where r.worker = k.id) as running;
 
 -- name: give_up_silent
--- Workers without a heartbeat: active, draining -> stale, and -> dead if they have renewed no lease since either. Only
--- those come back that are dead now.
+-- active, draining -> stale: workers without a heartbeat for :stale_s. active, stale, draining -> dead: those
+-- without a heartbeat for :dead_s that have renewed no lease since. A row is a worker that is dead now.
 with silent as (
   select k.id, k.last_seen < outlive.now() - :dead_s::double precision * interval '1 second' and not exists (
       select from outlive.running r
-      where r.worker = k.id and r.heartbeat_at >= outlive.now() - :dead_s::double precision * interval '1 second') as dead
+      where r.worker = k.id
+        and r.heartbeat_at >= outlive.now() - :dead_s::double precision * interval '1 second') as dead
   from outlive.workers k
   where k.state in ('active', 'stale', 'draining')
     and k.last_seen < outlive.now() - :stale_s::double precision * interval '1 second'
   order by k.id for update of k skip locked),
 changed as (
-  update outlive.workers k set state = case when s.dead then 'dead' else 'stale' end,
+  update outlive.workers k set
+    state = case when s.dead then 'dead' else 'stale' end,
     died_at = case when s.dead then outlive.now() end
   from silent s where k.id = s.id and (s.dead or k.state <> 'stale')
   returning k.*),
@@ -128,11 +171,12 @@ unwatched as (
   delete from outlive.liveness l where l.worker in (select c.id from changed c where c.state = 'dead')),
 woken as (
   delete from outlive.sleepers s where s.worker in (select c.id from changed c where c.state = 'dead'))
-select c.id, c.name, c.hostname, c.pid, c.last_seen, (select count(*) from outlive.running r where r.worker = c.id) as running
+select c.id, c.name, c.hostname, c.pid, c.last_seen,
+  (select count(*) from outlive.running r where r.worker = c.id) as running
 from changed c where c.state = 'dead';
 
 -- name: try_lock
--- Take a lock of this session, if nobody has it.
+-- Take an advisory lock in this session, if it is free.
 select pg_try_advisory_lock(hashtextextended(:name::text, 0));
 
 -- name: unlock
@@ -140,7 +184,8 @@ select pg_try_advisory_lock(hashtextextended(:name::text, 0));
 select pg_advisory_unlock(hashtextextended(:name::text, 0));
 
 -- name: prune_workers
--- Forget workers that are gone for long enough.
+-- Delete workers that died or stopped long enough ago.
 delete from outlive.workers k
-where k.state in ('dead', 'stopped') and k.last_seen < outlive.now() - :keep_s::double precision * interval '1 second'
+where k.state in ('dead', 'stopped')
+  and k.last_seen < outlive.now() - :keep_s::double precision * interval '1 second'
   and not exists (select from outlive.running r where r.worker = k.id);

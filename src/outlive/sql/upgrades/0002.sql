@@ -6,12 +6,12 @@ alter table outlive.workers add column stop_requested_at timestamptz, add column
   add column secret uuid not null default gen_random_uuid();
 create index workers_by_last_seen on outlive.workers (last_seen);
 
--- Jobs complete their attempts with a secret, and workers with a function that jobs may not execute.
+-- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
 
--- It returns what it could not count.
+-- The new one returns the outcomes that it could not count.
 drop function outlive.count_outcomes(text[], bigint[], boolean[], bigint[]);
 
--- Sessions are known by their backend from now on. Workers write their rows again when they connect.
+-- From now on a session is known by its backend. Workers write their rows again when they connect.
 delete from outlive.liveness;
 alter table outlive.liveness add column backend_pid int not null, add column backend_started timestamptz not null;

@@ -1,0 +1,201 @@
+-- Completion: how the end of an attempt is written.
+--
+--     settle                 writes the end of any attempt, as outlive.verdict decides
+--     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
+--     complete               the same inside the job's own transaction, by the attempt's secret
+--     finish_unclaimed       the end of a job that no worker runs
+--
+-- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
+-- that deletes nothing has lost the attempt and writes nothing.
+-- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
+
+create or replace function outlive.settle(
+  had outlive.running,
+  outcome text,
+  error text default null,
+  exit_code int default null,
+  signal text default null,
+  peak_memory_bytes bigint default null,
+  cpu_s double precision default null,
+  output text default null,
+  stack text default null,
+  result json default null,
+  final boolean default false,
+  after_s double precision default null)
+returns text language plpgsql as $$
+-- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
+-- `running`, in the same statement. (The hot statement writes successes itself, in bulk.)
+-- A loss that is not charged becomes a release: it costs the job nothing, and nothing can be taken back later.
+declare
+  v record;
+begin
+  if outcome = 'lost' and not outlive.charged(had) then
+    outcome := 'released';
+    error := case when had.begun then 'Worker was told to stop, and died before it could give the job back'
+                  else 'Worker died unexpectedly, before the job began' end;
+  end if;
+  select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
+  insert into outlive.attempts values (
+    had.id,
+    had.attempt,
+    had.token,
+    had.worker,
+    outcome,
+    v.state,
+    error,
+    exit_code,
+    signal,
+    peak_memory_bytes,
+    cpu_s,
+    output,
+    stack,
+    result,
+    had.started_at,
+    outlive.now(),
+    v.failures,
+    v.crashes,
+    v.losses,
+    (select k.name from outlive.workers k where k.id = had.worker),
+    (select k.hostname from outlive.workers k where k.id = had.worker));
+  if v.crashes > had.crashes then
+    insert into outlive.crashes
+    select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome),
+      outlive.now()
+    from outlive.jobs j where j.id = had.id;
+  end if;
+  if v.why is not null then
+    insert into outlive.held values (had.id, v.why, outlive.now(), v.details, had.queue, had.source, had.task,
+      had.priority, v.ready_at, had.attempt, v.failures, v.crashes, v.losses);
+  elsif v.state in ('pending', 'retryable') then
+    insert into outlive.waiting values (had.queue, had.source, had.task, had.priority, v.ready_at, had.id,
+      had.attempt, v.failures, v.crashes, v.losses);
+    if v.ready_at <= outlive.now() then
+      perform outlive.wake();
+    end if;
+  else
+    delete from outlive.dedupe_keys k where k.id = had.id;
+  end if;
+  return v.state;
+end $$;
+
+create or replace function outlive.finish_unclaimed(
+  job uuid,
+  job_attempt int,
+  job_failures smallint,
+  job_crashes smallint,
+  job_losses smallint)
+returns void language plpgsql as $$
+-- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker.
+begin
+  insert into outlive.attempts (
+    job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  values (
+    job,
+    job_attempt + 1,
+    nextval(pg_get_serial_sequence('outlive.running', 'token')),
+    'cancelled',
+    'cancelled',
+    outlive.now(),
+    job_failures,
+    job_crashes,
+    job_losses);
+  delete from outlive.dedupe_keys where id = job;
+end $$;
+
+create or replace function outlive.keep_records(had outlive.running, records json) returns void
+language plpgsql as $$
+-- Write a job's records: new ones, and those that are stronger than the stored one.
+-- Records are written in the order of their keys, so that two jobs never deadlock.
+begin
+  insert into outlive.records (scope, source, dedupe_key, data, strength, job_id, created_at, updated_at)
+  select distinct on (r.scope, r.key)
+    r.scope, had.source, r.key, r.data, r.strength, had.id, outlive.now(), outlive.now()
+  from rows from (json_to_recordset(records) as (scope text, key text, data json, strength double precision))
+    with ordinality r(scope, key, data, strength, n)
+  order by r.scope, r.key, r.strength desc, r.n
+  on conflict (scope, source, dedupe_key) do update set
+    data = excluded.data,
+    strength = excluded.strength,
+    job_id = excluded.job_id,
+    updated_at = excluded.updated_at
+  where excluded.strength > records.strength;
+end $$;
+
+create or replace function outlive.complete_with_records(
+  token bigint,
+  worker uuid,
+  result json default null,
+  records json default null,
+  spawns json default null,
+  peak_memory_bytes bigint default null,
+  cpu_s double precision default null,
+  output text default null)
+returns void language plpgsql as $$
+-- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
+-- OL002: the attempt has ended, or its worker was declared dead.
+declare
+  ended outlive.running;
+begin
+  delete from outlive.running r
+  where r.token = complete_with_records.token and r.worker = complete_with_records.worker
+  returning r.* into ended;
+  if not found then
+    raise exception using errcode = 'OL002', message =
+      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+  end if;
+  perform outlive.settle(ended, 'succeeded',
+    result => complete_with_records.result,
+    peak_memory_bytes => complete_with_records.peak_memory_bytes,
+    cpu_s => complete_with_records.cpu_s,
+    output => complete_with_records.output);
+  if records is not null then
+    perform outlive.keep_records(ended, records);
+  end if;
+  if spawns is not null then
+    perform outlive.enqueue(
+      array_agg(coalesce(s.id, outlive.uuid7())),
+      array_agg(s.task),
+      array_agg(s.queue),
+      array_agg(s.source),
+      array_agg(coalesce(s.args, '{}')),
+      array_agg(s.priority::smallint),
+      array_agg(s.delay_s),
+      array_agg(s.run_at),
+      case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+      array_agg(coalesce(s.on_conflict, 'skip')),
+      case when count(s.options) > 0 then array_agg(s.options) end,
+      2147483647,
+      false)
+    from json_to_recordset(spawns) s(
+      id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
+    having count(*) > 0;
+  end if;
+end $$;
+
+create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text
+language sql immutable
+-- The secret by which a job completes its attempt. Its worker derives the same.
+return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
+
+create or replace function outlive.complete(
+  token bigint,
+  secret text,
+  result json default null,
+  records json default null,
+  spawns json default null)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves with the
+-- attempt's secret, which only its worker and the job itself know, that the attempt is its own.
+declare
+  by_worker uuid;
+begin
+  select r.worker into by_worker from outlive.running r join outlive.workers k on k.id = r.worker
+  where r.token = complete.token and outlive.attempt_secret(k.secret, r.token) = complete.secret;
+  if not found then
+    raise exception using errcode = 'OL002', message = format(
+      'attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
+  end if;
+  perform outlive.complete_with_records(token, by_worker, result, records, spawns);
+end $$;

@@ -1,0 +1,284 @@
+-- Enqueueing: new jobs, their dedupe keys, and the notification of sleeping workers.
+--
+--     enqueue      one job, for everyone; a batch of jobs, for clients
+--     take_keys    takes dedupe keys, and settles conflicts by on_conflict
+--     replace      cancels a job whose dedupe key a new one takes over
+--     wake         notifies the workers that sleep
+--     fingerprint  what makes two jobs the same work
+--
+-- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
+-- the wrong order, so the batch is tried again.
+
+create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
+-- The same for the same task with the same arguments, however their JSON is written.
+return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
+
+create or replace function outlive.uuid7() returns uuid language sql volatile
+-- A version 7 uuid: it starts with the milliseconds of the clock, so that later ids sort later.
+return encode(overlay(overlay(uuid_send(gen_random_uuid())
+  placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6)
+  placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 6) & 15)) from 7 for 1),
+  'hex')::uuid;
+
+create or replace function outlive.wake() returns void language plpgsql as $$
+-- Notify the sleeping workers, if there are any. A NOTIFY serialises commits, so it is not sent without need.
+begin
+  if exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', '');
+  end if;
+end $$;
+
+create or replace function outlive.enqueue(
+  ids uuid[],
+  tasks text[],
+  queues text[],
+  sources text[],
+  args json[],
+  priorities smallint[],
+  delays_s double precision[],
+  run_ats timestamptz[],
+  keys text[],
+  on_conflicts text[],
+  options jsonb[],
+  max_args_bytes int,
+  notify boolean)
+returns table (asked uuid, existing uuid)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
+-- because an unfinished job of the same task holds their dedupe key, with that job's id. An array that is null
+-- stands for nulls only; a job without a queue or source gets those of its task.
+declare
+  biggest int;
+  not_made uuid[] := '{}';
+  holders uuid[];
+begin
+  max_args_bytes := least(max_args_bytes, 33554432);  -- The caller can't raise this limit: workers must take it.
+  select max(octet_length(a::text)) into biggest from unnest(args) a;
+  if biggest > max_args_bytes then
+    raise exception using errcode = 'OL003', message = format(
+      'arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference',
+      biggest, max_args_bytes);
+  end if;
+  select max(octet_length(o::text)) into biggest from unnest(options) o;
+  if biggest > 8192 then
+    raise exception using errcode = 'OL003', message =
+      format('options of %s bytes are over the limit of 8192', biggest);
+  end if;
+  if exists (select from unnest(on_conflicts) c where c not in ('skip', 'raise', 'replace')) then
+    raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
+  end if;
+  -- Workers compare these times in Python, whose calendar ends, and look no further back than the year 2000.
+  if exists (select from unnest(run_ats) r where r < '2000-01-01Z' or r >= '9000-01-01Z')
+     or exists (select from unnest(delays_s) d where abs(d) > 1e10) then
+    raise exception using errcode = 'OL003', message =
+      'run_at must be between the years 2000 and 9000, and a delay no longer than 300 years';
+  end if;
+  -- A limit that can't be read would stop the reaper for every job of its batch.
+  if exists (
+    select from unnest(options) o, jsonb_each(case when jsonb_typeof(o) = 'object' then o end) e
+    where e.value <> 'null' and case
+      when e.key in ('max_attempts', 'max_crashes', 'max_losses')
+        then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
+      when e.key in ('timeout_s', 'stall_s') then jsonb_typeof(e.value) <> 'number' or e.value <= '0'
+      when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{0,17}$'
+      when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
+  then
+    raise exception using errcode = 'OL003', message =
+      'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
+      'timeout_s, stall_s and memory_bytes are numbers above zero, and on_worker_death is retry or fail';
+  end if;
+  if keys is not null then
+    -- Locks that would be taken in the wrong order are given back with this block, which is then repeated with the
+    -- jobs locked first. Without a job to replace no order can be wrong, and the cost of a block is saved.
+    if 'replace' = any(on_conflicts) then
+      for try in 1..100 loop
+        begin
+          select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
+          from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+          exit;
+        exception when sqlstate 'OL004' then
+          if try = 100 then
+            raise exception using errcode = '40001', message =
+              'the jobs with these dedupe keys change too fast: try again';
+          end if;
+        end;
+      end loop;
+    else
+      select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
+      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+    end if;
+    return query select * from unnest(not_made, holders);
+  end if;
+  if sources is not null then
+    perform outlive.know_sources(sources, tasks);
+  end if;
+  with fresh as (
+    insert into outlive.jobs (
+      id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+    select
+      a.id,
+      a.task,
+      coalesce(a.queue, t.queue, 'default'),
+      coalesce(a.source, t.source, ''),
+      a.args,
+      a.options,
+      coalesce(a.priority, 5),
+      -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
+      coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
+                         - (cardinality(ids) - a.at) * interval '1 microsecond'),
+      a.key,
+      outlive.fingerprint(a.task, a.args),
+      outlive.now()
+    from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
+           a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
+         left join outlive.tasks t on t.name = a.task
+    where a.id is not null and a.id not in (select unnest(not_made))
+    order by a.id
+    on conflict (id) do nothing
+    returning jobs.*)
+  insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+  select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f;
+  if notify then
+    perform pg_notify('outlive', '');
+  else
+    perform outlive.wake();
+  end if;
+end $$;
+
+create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
+returns table (asked uuid, existing uuid) language plpgsql as $$
+-- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, with the job that holds it. Keys
+-- are taken in their order, so that two batches never deadlock; conflicts are settled one by one. Every function
+-- locks jobs before keys. A job that took its key meanwhile is not waited for while keys are held: OL004 is
+-- raised.
+declare
+  job record;
+  holder uuid;
+  replaceable uuid[] := '{}';
+begin
+  if 'replace' = any(on_conflicts) then
+    replaceable := array(
+      select j.id from outlive.jobs j where j.id = any(array(
+        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+        where a.on_conflict = 'replace')) order by j.id for update);
+  end if;
+  for job in
+    select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
+    where a.key is not null order by a.task collate "C", a.key collate "C", a.at
+  loop
+    loop
+      exit when exists (select from outlive.jobs j where j.id = job.id);
+      insert into outlive.dedupe_keys values (job.task, job.key, job.id) on conflict do nothing;
+      exit when found or exists (select from outlive.dedupe_keys k where k.id = job.id);
+      select k.id into holder from outlive.dedupe_keys k where k.task = job.task and k.key = job.key;
+      continue when not found;
+      if job.on_conflict = 'raise' then
+        raise exception using errcode = 'OL001', detail = holder, message =
+          format('job %s of task %s has the dedupe key %L and is not finished', holder, job.task, job.key);
+      elsif job.on_conflict = 'replace' and outlive.state_of(holder) is distinct from 'running' then
+        -- The jobs of this batch are new: no other transaction can have locked them.
+        if holder <> all(replaceable) and holder <> all(ids) then
+          raise exception using errcode = 'OL004', message = 'a job took its dedupe key meanwhile';
+        end if;
+        perform outlive.replace(holder);
+        continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
+      end if;
+      asked := job.id; existing := holder;
+      return next;
+      exit;
+    end loop;
+  end loop;
+end $$;
+
+create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
+-- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
+-- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
+declare
+  w record;
+begin
+  perform from outlive.jobs j where j.id = holder for update;
+  delete from outlive.waiting t where t.id = holder returning t.* into w;
+  if not found then
+    delete from outlive.held t where t.id = holder and t.why = 'blocked' returning t.* into w;
+  end if;
+  if found then
+    perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
+  end if;
+end $$;
+
+create or replace function outlive.enqueue(
+  task text,
+  args json default '{}',
+  queue text default null,
+  source text default null,
+  priority int default 5,
+  delay interval default null,
+  run_at timestamptz default null,
+  dedupe_key text default null,
+  on_conflict text default 'skip',
+  options jsonb default null,
+  id uuid default null,
+  max_args_bytes int default 1048576,
+  notify boolean default true)
+returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (none) -> pending, for one job. An object holds keyword arguments, an array positional ones. Returns the job's
+-- id, or the id of the unfinished job that holds the same dedupe key. A job without key, options, delay and run_at
+-- is written here, which is faster. Every other job is a batch of one.
+#variable_conflict use_variable
+declare
+  mine uuid := coalesce(id, outlive.uuid7());
+  other uuid;
+begin
+  if on_conflict not in ('skip', 'raise', 'replace') then
+    raise exception using errcode = 'OL003', message =
+      format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
+  end if;
+  if dedupe_key is null and options is null and delay is null and run_at is null
+     and octet_length(args::text) <= least(max_args_bytes, 33554432) then
+    if queue is null or source is null then
+      select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
+      from (select) one left join outlive.tasks t on t.name = task;
+    end if;
+    if source <> '' then
+      perform outlive.know_sources(array[source], array[task]);
+    end if;
+    with fresh as (
+      insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
+      values (
+        mine,
+        task,
+        coalesce(queue, 'default'),
+        coalesce(source, ''),
+        args,
+        coalesce(priority, 5),
+        outlive.now(),
+        outlive.fingerprint(task, args),
+        outlive.now())
+      on conflict do nothing
+      returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
+    placed as (
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
+    select notify or exists (select from outlive.sleepers) into notify;
+    if notify then
+      perform pg_notify('outlive', '');
+    end if;
+    return mine;
+  end if;
+  select e.existing into other from outlive.enqueue(
+    array[mine],
+    array[task],
+    array[queue],
+    array[source],
+    array[args],
+    array[priority::smallint],
+    array[extract(epoch from delay)::double precision],
+    array[run_at],
+    case when dedupe_key is not null then array[dedupe_key] end,
+    array[on_conflict],
+    array[options],
+    max_args_bytes,
+    notify) e;
+  return coalesce(other, mine);
+end $$;

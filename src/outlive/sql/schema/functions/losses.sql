@@ -1,0 +1,86 @@
+-- Losses: attempts whose worker died or whose lease expired.
+--
+--     end_lost   ends such attempts; the reaper says which
+--     take_back  undoes the losses of a worker that was declared dead and is alive
+
+create or replace function outlive.end_lost(tokens bigint[])
+returns table (token bigint, id uuid, worker uuid, locked_by text, state text) language sql as $$
+-- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
+with ended as (
+  delete from outlive.running r where r.token = any(tokens)
+  returning r as had, r.token, r.id, r.worker)
+select e.token, e.id, e.worker, coalesce(k.name, e.worker::text),
+  outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly')
+from ended e left join outlive.workers k on k.id = e.worker;
+$$;
+
+create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
+-- The worker `formerly` was declared dead and is alive: take back the one loss that this cost each unfinished job.
+-- Jobs that are held because of that loss wait again, or are suspects again. Returns how many jobs gained.
+-- Losses from before the worker's last heartbeat stay: the worker reported them itself, because its zygote died.
+-- As in outlive.cancel, every wait for a lock comes before the first lock on `running`. After that, locked rows
+-- are skipped and tried again for a quarter of a second: they are being renewed or moved, or end in their own
+-- transaction.
+declare
+  rest uuid[];
+  job uuid;
+  w record;
+  had int;
+  gained bigint := 0;
+begin
+  rest := array(
+    select j.id from outlive.jobs j
+    where j.id in (
+      select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
+      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
+    order by j.id for update);
+  perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
+  perform from outlive.held t where t.id = any(rest) order by t.id for update;
+  for look in 1..50 loop
+    foreach job in array rest loop
+      had := null;
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = job for update skip locked) returning t.* into w;
+      if found then
+        had := w.losses;
+        insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
+          w.failures, w.crashes, greatest(had - 1, 0));
+      end if;
+      -- A suspect is held for its losses, and so is a job whose last attempt says so; a job that was convicted
+      -- or has crashed since is not.
+      select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
+      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and exists (
+        select from outlive.attempts a
+        where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined'))
+      for update of h skip locked;
+      if found then
+        had := w.losses;
+        if had > 1 and had >= w.most then
+          update outlive.held h set
+            why = 'suspect',
+            since = outlive.now(),
+            losses = had - 1,
+            details = outlive.suspicion(had - 1, w.most)
+          where h.id = job;
+        else
+          delete from outlive.held h where h.id = job;
+          insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
+            w.failures, w.crashes, had - 1);
+          perform outlive.wake();
+        end if;
+      end if;
+      if had is null then
+        select r.token, r.losses into w from outlive.running r where r.id = job for update skip locked;
+        had := w.losses;
+        update outlive.running r set losses = had - 1 where r.token = w.token and had > 0;
+      end if;
+      -- The job is in no place and not finished: another transaction is moving it.
+      continue when had is null and outlive.state_of(job) in ('pending', 'retryable', 'running');
+      gained := gained + coalesce(had > 0, false)::int;
+      rest := array_remove(rest, job);
+    end loop;
+    exit when cardinality(rest) = 0;
+    perform pg_sleep(0.005);
+  end loop;
+  return gained;
+end $$;

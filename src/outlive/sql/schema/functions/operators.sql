@@ -1,0 +1,187 @@
+-- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
+--
+--     state_of  the state of a job, from where its row is
+--     finished  the last attempts of finished jobs
+--
+-- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
+-- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
+-- that exists: its state now, whether it changed, and if not, why.
+
+create or replace function outlive.state_of(job uuid) returns text language sql stable
+begin atomic
+  select coalesce(
+    (select 'running' from outlive.running where id = job),
+    (select case when failures + crashes > 0 then 'retryable' else 'pending' end
+     from outlive.waiting where id = job),
+    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
+    (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
+end;
+
+create or replace function outlive.finished() returns setof outlive.attempts language sql stable
+begin atomic
+  -- The last attempt of every finished job. An earlier attempt may end as failed or cancelled too, if an operator
+  -- retried the job; so a job is finished only if no attempt follows and the job is in none of the three places.
+  -- Postgres inlines this function into the query that calls it.
+  select a.* from outlive.attempts a
+  where a.state in ('succeeded', 'failed', 'cancelled')
+    and not exists (select from outlive.attempts b where b.job_id = a.job_id and b.attempt > a.attempt)
+    and not exists (select from outlive.waiting w where w.id = a.job_id)
+    and not exists (select from outlive.running r where r.id = a.job_id)
+    and not exists (select from outlive.held h where h.id = a.job_id);
+end;
+
+create or replace function outlive.cancel(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
+-- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
+-- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
+-- are being moved, or end in their own transaction.
+declare
+  found_jobs uuid[];
+  w record;
+begin
+  found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  perform from outlive.waiting t where t.id = any(found_jobs) order by t.id for update;
+  perform from outlive.held t where t.id = any(found_jobs) order by t.id for update;
+  foreach id in array found_jobs loop
+    note := 'another transaction is moving it: try again';
+    for look in 1..200 loop
+      delete from outlive.waiting t where t.id =
+        (select l.id from outlive.waiting l where l.id = cancel.id for update skip locked) returning t.* into w;
+      if not found then
+        delete from outlive.held t where t.id =
+          (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
+      end if;
+      changed := found;
+      if changed then
+        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+      else
+        update outlive.running r set cancel_requested = true where r.token =
+          (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
+        changed := found;
+      end if;
+      state := outlive.state_of(id);
+      if changed or state in ('succeeded', 'failed', 'cancelled') then
+        note := case when not changed then 'it has ended already' end;
+        exit;
+      end if;
+      perform pg_sleep(0.005);
+    end loop;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.retry(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
+declare
+  j record;
+  taken uuid;
+begin
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
+    id := j.id; changed := false; note := null;
+    state := outlive.state_of(id);
+    if state = 'retryable' then
+      -- This waits for a claim that has locked the row. The claim then moves the job, and nothing is left to do.
+      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
+      changed := found;
+      state := outlive.state_of(id);
+    elsif state in ('failed', 'cancelled') then
+      if j.dedupe_key is not null then
+        insert into outlive.dedupe_keys values (j.task, j.dedupe_key, j.id) on conflict do nothing;
+        if not found then
+          select k.id into taken from outlive.dedupe_keys k where k.task = j.task and k.key = j.dedupe_key;
+          note := format('its dedupe key %L is taken by %s',
+            j.dedupe_key, coalesce('job ' || taken, 'another job'));
+        end if;
+      end if;
+      if note is null then
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+        select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
+        from outlive.attempts a where a.job_id = j.id;
+        changed := true;
+        state := 'pending';
+      end if;
+    end if;
+    if changed then
+      perform outlive.wake();
+    elsif note is null then
+      note := case state
+        when 'quarantined' then 'it is in quarantine: release it instead'
+        when 'blocked' then 'it is blocked: release it instead'
+        when 'succeeded' then 'it has succeeded: enqueue it again'
+        else 'it is under way already' end;
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.release(ids uuid[])
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
+    select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
+    changed := found;
+    state := outlive.state_of(id);
+    if changed then
+      -- A crash that is locked is being deleted by another release, so two batches never deadlock.
+      delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
+        select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
+        where j.id = release.id for update of l skip locked);
+      perform outlive.wake();
+    else
+      note := 'it is not held';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.block(ids uuid[], reason text)
+returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
+-- pending, retryable -> blocked, until an operator releases it. Zero rows: no such job.
+begin
+  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    note := null;
+    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
+    insert into outlive.held
+    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
+      s.failures, s.crashes, s.losses
+    from stopped s;
+    changed := found;
+    state := outlive.state_of(id);
+    if not changed then
+      note := 'it is not waiting';
+    end if;
+    return next;
+  end loop;
+end $$;
+
+create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
+-- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. Returns how many.
+-- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
+-- meanwhile.
+declare
+  mine uuid[];
+  gone bigint;
+begin
+  mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
+  mine := array(
+    select f.job_id from outlive.finished() f where f.job_id = any(mine)
+    union all
+    select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
+  delete from outlive.held h where h.id = any(mine);
+  delete from outlive.dedupe_keys k where k.id = any(mine);
+  delete from outlive.progress p where p.job_id = any(mine);
+  delete from outlive.attempts a where a.job_id = any(mine);
+  delete from outlive.jobs j where j.id = any(mine);
+  get diagnostics gone = row_count;
+  return gone;
+end $$;

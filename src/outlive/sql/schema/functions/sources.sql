@@ -1,0 +1,322 @@
+-- Sources: whose turn it is at an outside service, and whether the service is well.
+--
+--     know_source, know_sources  give a source a row
+--     admits                     how many may begin now, by bucket, concurrency and breaker
+--     spend                      takes tokens out of the bucket
+--     claim_sourced              claims jobs of sources, as many as these admit
+--     ask_source                 one request of a job that runs
+--     count_outcomes             how requests went; opens and closes the breaker
+--
+-- The caller of admits and spend has locked the source's row.
+
+create or replace function outlive.know_source(named text) returns void language plpgsql as $$
+-- A source without a declaration has no limits.
+begin
+  insert into outlive.sources (name) values (named) on conflict do nothing;
+end $$;
+
+create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
+-- A source that a job names and no app declares gets a row, with the limits of its task's source.
+begin
+  insert into outlive.sources (
+    name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
+  select distinct on (a.source)
+    a.source,
+    a.task,
+    d.rate_limit_per_minute,
+    coalesce(d.burst, 1),
+    d.max_concurrency,
+    coalesce(d.breaker_failures, 5),
+    coalesce(d.breaker_pause_s, 300)
+  from unnest(sources, tasks) a(source, task)
+    left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
+  where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
+  order by a.source
+  on conflict do nothing;
+end $$;
+
+create or replace function outlive.admits(
+  s outlive.sources,
+  own_token bigint,
+  begins boolean,
+  out free int,
+  out wait_s double precision,
+  out open boolean)
+language plpgsql stable as $$
+-- How many more may begin at a source now. If none may: in how many seconds to ask again, and whether the breaker
+-- is the reason. `own_token` is the attempt that asks from inside: its own slot as a job of this source is not
+-- counted, and as the probe it may go on. A job that only `begins` lets requests of running jobs go first.
+declare
+  every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+  owed_s double precision := greatest(0, extract(epoch from s.full_at - outlive.now()));
+  most int := coalesce(s.set_burst, s.burst);
+  at_once int := coalesce(s.set_max_concurrency, s.max_concurrency);
+  used bigint;
+begin
+  free := 2147483647; wait_s := 0;
+  open := not s.enabled or coalesce(s.paused_until > outlive.now(), false);
+  if open then
+    free := 0;
+    wait_s := case when s.enabled then extract(epoch from s.paused_until - outlive.now()) else 1 end;
+    return;
+  end if;
+  if begins and s.wanted_until > outlive.now() then
+    free := 0;
+    wait_s := extract(epoch from s.wanted_until - outlive.now());
+    return;
+  end if;
+  -- Half-open: one attempt, the probe, tries.
+  if s.paused_until is not null and (own_token is null or s.probe is distinct from own_token) then
+    open := exists (select from outlive.running r where r.token = s.probe);
+    free := case when open then 0 else 1 end;
+    wait_s := 0.5;
+  end if;
+  if every_s > 0 then
+    free := least(free, greatest(0, floor(most - owed_s / every_s)));
+    if free = 0 and not open then
+      wait_s := greatest(0.001, owed_s - (most - 1) * every_s);
+    end if;
+  end if;
+  if at_once is not null and free > 0 then
+    select (select count(*) from outlive.running r where r.source = s.name and r.token is distinct from own_token)
+      + (select count(*) from outlive.requests q join outlive.running r on r.token = q.token
+         where q.source = s.name)
+    into used;
+    free := least(free, greatest(0, at_once - used));
+    if free = 0 then
+      wait_s := 0.25;
+    end if;
+  end if;
+end $$;
+
+create or replace function outlive.spend(s outlive.sources, tokens int, by_token bigint) returns void
+language plpgsql as $$
+-- Take tokens out of a source's bucket. The attempt that takes one while the breaker is half-open is the probe.
+declare
+  every_s double precision := 60 / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute, 'infinity');
+begin
+  update outlive.sources t
+  set full_at = greatest(t.full_at, outlive.now()) + tokens * every_s * interval '1 second',
+    probe = case when s.paused_until is not null then by_token else t.probe end
+  where t.name = s.name and (every_s > 0 or s.paused_until is not null);
+end $$;
+
+create or replace function outlive.admits_one(named text) returns boolean language plpgsql as $$
+-- Whether a source admits one more. Its row stays locked, so that the answer holds. False if its row is locked.
+declare
+  s outlive.sources;
+begin
+  select t.* into s from outlive.sources t where t.name = named for update skip locked;
+  if not found then
+    perform outlive.know_source(named);
+    return false;
+  end if;
+  return (outlive.admits(s, null, true)).free > 0;
+end $$;
+
+create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
+returns timestamptz language sql stable
+-- When an empty bucket is full. A change of limits lowers full_at to this; otherwise the old limits would go on.
+return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
+
+create or replace function outlive.claim_sourced(
+  by_worker uuid,
+  queues text[],
+  sources text[],
+  tasks text[],
+  priorities smallint[],
+  most int,
+  lease_s double precision)
+returns table (
+  token bigint,
+  id uuid,
+  attempt int,
+  queue text,
+  source text,
+  task text,
+  priority smallint,
+  ready_at timestamptz,
+  failures smallint,
+  crashes smallint,
+  losses smallint,
+  args json,
+  options jsonb,
+  wait_s double precision)
+language plpgsql as $$
+-- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them.
+-- A row without an id names a source that admits none, and when to ask again. A locked source is skipped.
+#variable_conflict use_column
+declare
+  named text;
+  s outlive.sources;
+  may record;
+  begun int;
+  left_over int := most;
+  last_token bigint;
+  given_up boolean := exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead');
+begin
+  for named in select o.name from unnest(sources) with ordinality o(name, n) group by o.name order by min(o.n) loop
+    exit when left_over < 1 or given_up;
+    token := null; id := null; source := named;
+    select t.* into s from outlive.sources t where t.name = named for update skip locked;
+    if not found then
+      perform outlive.know_source(named);
+      wait_s := 0.02;
+      return next;
+      continue;
+    end if;
+    may := outlive.admits(s, null, true);
+    if may.free < 1 then
+      wait_s := may.wait_s;
+      return next;
+      continue;
+    end if;
+    begun := 0;
+    wait_s := null;
+    for token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options in
+      with pick as materialized (
+        select w.tid from unnest(queues, sources, tasks, priorities) lane(queue, source, task, priority),
+          lateral (
+            select w.ctid as tid from outlive.waiting w
+            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
+              and w.priority = lane.priority and w.ready_at <= outlive.now()
+            order by w.ready_at, w.id limit least(may.free, left_over) for update skip locked) w
+        where lane.source = named limit least(may.free, left_over)),
+      taken as (delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
+      started as (
+        insert into outlive.running (
+          id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
+          failures, crashes, losses)
+        select
+          t.id,
+          t.attempt + 1,
+          by_worker,
+          outlive.now() + lease_s * interval '1 second',
+          outlive.now(),
+          outlive.now(),
+          t.queue,
+          t.source,
+          t.task,
+          t.priority,
+          t.ready_at,
+          t.failures,
+          t.crashes,
+          t.losses
+        from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
+        returning *)
+      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,
+        r.losses, outlive.carried(j.args), j.options
+      from started r join outlive.jobs j on j.id = r.id
+    loop
+      begun := begun + 1;
+      last_token := token;
+      return next;
+    end loop;
+    if begun > 0 then
+      perform outlive.spend(s, begun, last_token);
+      left_over := left_over - begun;
+    end if;
+  end loop;
+end $$;
+
+create or replace function outlive.ask_source(
+  named text,
+  by_token bigint,
+  out granted boolean,
+  out wait_s double precision,
+  out open boolean,
+  out slot bigint)
+language plpgsql as $$
+-- One request of a running job, or, without a token, of a program outside any job. It is granted, or told when to
+-- ask again and whether the breaker is the reason. Where concurrency is limited, `slot` is given back after the
+-- request.
+declare
+  s outlive.sources;
+  may record;
+  own boolean := exists (select from outlive.running r where r.token = by_token and r.source = named);
+begin
+  select t.* into s from outlive.sources t where t.name = named for update;
+  if not found then
+    perform outlive.know_source(named);
+    select t.* into s from outlive.sources t where t.name = named for update;
+  end if;
+  may := outlive.admits(s, by_token, false);
+  granted := may.free > 0; wait_s := may.wait_s; open := may.open and not granted;
+  if not s.enabled then
+    wait_s := 30;  -- An operator paused it, for an unknown time, and each time that a job asks costs an attempt.
+  end if;
+  if granted then
+    perform outlive.spend(s, 1, by_token);
+    if not own and by_token is not null and coalesce(s.set_max_concurrency, s.max_concurrency) is not null then
+      delete from outlive.requests q
+      where q.source = named and not exists (select from outlive.running r where r.token = q.token);
+      insert into outlive.requests (source, token) values (named, by_token) returning id into slot;
+    end if;
+  elsif by_token is not null and not open then
+    -- The job asks again when it was told to, or after five seconds; until then it goes first.
+    update outlive.sources t set wanted_until =
+      greatest(t.wanted_until, outlive.now() + interval '1 second' * (least(wait_s, 5) + 0.25))
+    where t.name = named;
+  end if;
+end $$;
+
+create or replace function outlive.count_outcomes(
+  names text[],
+  tokens bigint[],
+  oks boolean[],
+  slots bigint[] default null,
+  patient boolean default true)
+returns int[] language plpgsql as $$
+-- Count how requests went. While the breaker is closed, enough failures in a row open it. While it is half-open,
+-- the probe alone decides, and requests that began earlier count for nothing. An outcome that is null gives back a
+-- slot and the role of the probe. Sources are locked in the order of their names, so that two workers never
+-- deadlock. If it is not `patient`, it returns the numbers of the outcomes whose source another transaction has
+-- locked.
+declare
+  o record;
+  s outlive.sources;
+  fails boolean;
+  uncounted int[] := '{}';
+begin
+  delete from outlive.requests q where q.id = any(slots) and q.token = any(tokens);
+  for o in select * from unnest(names, tokens, oks) with ordinality u(name, token, ok, n) order by name, n loop
+    if patient then
+      select t.* into s from outlive.sources t where t.name = o.name for update;
+    else
+      select t.* into s from outlive.sources t where t.name = o.name for update skip locked;
+    end if;
+    if not found then
+      if exists (select from outlive.sources t where t.name = o.name) then
+        uncounted := uncounted || o.n::int;
+      end if;
+      continue;
+    end if;
+    if o.ok is null then
+      update outlive.sources t set probe = null where t.name = o.name and t.probe = o.token;
+      continue;
+    end if;
+    if o.ok then
+      s.last_success_at := outlive.now();
+    else
+      s.last_failure_at := outlive.now();
+    end if;
+    if s.paused_until is null or s.paused_until > outlive.now() or s.probe is not distinct from o.token then
+      s.failure_streak := case when o.ok then 0 else s.failure_streak + 1 end;
+      fails := not o.ok and (s.paused_until is not null
+        or s.failure_streak >= coalesce(s.set_breaker_failures, s.breaker_failures));
+      s.probe := null;
+      s.paused_until := case
+        when s.paused_until > outlive.now() then s.paused_until
+        when fails then
+          outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
+    end if;
+    update outlive.sources t set
+      last_success_at = s.last_success_at,
+      last_failure_at = s.last_failure_at,
+      failure_streak = s.failure_streak,
+      paused_until = s.paused_until,
+      probe = s.probe
+    where t.name = o.name;
+  end loop;
+  return uncounted;
+end $$;

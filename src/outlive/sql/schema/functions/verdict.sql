@@ -1,0 +1,133 @@
+-- The verdict: what becomes of a job whose attempt has ended.
+--
+--     policy_of   the limits of one job, and how often its like has killed before
+--     charged     whether a lost attempt counts against the job
+--     alone_s     how long a suspect has its worker to itself
+--     verdict     decides from outcome, counters and policy; nothing else decides
+--
+-- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
+
+create or replace function outlive.policy_of(job uuid, task_name text)
+returns table (
+  max_attempts int,
+  max_crashes int,
+  max_losses int,
+  on_worker_death text,
+  backoff_s double precision[],
+  kills bigint)
+language sql stable
+begin atomic
+  -- The job's own options come first, then what a worker registered for its task, then the defaults.
+  -- An explicit null of max_losses means no limit.
+  select
+    coalesce((j.options ->> 'max_attempts')::int, t.max_attempts, 5),
+    coalesce((j.options ->> 'max_crashes')::int, t.max_crashes, 3),
+    case
+      when j.options ? 'max_losses' then (j.options ->> 'max_losses')::int
+      when t.name is not null then t.max_losses
+      else 3 end,
+    coalesce(j.options ->> 'on_worker_death', t.on_worker_death, 'retry'),
+    coalesce(t.backoff_s, '{60,120,240,480,960,1920,3840,7680,15360,30720,61440,86400}'),
+    -- How often other jobs with the same task and arguments have killed, if the task counts that.
+    case when t.quarantine_by = 'fingerprint' then (
+      select count(*) from outlive.crashes c
+      where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) else 0 end
+  from outlive.jobs j left join outlive.tasks t on t.name = task_name
+  where j.id = job;
+end;
+
+create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
+language sql immutable
+-- Why a job is quarantined for its crashes, in words.
+return format('crashed %s times%s (max_crashes = %s)', crashes,
+  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end,
+  max_crashes);
+
+create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
+-- Why a job is a suspect, in words.
+return format('%s workers vanished while running it: it runs alone next (max_losses = %s)', losses, max_losses);
+
+create or replace function outlive.alone_s(job uuid) returns double precision language sql stable
+-- How long a suspect has its worker to itself: twice as long as its longest lost attempt, because a job that kills
+-- has killed by then. At least 5 and at most 60 seconds, because the worker's other jobs wait meanwhile.
+return greatest(5, least(60, (
+  select 2 * extract(epoch from max(a.ended_at - a.started_at)) from outlive.attempts a
+  where a.job_id = job and a.outcome = 'lost')));
+
+create or replace function outlive.charged(had outlive.running) returns boolean language sql stable
+-- Whether the loss of this attempt counts. It does not if the job's code had not begun. It does not if the worker
+-- was told to stop either: the worker was killed before it could give the job back.
+return had.begun and not exists (
+  select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
+
+create or replace function outlive.verdict(
+  had outlive.running,
+  outcome text,
+  killed boolean,
+  final boolean,
+  after_s double precision,
+  jitter double precision)
+returns table (
+  state text,
+  why text,
+  details text,
+  ready_at timestamptz,
+  failures smallint,
+  crashes smallint,
+  losses smallint)
+language sql stable
+begin atomic
+  -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
+  -- `killed` tells a kill for memory (a crash) from a MemoryError (a failure). `final` forbids a retry.
+  -- `after_s` replaces the backoff (30 years at most). `jitter` is between 0 and 1.
+  with counted as (
+    select p.*, k.kind,
+      (had).failures + (k.kind = 'failure')::int as f,
+      (had).crashes + (k.kind = 'crash')::int as c,
+      case
+        when k.kind = 'loss' then (had).losses + 1
+        -- A suspect that ended by itself is cleared.
+        when k.kind <> 'none' and ((had).alone or (had).losses >= p.max_losses - 1) then 0
+        else (had).losses end as l
+    from outlive.policy_of((had).id, (had).task) p,
+      lateral (select case
+        when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
+        when outcome in ('crashed', 'out_of_memory') then 'crash'
+        when outcome = 'lost' then 'loss'
+        else 'none' end as kind) k),
+  judged as (
+    select n.*, case
+      when outcome in ('succeeded', 'cancelled') then outcome
+      when (had).cancel_requested then 'cancelled'
+      when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
+      when n.kind = 'crash' and n.c + n.kills >= n.max_crashes then 'quarantined'
+      when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
+      -- The loss of a suspect that ran beside other jobs proves nothing: one of them may have killed the worker.
+      -- It stays a suspect, up to twice its limit, so that a job that kills only in company is caught too.
+      when n.kind = 'loss' and n.l >= n.max_losses
+        and ((had).alone or (had).losses = 0 or n.l >= 2 * n.max_losses) then 'quarantined'
+      when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
+      else 'again' end as fate
+    from counted n)
+  select
+    case
+      when g.fate = 'suspect' then 'pending'
+      when g.fate <> 'again' then g.fate
+      when g.f + g.c > 0 then 'retryable'
+      else 'pending' end,
+    case when g.fate in ('quarantined', 'suspect') then g.fate end,
+    case
+      when g.fate = 'quarantined' and g.kind = 'crash' then outlive.charge(g.c, g.kills, g.max_crashes)
+      when g.fate = 'quarantined' then format('%s workers vanished while running it%s (max_losses = %s)', g.l,
+        case when (had).alone then ', the last with nothing beside it: proven' else '' end, g.max_losses)
+      when g.fate = 'suspect' then outlive.suspicion(g.l, g.max_losses) end,
+    case
+      when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
+      else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
+        g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
+    -- A counter without a limit stops at the end of its range, so that no job can stop the reaper.
+    least(g.f, 32767)::smallint,
+    least(g.c, 32767)::smallint,
+    least(g.l, 32767)::smallint
+  from judged g;
+end;
