@@ -92,7 +92,7 @@ def connect(database_url: str) -> Iterator[Callable[[], db.Connection]]:
     made: list[db.Connection] = []
 
     def make() -> db.Connection:
-        made.append(db.connect(database_url, hot=True))
+        made.append(db.connect(database_url, db.PINNED))
         return made[-1]
 
     yield make

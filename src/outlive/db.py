@@ -1,13 +1,14 @@
-"""How statements reach Postgres: connections, and whose fault an error is.
+"""How statements reach Postgres: connections for each purpose, and the translation of the driver's errors.
 
-A `Statement` is a value; `run` and `arun` are the one difference between sync and async callers. Nothing here
-knows what a statement means.
+A `Statement` is a value; `run` and `arun` are the only difference between sync and async callers. This module does
+not know what a statement means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
@@ -35,41 +36,64 @@ T = TypeVar("T")
 AsyncConnection = psycopg.AsyncConnection[Row]
 AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 
-# Plans of the hot statements are pinned: the tables they touch change too fast for statistics to be true.
-PINNED = (
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a connection is for: how soon either end notices that the other is gone, and the session's settings."""
+
+    keepalives: Mapping[str, int]
+    settings: str = ""
+
+
+def _limited(*, lock_s: float, statement_s: float) -> str:
+    """Time limits that replace those of the role and the database, which are made for other statements."""
+    return (
+        f"set lock_timeout = {round(lock_s * 1000)}; set statement_timeout = {round(statement_s * 1000)}; "
+        "set idle_session_timeout = 0; set idle_in_transaction_session_timeout = 0"
+    )
+
+
+# With the kernel's defaults a client notices only after two hours that its server is gone.
+_SECONDS = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+_FEW_SECONDS = {"keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 2, "tcp_user_timeout": 4_000}
+# The plan of a claim is pinned: the tables that it reads change too fast for their statistics.
+_PINNED = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
     "set enable_mergejoin = off; set enable_bitmapscan = off; set jit = off"
 )
-# A server that is silently gone is noticed in seconds, and not in the two hours of the kernel's defaults.
-_NOTICE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
-_NOTICE_FAST = {"keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 2, "tcp_user_timeout": 4_000}
-# The server notices as fast that such a client is gone (any of these alone can hang for minutes), and does not end it.
-_WATCHED = (
+
+PLAIN = Purpose(_SECONDS)
+"""Clients and commands."""
+PINNED = Purpose(_SECONDS, _PINNED)
+"""Claims without limits of time: benchmarks and tests."""
+CLAIMS = Purpose(_SECONDS, f"{_PINNED}; {_limited(lock_s=0.1, statement_s=60)}")
+"""A worker's claims, which wait for no other transaction."""
+SERVICE = Purpose(_SECONDS, _limited(lock_s=5, statement_s=60))
+"""The other statements of a worker."""
+COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=120))
+"""Ends of attempts that are large or wait for a lock. A lease that expires meanwhile is no danger: the statement has
+locked the attempt."""
+LIVENESS = Purpose(
+    _FEW_SECONDS,
+    # The server notices as fast as the client that the other end is gone. Each of these alone can take minutes.
     "set tcp_keepalives_idle = 2; set tcp_keepalives_interval = 1; set tcp_keepalives_count = 2; "
     "set tcp_user_timeout = 4000; set client_connection_check_interval = 1000; "
-    "set statement_timeout = 0; set lock_timeout = 0; set idle_session_timeout = 0; "
-    "set idle_in_transaction_session_timeout = 0"
+    f"{_limited(lock_s=0, statement_s=0)}",
 )
-# A role's or a database's own limits are made for other statements: 3 s would keep a large end from being written.
-_OWN_LIMITS = (
-    "set lock_timeout = {lock_ms}; set statement_timeout = {statement_ms}; set idle_session_timeout = 0; "
-    "set idle_in_transaction_session_timeout = 0"
-)
-HOT_LOCK_S = 0.1
-LOCK_S = 5.0
-STATEMENT_S = 60.0
+"""The session whose lock shows that a worker is alive. The server never ends it."""
+
 _MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
 _NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
 _BUSY = {
-    "55P03": "another transaction holds a lock that this needs, for longer than it waits; nothing was written: "
+    "55P03": "another transaction holds a lock that this statement needs; nothing was written: "
     "try again, and see pg_locks for the transaction",
-    "57014": "the server ended the statement before it was done; nothing was written",
+    "57014": "the server cancelled the statement; nothing was written",
 }
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
 
 
 class Connection(psycopg.Connection[Row]):
-    """One of ours. It keeps a cursor for life: making one costs a tenth of an enqueue."""
+    """A connection of ours. It keeps one cursor for life: making one costs a tenth of an enqueue."""
 
     _kept: psycopg.RawCursor[Row] | None = None
 
@@ -86,7 +110,7 @@ def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
 
 
 def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
-    """Run it on a connection of ours, or on a `foreign` one, which is left as it was."""
+    """Run a statement on a connection of ours, or on a `foreign` one, whose adapters stay as they are."""
     if isinstance(connection, Connection) and not foreign:
         cursor = connection.kept_cursor()
     else:
@@ -109,7 +133,7 @@ async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]
 def run_all(
     connection: psycopg.Connection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
 ) -> list[T]:
-    """All or none of them."""
+    """Run all of the statements, or none of them."""
     with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
         return [run(connection, statement, foreign=foreign) for statement in statements]
 
@@ -123,8 +147,8 @@ async def arun_all(
 
 
 def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequence[object]) -> bool:
-    """Only where each statement would commit by itself: in a transaction that psycopg began for its caller,
-    a block of ours could be the outermost one, and its end would commit."""
+    """Whether each statement would commit by itself. Without autocommit psycopg begins a transaction for its caller;
+    a block of ours could become the outermost one, and its end would commit the caller's work."""
     return connection.autocommit and len(statements) > 1
 
 
@@ -137,109 +161,95 @@ def _decoded(statement: Statement[T], cursor: AnyCursor, rows: list[Row]) -> T:
     return statement.decode(names, rows)
 
 
-def connect(url: str, *, hot: bool = False) -> Connection:
-    """A connection that commits each statement; `hot` pins the plans of the statements that claim."""
-    connection = Connection.connect(_noticing(url, _NOTICE), autocommit=True, connect_timeout=10)
+def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
+    """A connection that commits each statement."""
+    connection = Connection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
     adapt(connection)
     row = connection.execute("select pg_backend_pid()").fetchone()
     if row != (connection.info.backend_pid,):
         connection.prepare_threshold = _POOLED
-    elif hot:
-        connection.execute(PINNED)
+    elif purpose.settings:
+        connection.execute(purpose.settings.encode())
     return connection
 
 
-async def aconnect(
-    url: str,
-    *,
-    hot: bool = False,
-    watched: bool = False,
-    lock_s: float | None = None,
-    statement_s: float = STATEMENT_S,
-) -> AsyncConnection:
-    """The async twin of `connect`. On a `watched` one both sides notice within seconds that the other is gone; with
-    `lock_s` no statement waits longer for another transaction's lock, or takes longer than `statement_s` in all.
-    """
-    connection = await psycopg.AsyncConnection.connect(
-        _noticing(url, _NOTICE_FAST if watched else _NOTICE), autocommit=True, connect_timeout=10
-    )
+async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
+    """The async twin of `connect`."""
+    connection = await psycopg.AsyncConnection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
     adapt(connection)
     cursor = await connection.execute("select pg_backend_pid()")
     if await cursor.fetchone() != (connection.info.backend_pid,):
         connection.prepare_threshold = _POOLED
-    elif watched:
-        await connection.execute(_WATCHED)
-    elif lock_s is not None:
-        limits = _OWN_LIMITS.format(lock_ms=round(lock_s * 1000), statement_ms=round(statement_s * 1000))
-        await connection.execute((f"{PINNED}; {limits}" if hot else limits).encode())
+    elif purpose.settings:
+        await connection.execute(purpose.settings.encode())
     return connection
 
 
-_POOLED = None  # A pooler in transaction mode would run a prepared statement where nobody prepared it.
+_POOLED = None  # A pooler in transaction mode would run a prepared statement in a session that did not prepare it.
 
 
 def pooled(connection: psycopg.BaseConnection[Any]) -> bool:
-    """Whether there is a pooler between us and the server, in transaction mode: its sessions are not ours."""
+    """Whether a pooler in transaction mode is between us and the server, so that sessions change under us."""
     return connection.prepare_threshold is _POOLED
 
 
-def _noticing(url: str, how: Mapping[str, int]) -> str:
-    """The address with our settings; what it says itself comes first. All texts are UTF-8, whatever others ask for."""
-    said = {"application_name": "outlive", **how, **conninfo_to_dict(url)}
-    return make_conninfo("", **{**said, "client_encoding": "UTF8"})
+def _conninfo(url: str, purpose: Purpose) -> str:
+    """The address with our settings. What the address itself says wins, except that texts are always UTF-8."""
+    parameters = {"application_name": "outlive", **purpose.keepalives, **conninfo_to_dict(url)}
+    return make_conninfo("", **{**parameters, "client_encoding": "UTF8"})
 
 
 def transient(error: psycopg.Error) -> bool:
-    """Worth repeating on a new connection: the server went away, or two transactions stood in each other's way."""
+    """Whether a repetition on a new connection may work: the server went away, or two transactions conflicted."""
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
         error.sqlstate is None or error.sqlstate in _TRANSIENT
     )
 
 
 def may_be_the_session(error: psycopg.Error) -> bool:
-    """Whether a new connection may do what this one can't: sessions keep a role, a search_path and a read-only mode."""
+    """Whether a new connection may work where this one fails: a session keeps its role, search_path and mode."""
     return error.sqlstate is not None and error.sqlstate[:2] not in _NOT_THE_SESSION
 
 
 @contextmanager
 def translated_errors(*, foreign: bool = False) -> Iterator[None]:
-    """Turn what the driver raises into errors that say whose fault it is.
+    """Turn the driver's errors into errors that say whose fault they are and what to do.
 
-    On a foreign connection only what is about our job: the rest is about its owner's transaction, who may well
-    want to repeat it after a serialisation failure.
+    On a foreign connection only errors about the job are translated. The others concern the caller's transaction, which
+    the caller may want to repeat, for example after a serialisation failure.
     """
     try:
         yield
     except psycopg.Error as error:
-        said = error.diag.message_primary or str(error).strip() or type(error).__name__
+        text = error.diag.message_primary or str(error).strip() or type(error).__name__
         if error.sqlstate == "OL001":
             existing = error.diag.message_detail
-            raise DuplicateJob(said, UUID(existing) if existing else None) from None
+            raise DuplicateJob(text, UUID(existing) if existing else None) from None
         if error.sqlstate == "OL002":
-            raise StaleAttempt(said) from None
+            raise StaleAttempt(text) from None
         if error.sqlstate == "OL003":
-            raise BadArguments(said) from None
+            raise BadArguments(text) from None
         if error.sqlstate in _MISSING_SCHEMA:
             hint = "run `outlive migrate`"
-            raise SchemaMismatch(f"the database has not the schema of this version ({said}): {hint}") from error
+            raise SchemaMismatch(f"the database does not have the schema of this version ({text}): {hint}") from error
         if foreign:
             raise
         if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
-            raise BadArguments(said) from error
+            raise BadArguments(text) from error
         if error.sqlstate in _BUSY:
-            raise DatabaseBusy(f"{_BUSY[error.sqlstate]} ({said})") from error
+            raise DatabaseBusy(f"{_BUSY[error.sqlstate]} ({text})") from error
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            raise DatabaseUnreachable(f"the database can't be reached: {said}") from error
-        raise OutliveError(f"the database refused: {said}") from error
+            raise DatabaseUnreachable(f"the database can't be reached: {text}") from error
+        raise OutliveError(f"the database refused: {text}") from error
 
 
 class _ColumnDumper(Dumper):
-    """Sends a column as it is, under its own oid: psycopg keeps one such dumper for each."""
+    """Sends a column as it is, under its own oid. psycopg keeps one dumper per oid."""
 
     format = pq.Format.BINARY
 
     def get_key(self, obj: Column, format: PyFormat) -> DumperKey:
-        return (self.cls, obj.array)  # type: ignore[return-value]  # Any hashable key is kept apart.
+        return (self.cls, obj.array)  # type: ignore[return-value]  # psycopg takes any hashable key.
 
     def upgrade(self, obj: Column, format: PyFormat) -> Self:
         dumper = type(self)(self.cls)
@@ -261,11 +271,11 @@ class _RawJsonb(Loader):
     format = pq.Format.BINARY
 
     def load(self, data: Buffer) -> bytes:
-        return bytes(data)[1:]  # Without the byte that says the version of the format.
+        return bytes(data)[1:]  # Without the byte that gives the version of the format.
 
 
 def adapt(context: AdaptContext) -> None:
-    """Columns go as they are, and JSON comes as raw bytes: who wants to look inside decodes it."""
+    """Send columns as they are, and return JSON as raw bytes, which the caller decodes if it needs to."""
     context.adapters.register_dumper(Column, _ColumnDumper)
     context.adapters.register_loader("json", _RawJson)
     context.adapters.register_loader("jsonb", _RawJsonb)

@@ -230,7 +230,7 @@ def on_15(debian_url: str) -> Iterator[Connect]:
     made: list[db.Connection] = []
 
     def connect() -> db.Connection:
-        made.append(db.connect(url, hot=True))
+        made.append(db.connect(url, db.PINNED))
         return made[-1]
 
     yield connect

@@ -239,7 +239,7 @@ def login(admin: psycopg.Connection[Any], role: str) -> Iterator[str]:
 
 @contextmanager
 def session(connection: db.Connection, url: str, role: str) -> Iterator[db.Connection]:
-    with login(connection, role) as name, db.connect(make_conninfo(url, user=name), hot=True) as theirs:
+    with login(connection, role) as name, db.connect(make_conninfo(url, user=name), db.PINNED) as theirs:
         yield theirs
 
 

@@ -82,7 +82,7 @@ class DrainOrder:
     bucket_s: float = 1.0
 
     def prepare(self) -> Callable[[], Drained]:
-        connection = db.connect(self.url, hot=True)
+        connection = db.connect(self.url, db.PINNED)
         filling = db.connect(self.url)
         drain = Drain(connection, k=self.k)
         left = 0

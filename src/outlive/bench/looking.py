@@ -50,7 +50,7 @@ class LaneLooks:
     url: str
 
     def prepare(self) -> Callable[[], list[float]]:
-        connection = db.connect(self.url, hot=True)
+        connection = db.connect(self.url, db.PINNED)
 
         def look() -> None:
             db.run(connection, store.unsourced_lanes([TASK]))

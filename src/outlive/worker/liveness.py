@@ -23,7 +23,7 @@ _log = logging.getLogger("outlive.worker")
 class Liveness:
     def __init__(self, worker: UUID, url: str, notify: Callable[[], None]) -> None:
         self._worker, self._notify = worker, notify
-        self._session = Session(url, watched=True)
+        self._session = Session(url, db.LIVENESS)
         self._shown = False
         self._warned = False
 

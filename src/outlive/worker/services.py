@@ -39,7 +39,7 @@ RunOnce = Callable[[], Awaitable[None]]
 class Services:
     def __init__(self, me: Identity, config: Config, url: str, zygotes: Zygotes, alerts: Alerts) -> None:
         self._me = me
-        hot = Session(url, hot=True, lock_s=db.HOT_LOCK_S)
+        hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
         wake = self.wake = Wakeup()
         self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)

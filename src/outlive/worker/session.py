@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TypeVar
 
 import psycopg
@@ -46,17 +45,8 @@ class Failures:
 
 
 class Session:
-    def __init__(
-        self,
-        url: str,
-        *,
-        hot: bool = False,
-        watched: bool = False,
-        lock_s: float = db.LOCK_S,
-        statement_s: float = db.STATEMENT_S,
-    ) -> None:
-        self.url = url
-        self._connect = partial(db.aconnect, url, hot=hot, watched=watched, lock_s=lock_s, statement_s=statement_s)
+    def __init__(self, url: str, purpose: db.Purpose = db.SERVICE) -> None:
+        self.url, self._purpose = url, purpose
         self.generation = 0
         """Counts the connections made: what was seen on one proves nothing on the next."""
         self._connection: db.AsyncConnection | None = None
@@ -70,7 +60,7 @@ class Session:
     async def connect(self) -> db.AsyncConnection:
         """The connection, made if there is none that works."""
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = await self._connect()
+            self._connection = await db.aconnect(self.url, self._purpose)
             self.generation += 1
         return self._connection
 
@@ -109,8 +99,8 @@ class Session:
 class SessionPool:
     """A few sessions, each connected when it is first needed. The one used last is used first."""
 
-    def __init__(self, url: str, size: int, *, lock_s: float = db.LOCK_S, statement_s: float = db.STATEMENT_S) -> None:
-        self.sessions = [Session(url, lock_s=lock_s, statement_s=statement_s) for _ in range(size)]
+    def __init__(self, url: str, size: int, purpose: db.Purpose = db.SERVICE) -> None:
+        self.sessions = [Session(url, purpose) for _ in range(size)]
         self._idle = list(self.sessions)
         self._free = asyncio.Semaphore(size)
 

@@ -22,9 +22,6 @@ from outlive.worker.leases import Leases
 from outlive.worker.session import Session, SessionPool
 
 SESSIONS = 3
-LOCK_S = 1.0
-STATEMENT_S = 120.0
-"""More than any end should take. A lease that expires meanwhile is no danger: the statement has locked the row."""
 AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
 TRIES = 3
@@ -45,7 +42,7 @@ Run = Callable[[Statement[Any]], Awaitable[Any]]
 class SlowEnds:
     def __init__(self, worker: UUID, url: str, leases: Leases, fail: Callable[[Ended], None]) -> None:
         self._worker, self._leases, self._fail = worker, leases, fail
-        self.pool = SessionPool(url, SESSIONS, lock_s=LOCK_S, statement_s=STATEMENT_S)
+        self.pool = SessionPool(url, SESSIONS, db.COMPLETIONS)
         self.pending: dict[int, Ended] = {}
         """Ends that are not written yet, by token."""
         self._ready: asyncio.Queue[int] = asyncio.Queue()
