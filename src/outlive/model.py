@@ -1,6 +1,6 @@
-"""The data that travels between the layers: what is asked for, what was claimed, how it ended.
+"""The data that the layers exchange: requests, claims, ends, and what people read.
 
-Plain frozen structs; nothing here knows the database, a process or a clock.
+Plain frozen structs, without any knowledge of the database or of processes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from outlive.states import Outcome
 
 
 def new_job_id() -> UUID:
-    """A version 7 uuid: it begins with the time of this clock, to a quarter of a microsecond, so later ids sort later.
+    """A version 7 uuid: it starts with the local time, to a quarter of a microsecond, so later ids sort later.
 
-    The order is a convenience of indexes and listings; nothing is decided by it.
+    The order only helps indexes and listings; no decision depends on it.
     """
     milliseconds, rest_ns = divmod(time.time_ns(), 1_000_000)
     random = int.from_bytes(os.urandom(8))
@@ -27,7 +27,7 @@ def new_job_id() -> UUID:
 
 
 class JobRequest(msgspec.Struct, frozen=True):
-    """One job as a client asks for it. `args` and `options` are JSON already."""
+    """A job that a client enqueues. `args` and `options` are JSON already."""
 
     id: UUID
     task: str
@@ -43,7 +43,7 @@ class JobRequest(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """A lane and priority offered to the claim: from which ready_at on, and how many at most."""
+    """A lane and priority from which a claim may take jobs: from which ready_at on, and how many at most."""
 
     queue: str
     source: str
@@ -54,7 +54,7 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class LaneState(msgspec.Struct, frozen=True):
-    """A lane that has something, and since or from when."""
+    """A lane that has jobs, and when the first of them is or was ready."""
 
     queue: str
     source: str
@@ -65,16 +65,16 @@ class LaneState(msgspec.Struct, frozen=True):
 
 
 class Sourced(msgspec.Struct, frozen=True):
-    """A part of the lanes that have a source: those that are open, when to ask again at others, and how far it goes."""
+    """One page of the lanes with a source: the open lanes, when to ask the other sources again, and where it ends."""
 
     lanes: list[LaneState]
     waits_s: dict[str, float]
     reached: tuple[str, str] | None
-    """The last queue and source of this part; None if no source is behind it."""
+    """The last queue and source of this page; None if no source follows."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A job that this worker may run now: the token is its right to end it."""
+    """A job that this worker may run now. The token is the right to end the attempt."""
 
     token: int
     id: UUID
@@ -88,10 +88,10 @@ class Claimed(msgspec.Struct, frozen=True):
     crashes: int
     losses: int
     args: bytes | None
-    """None: they are large, and its process asks for them in parts."""
+    """None: they are large, and the job's process fetches them in parts."""
     options: bytes | None
     alone_s: float = 0.0
-    """For how long nothing else may run in this worker; 0 for all but suspects."""
+    """How long no other job may run in this worker; 0 except for suspects."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -110,27 +110,27 @@ class Ended(msgspec.Struct, frozen=True):
     final: bool = False
     after_s: float | None = None
     source_ok: bool | None = None
-    """What this says about its source; None if nothing."""
+    """Whether the source answered well; None if the end does not tell."""
     records: bytes | None = None
     spawns: bytes | None = None
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What one end-and-claim gave: jobs to run, and tokens that were no longer ours."""
+    """The result of one end-and-claim: jobs to run, and tokens that this worker has lost."""
 
     claimed: list[Claimed]
     stale: list[int]
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """What the sources that were asked gave: jobs to run, and of those that gave none when to ask again."""
+    """The result of a claim at sources: jobs to run, and when to ask those again that admitted none."""
 
     claimed: list[Claimed]
     waits_s: dict[str, float]
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a source says to one request: go, or how long to wait, and whether that is for its breaker."""
+    """A source's answer to one request: granted, or how long to wait, and whether its breaker is the reason."""
 
     granted: bool
     wait_s: float
@@ -139,7 +139,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class SourceLimits(msgspec.Struct, frozen=True):
-    """The row of `sources` that a declaration becomes."""
+    """The limits of a source, as its app declares them."""
 
     name: str
     rate_limit_per_minute: float | None = None
@@ -150,7 +150,7 @@ class SourceLimits(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Something that a job has found."""
+    """A record that a job has found."""
 
     scope: str
     source: str
@@ -182,7 +182,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What an operator's verb did to one job, and if nothing, why."""
+    """What an operator's verb did to one job, or why it did nothing."""
 
     id: UUID
     state: str
@@ -191,7 +191,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """An attempt that the reaper ended, and who held it."""
+    """An attempt that the reaper ended, and the worker that held it."""
 
     token: int
     id: UUID
@@ -201,7 +201,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """A worker that was given up, and how many attempts it had."""
+    """A worker that was declared dead, and how many attempts it had."""
 
     id: UUID
     name: str

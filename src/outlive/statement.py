@@ -1,6 +1,6 @@
-"""Statements as values: a text, its parameters in Postgres' binary form, and what its rows mean.
+"""Statements as values: a text, its parameters in Postgres' binary form, and a decoder for its rows.
 
-There is no driver here: a job's process, which has no connection, must not pay for one with every fork.
+This module imports no driver: a job's process has no connection and must not pay for a driver with every fork.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """A statement with its parameters, and what its rows mean. `hot` ones are prepared at once.
+    """A statement with its parameters and a decoder for its rows.
 
-    The columns' names, which are dear, are there for those that say `named`.
+    `hot`: prepare it on first use. `named`: its decoder needs the names of the columns, which are slow to read.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Statement(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of array parameter: the oids of its elements and of the array, and how an element is written."""
+    """A type of array parameter: the oids of element and array, and the encoder of an element."""
 
     element: int
     array: int
@@ -44,14 +44,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array parameter in Postgres' binary form: its elements are written once, and read without a cast."""
+    """An array parameter in Postgres' binary form. Elements are encoded once and read without a cast."""
 
     array: int
     data: bytes
 
 
 def column(kind: Kind, values: Iterable[object]) -> Column | None:
-    """The values as one array parameter; null if there is nothing but nulls."""
+    """The values as one array parameter; None if every value is null."""
     parts = []
     nulls = 0
     for value in values:
@@ -70,7 +70,7 @@ def column(kind: Kind, values: Iterable[object]) -> Column | None:
 
 
 def _microseconds(moment: datetime) -> bytes:
-    if moment.replace(tzinfo=None) == datetime.min:  # -infinity: Postgres has earlier moments than Python.
+    if moment.replace(tzinfo=None) == datetime.min:  # -infinity: earlier than any time in Python.
         return struct.pack(">q", -(2**63))
     return struct.pack(">q", (moment - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
@@ -87,13 +87,13 @@ JSONBS = Kind(3802, 3807, lambda value: b"\1" + value)
 TIMES = Kind(1184, 1185, _microseconds)
 
 
-# Statements that travel: a job has no connection, and its supervisor runs them by their names.
+# A job has no connection: it sends statements to its supervisor, by name, and gets the rows back.
 
 _UUID, _COLUMN = 1, 2
 
 
 def ask(statements: Sequence[Statement[Any]]) -> bytes:
-    """Statements as bytes: names and parameters, no text."""
+    """Statements as bytes: names and parameters, without the texts."""
     return msgspec.msgpack.encode([(one.name, [_travelling(value) for value in one.parameters]) for one in statements])
 
 
@@ -102,7 +102,7 @@ def read_asked(body: bytes) -> list[tuple[str, list[object]]]:
 
 
 def answer(results: Sequence[tuple[Sequence[str], list[Row]]]) -> bytes:
-    """What the statements gave, as bytes."""
+    """The rows of the statements, with the names of their columns, as bytes."""
     return msgspec.msgpack.encode([(names, [[_travelling(v) for v in row] for row in rows]) for names, rows in results])
 
 

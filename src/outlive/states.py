@@ -1,9 +1,8 @@
 """The whole life of a job on one page: its states, the events, and every legal transition.
 
-A job's state is where its row is (see sql/schema/tables.sql); nothing stores it. Each event is one named,
-fenced SQL statement (a claim is one of three, by what is claimed). An event that is not legal in a state changes
-nothing: the tests try every event from every state and compare with this page, and docs/reference/states.md is
-made from it.
+A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. Each event is one named, fenced
+SQL statement; claims are three, by what is claimed. An event that is not legal in a state changes nothing. The tests
+try every event in every state and compare with this page, and docs/reference/states.md is made from it.
 """
 
 from enum import StrEnum
@@ -34,7 +33,7 @@ class Outcome(StrEnum):
 
 class Transition(NamedTuple):
     event: str
-    before: tuple[State | None, ...]  # None: there is no such job
+    before: tuple[State | None, ...]  # None: there is no job
     after: tuple[State | None, ...]
     statement: str
     when: str
@@ -44,51 +43,49 @@ P, T, R, B, Q, S, F, C = State  # pending, retryable (T: to be tried again), run
 FINISHED = frozenset({S, F, C})
 
 TRANSITIONS = (
-    Transition("enqueue", (None,), (P,), "enqueue", "a client asks for it"),
+    Transition("enqueue", (None,), (P,), "enqueue", "a client enqueues it"),
     Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it; by `claim_sourced`, if it has a source"),
-    Transition(
-        "claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered below what it has: it is not started"
-    ),
+    Transition("claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered to its crashes: it is not started"),
     Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
     Transition("claim_suspect", (P,), (Q,), "claim_suspect", "its crash limit was lowered, as for claim"),
-    Transition("renew", (R,), (R,), "renew", "its worker says that it is alive"),
+    Transition("renew", (R,), (R,), "renew", "its worker renews the lease"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived, without records and spawns"),
     Transition(
         "complete",
         (R,),
         (S,),
         "complete_with_records",
-        "it ended in a transaction of its own, or brings records or spawns",
+        "it ended in its own transaction, or has records or spawns",
     ),
-    # Whatever ends an attempt without a result makes it cancelled if a person had asked for that.
-    Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: again, or failed at max_attempts or by Fail"),
+    # An attempt that ends without a result cancels the job, if an operator has asked for that.
+    Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: retried, or failed at max_attempts or by Fail"),
     Transition("time_out", (R,), (T, F, C), "end_and_claim", "it took too long, or stalled: as fail"),
     Transition("exhaust", (R,), (T, F, C), "end_and_claim", "it raised MemoryError: as fail"),
     Transition("overrun", (R,), (T, Q, C), "end_and_claim", "it was killed for its memory: as crash"),
-    Transition("crash", (R,), (T, Q, C), "end_and_claim", "its process died: again, or quarantined at max_crashes"),
+    Transition("crash", (R,), (T, Q, C), "end_and_claim", "its process died: retried, or quarantined at max_crashes"),
     Transition("hand_back", (R,), (P, T, C), "end_and_claim", "its worker drains, reloads, or meets an open breaker"),
-    Transition("stop", (R,), (C,), "end_and_claim", "its worker ended it on request"),
-    Transition("expire", (R,), (P, T, Q, F, C), "expire", "its lease ended: lost, and counted against max_losses"),
+    Transition("stop", (R,), (C,), "end_and_claim", "its worker stopped it on request"),
+    Transition("expire", (R,), (P, T, Q, F, C), "expire", "its lease expired: lost, and counted against max_losses"),
     Transition("reap", (R,), (P, T, Q, F, C), "reap", "its worker died: lost, as expire"),
     Transition(
         "convict",
         (R,),
         (Q, C),
         "convict",
-        "the same task and arguments have killed as often as they may, as other jobs: it is not begun",
+        "other jobs with the same task and arguments have reached the crash limit: it is not started",
     ),
-    Transition("cancel", (P, T, B, Q), (C,), "cancel", "a person has it cancelled"),
-    Transition("cancel", (R,), (R,), "cancel", "a person asks its worker to stop it"),
-    Transition("retry", (F, C, T), (P,), "retry", "a person wants it again: all counters are zero"),
-    Transition("release", (Q, B), (P, T), "release", "a person frees it: crashes and losses are zero"),
-    Transition("block", (P, T), (B,), "block", "a person holds it back"),
-    Transition("quarantine", (T,), (Q,), "quarantine_killers", "its crash limit was lowered below what it has"),
-    Transition("prune", (S, F, C, Q), (None,), "prune_jobs", "it is forgotten"),
+    Transition("cancel", (P, T, B, Q), (C,), "cancel", "an operator cancels it"),
+    Transition("cancel", (R,), (R,), "cancel", "an operator asks its worker to stop it"),
+    Transition("retry", (F, C, T), (P,), "retry", "an operator retries it: all counters are zero"),
+    Transition("release", (Q, B), (P, T), "release", "an operator releases it: crashes and losses are zero"),
+    Transition("block", (P, T), (B,), "block", "an operator blocks it"),
+    Transition("quarantine", (T,), (Q,), "quarantine_killers", "its crash limit was lowered to its crashes"),
+    Transition("prune", (S, F, C, Q), (None,), "prune_jobs", "it is deleted"),
 )
 
 
 def legal(event: str, before: State | None) -> tuple[State | None, ...]:
-    """What an event may make of a job in this state; empty if it changes nothing."""
+    """The states that an event can lead to from this one; empty if it changes nothing."""
     return tuple(a for t in TRANSITIONS if t.event == event and before in t.before for a in t.after)
 
 
@@ -115,8 +112,8 @@ def as_markdown() -> str:
         lines.append(f"| {t.event} | {before_text} | {after_text} | `{t.statement}` | {t.when} |")
     lines += [
         "",
-        "Whatever is not in the table changes nothing. A running job that a person has asked to cancel becomes",
-        "cancelled whenever its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,",
+        "An event that the table does not list for a state changes nothing. A running job that an operator cancels",
+        "becomes cancelled when its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,",
         "suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,",
         "and can't be blocked.",
         "",

@@ -1,7 +1,7 @@
-"""JSON as it travels: what a job is given and what it gives back must come out as it went in.
+"""JSON for arguments and results, which must decode to exactly the value that was encoded.
 
-msgspec is fast and lenient: it turns NaN into null, sets into lists, bytes into base64 and int keys into text.
-Here a value is encoded only if decoding gives it back, so a job never sees something else than was sent.
+msgspec is fast and lenient: it turns NaN into null, sets into lists, bytes into base64 and int keys into text. Here a
+value is encoded only if decoding returns the same value, so a job never sees a changed argument.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 POSITIONAL = "*"
-"""The key under which positional arguments travel beside keyword ones; no parameter of a function is named so."""
+"""The key for positional arguments beside keyword ones; no parameter of a function can have this name."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
@@ -20,11 +20,11 @@ _reader = msgspec.json.Decoder(msgspec.Raw)
 
 
 class NotJson(ValueError):
-    """A value that JSON can't carry unchanged; the message names the place and the reason."""
+    """A value that JSON can't carry unchanged. The message names the place and the reason."""
 
 
 def encode(value: object, name: str = "value") -> bytes:
-    """The value as JSON; NotJson if it would come out as something else."""
+    """The value as JSON; NotJson if it would decode to another value."""
     try:
         data = _encoder.encode(value)
         faithful = _decoder.decode(data) == value
@@ -33,7 +33,7 @@ def encode(value: object, name: str = "value") -> bytes:
     if not faithful or b"\\u0000" in data:
         reason = _explain(value, name)
         if reason or not faithful:
-            raise NotJson(reason or f"{name} would come out of JSON as something else")
+            raise NotJson(reason or f"{name} would decode to another value")
     return data
 
 
@@ -42,15 +42,15 @@ def decode(data: bytes | str) -> object:
 
 
 def check(data: bytes) -> None:
-    """Read JSON that a job has sent, and keep nothing of it; NotJson if it is something else."""
+    """Raise NotJson unless the bytes, which a job sent, are JSON."""
     try:
         _reader.decode(data.decode())
     except (ValueError, RecursionError) as error:
-        raise NotJson(f"it is no JSON: {error}") from None
+        raise NotJson(f"it is not JSON: {error}") from None
 
 
 def unpack(args: object) -> tuple[list[Any], dict[str, Any]]:
-    """A job's decoded arguments as positional and keyword ones: an array, an object, or an object with both."""
+    """Positional and keyword arguments from decoded JSON: an array, an object, or an object with both."""
     if isinstance(args, list):
         return args, {}
     named = dict(cast("dict[str, Any]", args))
@@ -62,7 +62,7 @@ def _explain(value: object, name: str) -> str | None:
 
 
 def _faults(value: object, path: str, depth: int) -> Iterator[str]:
-    """Every reason why the value does not survive JSON, each with the path to the culprit."""
+    """Every reason why JSON would change the value, each with the path to the part that changes."""
     if depth > 200:
         yield f"{path[:60]}… is nested too deeply"
         return

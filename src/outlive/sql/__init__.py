@@ -1,7 +1,7 @@
 """The SQL of outlive, as static text: the schema, and every statement under its name.
 
-A statement's text is written with named parameters (`:tokens`) and compiled once, at import, to the numbered
-ones that Postgres takes. Nothing builds a query: no text varies.
+A statement is written with named parameters (`:tokens`), which are compiled once, at import, to the numbered ones of
+Postgres. Nothing builds a query at run time.
 """
 
 import re
@@ -14,7 +14,7 @@ _NAMED = re.compile(r"(?<![:\w]):([a-z]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A statement as Postgres takes it, and its parameters' names in the order of their numbers."""
+    """A statement with numbered parameters, and their names in the order of the numbers."""
 
     name: str
     text: str
@@ -27,7 +27,7 @@ def read(path: str) -> str:
 
 
 def compiled(name: str, text: str) -> Text:
-    """Turn `:name` into `$1`; comments go, so that the server need not read them each time."""
+    """Turn `:name` into `$1`, and drop comments, so that the server does not read them each time."""
     order: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -38,7 +38,7 @@ def compiled(name: str, text: str) -> Text:
 
 
 def load(path: str) -> dict[str, str]:
-    """The statements of a file: each begins with a line `-- name: …`."""
+    """The statements of a file. Each begins with a line `-- name: …`."""
     parts = re.split(r"^-- name: (\w+)$", read(path), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
