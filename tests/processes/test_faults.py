@@ -396,22 +396,37 @@ def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Pat
     assert "stopped" in worker.log()
 
 
-def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.Connection) -> None:
+def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.Connection, tmp_path: Path) -> None:
     """21"""
-    worker = start(slots=1)
-    zygote = worker.zygote()
-    eventually(lambda: kernel.children_of(zygote))
-    os.kill(zygote, signal.SIGSTOP)  # From now on there are no new children.
-    first, second = faults.add.enqueue(1, 1), faults.add.enqueue(2, 2)
+    worker, path = start(slots=1), tmp_path / "begun"
+    eventually(lambda: kernel.children_of(worker.zygote()))
 
-    def claimed() -> bool:
-        os.kill(zygote, signal.SIGSTOP)  # The worker wakes it now and then.
-        return first.status() is State.SUCCEEDED and second.status() is State.RUNNING
+    def claimed() -> outlive.Job[None] | None:
+        """A job that a stopped child was given. If the worker gives it to another first, it begins: then the next."""
+        path.unlink(missing_ok=True)
+        signal_all(worker.tree(), signal.SIGSTOP)
+        job = faults.touch.enqueue(str(path))
+        eventually(lambda: job.status() is not State.PENDING, within_s=20, what="it is claimed")
+        tree = [worker.pid, *worker.tree()]
+        signal_all(tree, signal.SIGSTOP)
+        if job.status() is State.RUNNING and not path.exists():
+            return job
+        signal_all(tree, signal.SIGCONT)
+        return None
 
-    eventually(claimed, within_s=20, what="it is claimed")
-    assert worker.stop(within_s=20) == 0
-    assert second.status() is State.PENDING
-    assert [one.outcome for one in attempts(connection, second)] == [Outcome.RELEASED]
+    job = eventually(claimed, within_s=60, what="a job is claimed and has not begun")
+    assert job
+    signal_all([worker.pid], signal.SIGTERM, signal.SIGCONT)
+    assert worker.process.wait(20) == 0
+    assert job.status() is State.PENDING
+    assert [one.outcome for one in attempts(connection, job)] == [Outcome.RELEASED]
+    assert not path.exists()
+
+
+def signal_all(pids: list[int], *numbers: int) -> None:
+    for pid in pids:
+        for number in numbers:
+            kernel.kill(pid, number)
 
 
 def test_a_worker_can_be_stopped_while_it_starts(start: Start, tmp_path: Path) -> None:
