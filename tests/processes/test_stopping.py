@@ -53,6 +53,43 @@ def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(
     assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
 
 
+def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """The jobs have failed for it, and are gone, when the worker hears of the stop."""
+    worker, path = start(slots=SLOTS), tmp_path / "go on"
+    jobs = hold(path, "with a process")
+    kernel.kill(worker.pid, signal.SIGSTOP)
+    kill_processes_of_jobs(tmp_path)
+    eventually(lambda: not any(map(alive, pids_of_jobs(tmp_path))), what="the jobs have failed")
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        kernel.kill(worker.pid, number)
+    assert worker.process.wait(40) == 0
+    assert_all_succeed_and_none_is_charged(start, connection, jobs, path)
+
+
+def test_a_job_whose_process_is_killed_alone_has_failed(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    start(slots=1)
+    job = faults.hold.enqueue(str(tmp_path / "never"), "with a process")
+    eventually(lambda: pids_of_jobs(tmp_path))
+    kill_processes_of_jobs(tmp_path)
+    eventually(lambda: job.status() is State.FAILED)
+    (only,) = connection.execute("select outcome, error from outlive.attempts").fetchall()
+    assert only == ("failed", "RuntimeError: its process died")
+
+
+def pids_of_jobs(folder: Path) -> list[int]:
+    return [int(begun.name.split(".")[1]) for begun in folder.glob("*.begun")]
+
+
+def kill_processes_of_jobs(folder: Path) -> None:
+    for pid in pids_of_jobs(folder):
+        for process in kernel.children_of(pid):
+            kernel.kill(process, signal.SIGTERM)
+
+
 @pytest.mark.parametrize("first", ["children", "supervisor"])
 def test_a_kill_after_a_stop_is_charged_to_no_job(
     start: Start, connection: db.Connection, tmp_path: Path, first: str
@@ -77,8 +114,8 @@ def test_a_sigterm_for_a_job_alone_is_a_kill_after_a_second(
     worker = start(slots=1)
     job = faults.hold.enqueue(str(tmp_path / "never"), "plainly")
     eventually(lambda: list(tmp_path.glob("*.begun")))
-    (begun,) = tmp_path.glob("*.begun")
-    os.kill(int(begun.name.split(".")[1]), signal.SIGTERM)
+    (pid,) = pids_of_jobs(tmp_path)
+    os.kill(pid, signal.SIGTERM)
     eventually(lambda: job.status() is State.QUARANTINED)
     assert connection.execute("select outcome, signal from outlive.attempts").fetchall() == [("crashed", "SIGTERM")]
     assert alive(worker.pid)

@@ -139,8 +139,18 @@ def _report(done: Done, before: resource.struct_rusage, *, preload: bool, last: 
         cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         peak_memory_bytes=peak_bytes,
         marked=_mark_output(),
+        bereaved=done.outcome == Outcome.FAILED and _is_bereaved(),
         stopped_by=stops.last_signal(),
     )
+
+
+def _is_bereaved() -> bool:
+    """Whether a process that was started here has ended, and was reaped or is to be."""
+    if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt:
+        return True
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
 
 
 def _mark_output() -> bool:

@@ -326,7 +326,7 @@ class Crew:
             child.begin()
         if outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
             ended.verdict = in_group(child.group, ended)  # It fails because what it had started was killed.
-        end, stopped = answered(child, ended, done, outcome, draining=self.draining)
+        end, stopped = answered(child, ended, done, outcome, self.deferred, draining=self.draining)
         self._tell(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.recycle_after:
             child.dismiss()  # It was told of no last job; it has become surplus since.

@@ -1,11 +1,13 @@
 """Deferred ends: attempts that ended by SIGTERM, perhaps because the whole service stops.
 
-systemd, for example, sends SIGTERM to every process of a unit, and it may reach a job before the supervisor. Such an
-end waits for a second. If the worker is told to stop within that time, the attempt is released; otherwise it counts.
+systemd, for example, sends SIGTERM to every process of a unit, and it may reach a job, or a process that the job has
+started and fails without, before the supervisor. Such an end waits for a second. If the worker is told to stop within
+that time, the attempt is released; otherwise it counts.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -37,6 +39,11 @@ class DeferredEnds:
     def __init__(self, report: Report) -> None:
         self._report = report
         self.waiting: list[Deferred] = []
+        self._open_until = math.inf
+
+    def may_be_stopped(self) -> bool:
+        """Whether what happens to a job now may be part of a stop: that is to come, or has just come."""
+        return time.monotonic() < self._open_until
 
     def defer(self, job: Claimed, end: Ended, *, completing: bool) -> None:
         self.waiting.append(Deferred(time.monotonic() + DEFER_S, job, end, completing))
@@ -50,6 +57,7 @@ class DeferredEnds:
 
     def release(self) -> None:
         """The worker was told to stop: no attempt is charged."""
+        self._open_until = time.monotonic() + DEFER_S
         waiting, self.waiting = self.waiting, []
         for one in waiting:
             self._report.ended(one.job, released(one.end), completing=one.completing)

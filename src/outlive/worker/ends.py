@@ -12,6 +12,7 @@ from outlive.model import Ended
 from outlive.protocol import MARK, Done
 from outlive.states import Outcome
 from outlive.worker.children import Assignment, Child
+from outlive.worker.deferred_ends import DeferredEnds
 
 MAX_UNBEGUN = 10
 """How often in a row a job may be the next one of a child that dies, before it is blamed: it may kill by its size."""
@@ -22,7 +23,9 @@ TELL_AGAIN_S = 60.0
 _log = logging.getLogger("outlive.worker")
 
 
-def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, draining: bool) -> tuple[Ended, bool]:
+def answered(
+    child: Child, ended: Assignment, done: Done, outcome: Outcome, deferred: DeferredEnds, *, draining: bool
+) -> tuple[Ended, bool]:
     """Its end, and whether that looks like the work of a stop that this worker did not ask for."""
     if done.marked:  # Else all that it printed was read before.
         child.read_output()
@@ -34,8 +37,8 @@ def answered(child: Child, ended: Assignment, done: Done, outcome: Outcome, *, d
         # A signal from elsewhere is a kill, or the job would come back for ever: unless all of the worker stops.
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
-    elif done.stopped_by and outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
-        stopped = True
+    elif outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
+        stopped = bool(done.stopped_by) or (done.bereaved and deferred.may_be_stopped())
     end = Ended(
         token=done.token,
         outcome=outcome,
