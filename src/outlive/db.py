@@ -249,11 +249,11 @@ class _ColumnDumper(Dumper):
     format = pq.Format.BINARY
 
     def get_key(self, obj: Column, format: PyFormat) -> DumperKey:
-        return (self.cls, obj.array)  # type: ignore[return-value]  # psycopg takes any hashable key.
+        return (self.cls, obj.oid)  # type: ignore[return-value]  # psycopg takes any hashable key.
 
     def upgrade(self, obj: Column, format: PyFormat) -> Self:
         dumper = type(self)(self.cls)
-        dumper.oid = obj.array
+        dumper.oid = obj.oid
         return dumper
 
     def dump(self, obj: Column) -> Buffer:

@@ -44,9 +44,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array parameter in Postgres' binary form. Elements are encoded once and read without a cast."""
+    """A parameter in Postgres' binary form, such as an array. It is encoded once and read without a cast."""
 
-    array: int
+    oid: int
     data: bytes
 
 
@@ -67,6 +67,11 @@ def column(kind: Kind, values: Iterable[object]) -> Column | None:
         return None
     head = struct.pack(">iiIii", 1, nulls > 0, kind.element, len(parts), 1)
     return Column(kind.array, head + b"".join(parts))
+
+
+def json(data: bytes | None) -> Column | None:
+    """JSON as one parameter. It goes as it is, without copies: it may be as large as all that a job brings."""
+    return None if data is None else Column(JSONS.element, data)
 
 
 def _microseconds(moment: datetime) -> bytes:
@@ -116,7 +121,7 @@ def _travelling(value: object) -> object:
         case UUID():
             return msgspec.msgpack.Ext(_UUID, value.bytes)
         case Column():
-            return msgspec.msgpack.Ext(_COLUMN, value.array.to_bytes(4, "big") + value.data)
+            return msgspec.msgpack.Ext(_COLUMN, value.oid.to_bytes(4, "big") + value.data)
         case datetime():
             return value.astimezone(UTC)
         case _:

@@ -23,6 +23,7 @@ from outlive.statement import (
     Row,
     Statement,
     column,
+    json,
 )
 from outlive.states import Outcome, State
 from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, statement, structs
@@ -84,17 +85,13 @@ def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
         nothing,
         token=end.token,
         worker=worker,
-        result=_text(end.result),
-        records=_text(end.records),
-        spawns=_text(end.spawns),
+        result=json(end.result),
+        records=json(end.records),
+        spawns=json(end.spawns),
         peak_memory_bytes=end.peak_memory_bytes,
         cpu_s=end.cpu_s,
         output=end.output,
     )
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode()
 
 
 def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
