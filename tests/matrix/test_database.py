@@ -206,14 +206,14 @@ def fill(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dead", "hold_s", "least"),
+    ("jobs", "dead", "hold_s", "least"),
     [
-        pytest.param(300_000, 2.0, 0.3, id="busy"),
-        pytest.param(0, 600.0, 0.6, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+        pytest.param(100, 300_000, 2.0, 0.3, id="busy"),
+        pytest.param(300, 0, 600.0, 0.6, id="exact", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
 def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
-    start: Start, dead: int, hold_s: float, least: float
+    start: Start, jobs: int, dead: int, hold_s: float, least: float
 ) -> None:
     """40: in front of its jobs lie those that are done, its own of ten minutes, or so many that are made at once. They
     are claimed a few at a time, so that each claim has to pass them."""
@@ -221,7 +221,7 @@ def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
     task = faults.add.using(queue="bench")
     start()
     with db.connect(url) as connection, psycopg.connect(url) as old:
-        free = [seconds(connection, [task.job(n) for n in range(300)]) for _ in range(ROUNDS)]
+        free = [seconds(connection, [task.job(n) for n in range(jobs)]) for _ in range(ROUNDS)]
         old.execute("set transaction isolation level repeatable read")
         old.execute("select from outlive.jobs")
         with connection.transaction():
@@ -230,7 +230,7 @@ def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
         held: list[float] = []
         began = time.monotonic()
         while time.monotonic() - began < hold_s or len(held) < ROUNDS:
-            held.append(seconds(connection, [task.job(n) for n in range(300)]))
+            held.append(seconds(connection, [task.job(n) for n in range(jobs)]))
         assert kept(free, held[-ROUNDS:]) >= least
 
 
