@@ -40,7 +40,7 @@ class JobCalls:
         child = await self._ready.get()
         waiting = self._waiting[id(child)]
         try:
-            async with self.pool.take() as session:
+            async with self.pool.take(size_bytes=len(waiting[0].body)) as session:
                 await self._answer(session, child, waiting[0])
         finally:
             self.pending_bytes -= len(waiting.popleft().body)

@@ -17,6 +17,7 @@ from outlive import db, kernel
 
 T = TypeVar("T")
 
+LARGE_BYTES = 1 << 20
 REPLACE_AFTER = 3
 """A connection is replaced after this many equal failures in a row: its settings may be the cause."""
 
@@ -105,10 +106,13 @@ class SessionPool:
         self._free = asyncio.Semaphore(size)
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[Session]:
+    async def take(self, *, size_bytes: int = 0) -> AsyncIterator[Session]:
+        """A session to send so much. It is closed after a large statement: libpq would keep as large a buffer."""
         async with self._free:
             session = self._idle.pop()
             try:
                 yield session
             finally:
                 self._idle.append(session)
+                if size_bytes > LARGE_BYTES:
+                    await session.close()

@@ -19,7 +19,7 @@ from outlive.model import Ended
 from outlive.statement import Statement
 from outlive.states import Outcome
 from outlive.worker.leases import Leases
-from outlive.worker.session import Session, SessionPool
+from outlive.worker.session import LARGE_BYTES, Session, SessionPool
 
 SESSIONS = 3
 AGAIN_S = 1.0
@@ -27,7 +27,6 @@ AGAIN_S = 1.0
 TRIES = 3
 """How often the same error may repeat before the attempt fails. Locks and an absent database don't count."""
 MAX_ERROR_CHARS = 1000
-LARGE_BYTES = 1 << 20
 TOO_MUCH_BYTES = 32 << 20
 """While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
 _PERMANENT = ("OL", "54")
@@ -79,7 +78,7 @@ class SlowEnds:
             return
         try:
             if _size(end) > LARGE_BYTES:
-                async with self._one_large, self.pool.take() as session:
+                async with self._one_large, self.pool.take(size_bytes=_size(end)) as session:
                     await self._write(session, end)
             else:
                 async with self.pool.take() as session:
