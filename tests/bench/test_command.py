@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import bench, db
-from outlive.bench import command, sizes
-from outlive.bench.figures import Bound, Figure
-from outlive.bench.plot import draw
-from outlive.bench.stock import Stock
+from outlive import db
+from outlive.lab import bench
+from outlive.lab.bench import command, sizes
+from outlive.lab.bench.figures import Bound, Figure
+from outlive.lab.bench.plot import draw
+from outlive.lab.bench.stock import Stock
 
 TINY = sizes.Sizes(
     seconds=0.02,
@@ -33,7 +34,7 @@ KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "QUICK", TINY)
-    monkeypatch.setattr("outlive.bench.claiming.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
+    monkeypatch.setattr("outlive.lab.bench.claiming.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
 
 
 @pytest.mark.timeout(400)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from outlive import store
-from outlive.bench.offer import AT_ONCE, Offer
+from outlive.lab.bench.offer import AT_ONCE, Offer
 from outlive.model import Claimed, Lane, LaneState
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
-from outlive.gameday.asked import Bounds
-from outlive.gameday.checker import check
-from outlive.gameday.history import Answer, Ask, Attempt, Effect, Fault, Found, History, Kind, Start, Worker
+from outlive.lab.gameday.checker import check
+from outlive.lab.gameday.history import Answer, Ask, Attempt, Effect, Fault, Found, History, Kind, Start, Worker
+from outlive.lab.gameday.options import Bounds
 
 STEADY, VICTIM = (Worker(uuid4(), name, "stopped") for name in ("steady", "victim"))
 STEP_S = 10.0

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from outlive import db, store
-from outlive.gameday import checker, jobs, tables
-from outlive.gameday.asked import Bounds
-from outlive.gameday.history import Answer, Ask, Fault, History, Kind
+from outlive.lab.gameday import checker, jobs, tables
+from outlive.lab.gameday.history import Answer, Ask, Fault, History, Kind
+from outlive.lab.gameday.options import Bounds
 from outlive.model import Claimed, Ended, Turn
 from outlive.statement import Statement
 from outlive.states import Outcome

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from outlive.gameday import checker
-from outlive.gameday.asked import Bounds
-from outlive.gameday.history import Answer, Ask, Attempt, Effect, Exit, Kind, Start, Worker
+from outlive.lab.gameday import checker
+from outlive.lab.gameday.history import Answer, Ask, Attempt, Effect, Exit, Kind, Start, Worker
+from outlive.lab.gameday.options import Bounds
 from tests.gameday.making import STEADY, VICTIM, Story
 
 

@@ -89,7 +89,9 @@ def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_pa
 def test_workers_frozen_past_their_leases_bring_late_writes_to_the_fence() -> None:
     """A game whose only faults are such freezes, and kills of children in between. The database is there all the
     time: every tree has its jobs taken over, and every completion that it was about to write comes to the fence."""
-    deck = "from outlive.gameday import faults as f; f.DECK = {f.Kind.PAUSE: 4}; from outlive.cli import main; main()"
+    deck = (
+        "from outlive.lab.gameday import faults as f; f.DECK = {f.Kind.PAUSE: 4}; from outlive.cli import main; main()"
+    )
     words = ("gameday", "--kills", "12", "--rate", "0.5", "--seed", "3", "--busy", "--json")
     ran = subprocess.run([sys.executable, "-c", deck, *words], capture_output=True, text=True, timeout=250)
     verdict = json.loads(ran.stdout)

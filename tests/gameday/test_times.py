@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
-from outlive.gameday.asked import Asked, Bounds
-from outlive.gameday.history import Fault, Kind
-from outlive.gameday.times import Times, measure
-from outlive.gameday.verdict import judge
+from outlive.lab.gameday.history import Fault, Kind
+from outlive.lab.gameday.options import Asked, Bounds
+from outlive.lab.gameday.times import Times, measure
+from outlive.lab.gameday.verdict import judge
 from tests.gameday.making import STEADY, VICTIM, Story
 
 

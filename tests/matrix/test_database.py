@@ -19,7 +19,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outlive import config, db, embedded, kernel
-from outlive.bench.stock import Stock
+from outlive.lab.bench.stock import Stock
 from outlive.states import State
 from tests import faults
 from tests.cli.world import Cli

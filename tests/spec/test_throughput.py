@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlive import State, db
-from outlive.bench.stock import Stock
+from outlive.lab.bench.stock import Stock
 from tests import faults
 from tests.processes.conftest import Worker
 from tests.spec.conftest import ended

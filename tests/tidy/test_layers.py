@@ -10,7 +10,7 @@ import pytest
 from tests.tidy.reading import SOURCE, modules, shown, syntax
 
 LAYERS = [
-    {"__init__", "__main__", "cli", "web", "integrations", "demo", "bench", "gameday"},
+    {"__init__", "__main__", "cli", "web", "integrations", "lab"},
     {"client", "worker", "child"},
     {"store", "migrate"},
     {"db", "sql", "embedded"},

@@ -17,7 +17,7 @@ def demo(
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
     """Watch jobs survive for a minute, on a temporary Postgres."""
-    from outlive.demo import main
+    from outlive.lab.demo import main
 
     with reported(debug=debug):
         raise typer.Exit(main(json=json, quick=quick))
@@ -26,7 +26,7 @@ def demo(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Measure the speed of the store and a worker on this machine (outlive bench --help)."""
-    from outlive.bench import main
+    from outlive.lab.bench import main
 
     with reported(debug=False):
         raise typer.Exit(main(context.args))
@@ -54,8 +54,8 @@ def gameday(
 
     Without a database it starts a temporary Postgres, and restarts it during the game.
     """
-    from outlive.gameday import main
-    from outlive.gameday.asked import BUSY, Asked, Bounds, check
+    from outlive.lab.gameday import main
+    from outlive.lab.gameday.options import BUSY, Asked, Bounds, check
 
     if kills is not None and minutes is not None:
         raise ConfigError("--kills and --minutes are both given: give only one of them")

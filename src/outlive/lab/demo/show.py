@@ -1,0 +1,203 @@
+"""What people see of the demo: tables that live, or plain lines where nobody watches; then evidence and summary."""
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from outlive import db, store
+from outlive.cli import screen
+from outlive.cli.screen import Column, Row
+from outlive.cli.show import evidence_of
+from outlive.cli.sources import SOURCES
+from outlive.lab.demo.snapshot import Bad, Seen
+from outlive.states import Outcome, State
+
+LINES = 10
+"""How many of the last events stay on the screen."""
+STEPS = 10
+SIDE_BY_SIDE = 120
+_WORKER_STYLES = {"active": "green", "dead": "bold red"}
+
+
+class Audience(Protocol):
+    """Who is told what happens."""
+
+    def say(self, words: str | Text, /) -> None: ...
+    def see(self, seen: Seen, total: int, /) -> None: ...
+
+
+class Nobody:
+    """Wants only the summary."""
+
+    def say(self, words: str | Text) -> None: ...
+    def see(self, seen: Seen, total: int) -> None: ...
+
+
+class Reader:
+    """Reads line by line: what happens, and every tenth part of the work."""
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def say(self, words: str | Text) -> None:
+        screen.say(words)
+
+    def see(self, seen: Seen, total: int) -> None:
+        step = STEPS * seen.settled() // max(1, total)
+        if step > self._step:
+            self._step = step
+            screen.say(f"{seen.settled()} of {total} jobs are done")
+
+
+class Watcher:
+    """Watches tables that change in place."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._lines: deque[Text] = deque(maxlen=LINES)
+        self._board: RenderableType = Text()
+
+    def say(self, words: str | Text) -> None:
+        line = words if isinstance(words, Text) else Text(words)
+        line.no_wrap, line.overflow = True, "ellipsis"
+        self._lines.append(line)
+        self._live.update(self._whole(), refresh=True)
+
+    def see(self, seen: Seen, total: int) -> None:
+        self._board = _board(seen, total)
+        self._live.update(self._whole(), refresh=True)
+
+    def _whole(self) -> RenderableType:
+        return Group(self._board, Rule("what happens", style="dim"), *self._lines)
+
+
+@contextmanager
+def audience(*, json: bool) -> Iterator[Audience]:
+    if json:
+        yield Nobody()
+    elif not sys.stdout.isatty():
+        yield Reader()
+    else:
+        with Live(Text(), console=screen.console(), auto_refresh=False) as live:
+            yield Watcher(live)
+
+
+def _board(seen: Seen, total: int) -> RenderableType:
+    head = Text(f"{seen.settled()} of {total} jobs  ", style="bold")
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.settled(), width=50))
+    jobs, workers = screen.table(_JOBS, _job_rows(seen)), screen.table(_WORKERS, seen.workers[-4:])
+    sources = screen.table(_SOURCES, seen.sources)
+    if screen.console().width >= SIDE_BY_SIDE:
+        pair = Table.grid(padding=(0, 6))
+        pair.add_row(jobs, workers)
+        tables: list[RenderableType] = [pair, Text(), sources]
+    else:
+        tables = [jobs, Text(), workers, Text(), sources]
+    return Group(Rule("outlive: coin prices, while things go wrong"), bar, Text(), *tables, Text())
+
+
+_SHOWN = (State.PENDING, State.RUNNING, State.RETRYABLE, State.SUCCEEDED, State.QUARANTINED)
+
+
+def _job_rows(seen: Seen) -> list[Row]:
+    return [{"task": task, **counts} for task, counts in sorted(seen.counts.items())]
+
+
+def _number(state: State) -> Column:
+    def cell(row: Row) -> Text:
+        number = row.get(state, 0)
+        return Text(str(number), style=str(screen.state(state).style) if number else "dim")
+
+    return Column(state, cell, "right")
+
+
+def _slots(row: Row) -> Text:
+    """A dot for each slot, full while it has a job."""
+    if row["state"] != "active":
+        return Text()
+    return Text("●" * row["running"], style="bold blue").append(
+        "○" * max(0, row["slots"] - row["running"]), style="dim"
+    )
+
+
+_JOBS = (Column("jobs of", lambda row: Text(row["task"], style="bold")), *map(_number, _SHOWN))
+_WORKERS = (
+    Column("worker", lambda row: Text(f"pid {row['pid']}")),
+    Column("state", lambda row: Text(row["state"], style=_WORKER_STYLES.get(row["state"], "dim"))),
+    Column("jobs", _slots),
+)
+_SOURCES = (
+    Column("source", lambda row: Text(row["name"], style="bold")),
+    *(column for column in SOURCES if column.title in ("breaker", "rate", "tokens", "failures")),
+)
+
+
+def ending(bad: Bad) -> Text:
+    """One line about an attempt that ended badly."""
+    text = Text(f"{bad.name}, attempt {bad.attempt}: ").append_text(screen.state(bad.outcome))
+    if bad.error and bad.outcome is not Outcome.LOST:
+        text.append(f" ({screen.plain(screen.one_line(bad.error))})", style="dim")
+    return text.append(", in quarantine", style="bold magenta") if bad.state is State.QUARANTINED else text
+
+
+def breaker(name: str, *, opened: bool) -> Text:
+    words = "opens: its jobs wait, those of others go on" if opened else "closes: the probe was answered"
+    return Text(f"the breaker of {name} ").append(words, style="bold red" if opened else "green")
+
+
+def killing(pid: int, jobs: int) -> Text:
+    return Text(f"kill -9 {pid}", style="bold red").append(
+        f": a worker, and {jobs} of its jobs were running", style="not bold"
+    )
+
+
+def evidence(connection: db.Connection) -> None:
+    """What took processes down, and what speaks for that."""
+    out = screen.console()
+    out.print(Rule("in quarantine, with the evidence"))
+    for row in db.run(connection, store.list_killers()):
+        head = Text(f"{row['task'].rpartition('.')[2]} {row['source']}", style="bold")
+        head.append(f"  {row['id']}  ", style="not bold dim").append(row["details"] or "", style="not bold magenta")
+        bad = [one for one in db.run(connection, store.list_attempts(row["id"])) if one.outcome == row["outcome"]]
+        out.print(head, *evidence_of(bad[-1]), Text(), sep="\n")
+
+
+def summary(told: Mapping[str, Any]) -> None:
+    out = screen.console()
+    out.print(Rule("summary"))
+    for name, value in told.items():
+        if name not in ("right", "wrong"):
+            shown = screen.plain(_said(name, value))
+            out.print(Text(f"{name.replace('_', ' '):<20}", style="dim").append(shown, style="not dim bold"))
+    for words in told["wrong"]:
+        out.print(Text(f"wrong: {screen.plain(words)}", style="bold red"))
+    if told["right"]:
+        out.print(Text("checked against the database: every job and every price is where it must be", "bold green"))
+
+
+def _said(name: str, value: Any) -> object:
+    match name:
+        case "quarantined":
+            return ", ".join(f"{one['task'].rpartition('.')[2]} {one['source']} ({_cause(one)})" for one in value)
+        case "workers_lost":
+            return ", ".join(
+                f"1 with {one['jobs']} running, noticed in {one['noticed_s']} s, replaced in {one['replaced_s']} s"
+                for one in value
+            )
+        case "breaker":
+            return f"{value['source']}: opened {value['opened']}, closed {value['closed']}"
+    return value
+
+
+def _cause(killer: Mapping[str, Any]) -> str:
+    return f"{killer['outcome']}, {killer['signal']}"

@@ -1,0 +1,209 @@
+"""Whether the demo ended as it had to: what the database holds, against what the sites offered."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+import outlive
+from coins import catalog, site, tasks
+from outlive import db, store
+from outlive.cli import screen
+from outlive.lab.demo.snapshot import Seen, count, look
+from outlive.states import Outcome, State
+
+Key = tuple[str, str, str]
+"""Scope, source and key of a record."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """The worker that was killed, and when (by the database's clock) that was known and made good."""
+
+    pid: int
+    killed_at: datetime
+    jobs: int
+    successor: int
+    noticed_s: float | None = None
+    replaced_s: float | None = None
+
+    def look(self, seen: Seen, say: Callable[[str], None]) -> None:
+        dead, new = seen.worker(self.pid), seen.worker(self.successor)
+        if self.noticed_s is None and dead is not None and dead["state"] == "dead":
+            self.noticed_s = (dead["died_at"] - self.killed_at).total_seconds()
+            say(f"the dead worker was noticed after {screen.duration(self.noticed_s)}, and its jobs are free again")
+        if self.replaced_s is None and new is not None:
+            self.replaced_s = (new["started_at"] - self.killed_at).total_seconds()
+            say(f"another worker took its place after {screen.duration(self.replaced_s)}")
+
+
+@dataclass(slots=True)
+class Breaker:
+    """How often the breaker of one source was seen to open and close."""
+
+    source: str
+    opened: int = 0
+    closed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What was done, to be compared with what was found."""
+
+    intakes: Sequence[catalog.Intake]
+    acknowledged: Sequence[UUID]
+    sites: Mapping[str, site.Site]
+    loss: Loss | None
+    breaker: Breaker
+    requests: int
+
+
+def expected_jobs(intakes: Sequence[catalog.Intake]) -> Counter[State]:
+    """Each coin is collected once, searched for on three sites, and valued for each of them that can be read."""
+    searches = len(intakes) * len(catalog.KINDS)
+    poisoned = sum(site.is_poison(name, one["title"]) for name in catalog.KINDS for one in intakes)
+    succeeded = len(intakes) + 2 * (searches - poisoned)
+    return Counter({State.SUCCEEDED: succeeded, State.QUARANTINED: poisoned})
+
+
+def expected_points(played: Played) -> tuple[dict[Key, tuple[float, int]], int]:
+    """Every price that can be read, its best match and its cents; and how often they are shown, all in all."""
+    points: dict[Key, tuple[float, int]] = {}
+    shown = 0
+    for intake in played.intakes:
+        for name, kind in catalog.KINDS.items():
+            if site.is_poison(name, intake["title"]):
+                continue
+            for offer in _offers(name, intake):
+                url = f"http://{played.sites[name].place}{offer.path}"
+                facts: dict[str, Any] = {"title": offer.title, "price_cents": offer.cents, "day": offer.day}
+                key = (
+                    tasks.prices_of(intake["id"]),
+                    name,
+                    outlive.dedupe_key(offer.external_id, url=url, kind=kind, **facts),
+                )
+                match = tasks.match_strength(intake, offer.title)
+                points[key] = max(points.get(key, (0.0, 0)), (match, offer.cents))
+                shown += 1
+    return points, shown
+
+
+def _offers(name: str, intake: catalog.Intake) -> Iterator[catalog.Offer]:
+    for page in catalog.pages(name, intake["title"], intake["series"], intake["denomination"]):
+        yield from page
+
+
+def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
+    """What the database says, and what of it is wrong."""
+    seen = look(connection)
+    states = sum(seen.counts.values(), Counter[str]())
+    records = db.run(connection, store.list_records(limit=1_000_000))
+    points = [one for one in records if one.scope.startswith(tasks.PRICES)]
+    valuations = [one for one in records if one.scope == tasks.VALUATIONS]
+    intakes = {one.dedupe_key: one.data for one in records if one.scope == tasks.INTAKES}
+    loss, breaker = played.loss, played.breaker
+    told: dict[str, Any] = {
+        "coins": len(played.intakes),
+        "acknowledged": len(played.acknowledged),
+        "spawned": states.total() - len(played.acknowledged),
+        "finished": states[State.SUCCEEDED],
+        "failed": states[State.FAILED],
+        "retried": count(connection, _RETRIED),
+        "quarantined": [_exhibit(row) for row in db.run(connection, store.list_killers())],
+        "workers_lost": [] if loss is None else [_lost(loss)],
+        "breaker": {"source": breaker.source, "opened": breaker.opened, "closed": breaker.closed},
+        "requests": played.requests,
+        "records_written": len(points),
+        "duplicates_refused": count(connection, _FOUND) - len(points),
+        "valuations": len(valuations),
+        "finished_twice": count(connection, _TWICE),
+    }
+    wrong = [
+        *(["the coins that came in are not those that are written down"] if intakes != _by_id(played) else []),
+        *_wrong_jobs(connection, played, seen, told),
+        *_wrong_records(played, points, valuations, told),
+        *_wrong_troubles(played, told, seen),
+    ]
+    return {**told, "wrong": wrong, "right": not wrong}
+
+
+def _by_id(played: Played) -> dict[str, catalog.Intake]:
+    return {one["id"]: one for one in played.intakes}
+
+
+_RETRIED = "select count(*) from outlive.attempts where outcome <> 'released' and state in ('pending', 'retryable')"
+_TWICE = """
+select count(*) from (
+  select from outlive.attempts where outcome = 'succeeded' group by job_id having count(*) > 1) twice
+"""
+_FOUND = """
+select coalesce(sum((a.result ->> 'found')::int), 0) from outlive.attempts a join outlive.jobs j on j.id = a.job_id
+where a.outcome = 'succeeded' and j.task like '%.search'
+"""
+
+
+def _wrong_jobs(connection: db.Connection, played: Played, seen: Seen, told: dict[str, Any]) -> Iterator[str]:
+    found = db.run(connection, store.statuses(list(played.acknowledged)))
+    if missing := [id for id in played.acknowledged if found.get(id) is not State.SUCCEEDED]:
+        yield f"{len(missing)} acknowledged jobs have not succeeded, {missing[0]} among them"
+    states = sum(seen.counts.values(), Counter[str]())
+    if states != expected_jobs(played.intakes):
+        yield f"jobs are {_words(states)}, and not {_words(expected_jobs(played.intakes))}"
+    if told["finished_twice"]:
+        yield f"{told['finished_twice']} jobs were finished twice"
+    causes = sorted((str(one["outcome"]), str(one["signal"])) for one in told["quarantined"])
+    if causes != [("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")]:
+        yield f"in quarantine are {causes}, and not one that segfaults and one that eats memory"
+
+
+def _wrong_records(
+    played: Played, points: Sequence[outlive.Record], valuations: Sequence[outlive.Record], told: dict[str, Any]
+) -> Iterator[str]:
+    found = {(one.scope, one.source, one.dedupe_key): (one.strength, _cents(one)) for one in points}
+    expected, shown = expected_points(played)
+    if found != expected:
+        missing, more = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
+        yield f"of {len(expected)} price points {missing} are missing, {more} more are there, or some are others"
+    if told["duplicates_refused"] != shown - len(expected):
+        yield f"{told['duplicates_refused']} duplicates were refused, and not {shown - len(expected)}"
+    by_coin: dict[str, list[outlive.Record]] = {tasks.prices_of(one["id"]): [] for one in played.intakes}
+    for one in points:
+        by_coin.setdefault(one.scope, []).append(one)
+    right = {one["id"]: tasks.valued(by_coin[tasks.prices_of(one["id"])]) for one in played.intakes}
+    if {one.dedupe_key: one.data for one in valuations} != right:
+        yield "the valuations are not those of the price points, one for each coin"
+
+
+def _cents(point: outlive.Record) -> int:
+    return int(cast("dict[str, Any]", point.data)["cents"])
+
+
+def _wrong_troubles(played: Played, told: dict[str, Any], seen: Seen) -> Iterator[str]:
+    """What had to go wrong, did."""
+    loss, breaker = played.loss, played.breaker
+    if loss is None or loss.noticed_s is None or loss.replaced_s is None:
+        yield "no worker was killed, noticed and replaced"
+    outcomes = Counter(bad.outcome for bad in seen.bad)
+    for outcome in (Outcome.LOST, Outcome.TIMED_OUT, Outcome.FAILED):
+        if not outcomes[outcome]:
+            yield f"no attempt ended as {outcome}"
+    if not breaker.opened or breaker.opened != breaker.closed:
+        yield f"the breaker of {breaker.source} opened {breaker.opened} times and closed {breaker.closed} times"
+
+
+def _words(states: Mapping[Any, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if number)
+
+
+def _lost(loss: Loss) -> dict[str, object]:
+    times = {"noticed_s": loss.noticed_s, "replaced_s": loss.replaced_s}
+    rounded = {name: None if value is None else round(value, 2) for name, value in times.items()}
+    return {"pid": loss.pid, "jobs": loss.jobs, **rounded}
+
+
+def _exhibit(row: dict[str, Any]) -> dict[str, object]:
+    """A quarantined job with its cause."""
+    keys = ("id", "task", "source", "details", "outcome", "signal", "peak_memory_bytes", "cpu_s", "error_message")
+    return {key: row[key] for key in (*keys, "stack", "output")}

@@ -1,0 +1,150 @@
+"""The verdict on a game: what was done, what was found, whether that is right, and what it proves. Pure."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import psycopg
+
+import outlive
+from outlive.lab.gameday import checker, times
+from outlive.lab.gameday.checker import Breach
+from outlive.lab.gameday.history import Answer, Found, History, Kind
+from outlive.lab.gameday.options import Asked
+from outlive.lab.gameday.times import Times
+
+NAMED = 20
+"""How many of those who break a rule are named."""
+
+ZERO = ("lost", "finished twice", "effect doubled", "stale effect")
+"""Rules whose count is told even when it is nought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    asked: Asked
+    history: History
+    found: Found
+    breaches: Sequence[Breach]
+    times: Sequence[Times]
+    seconds: float
+    postgres: str
+
+    @property
+    def right(self) -> bool:
+        return not self.breaches and all(one.held is not False for one in self.times)
+
+    def broken(self, rule: str) -> list[Breach]:
+        return [breach for breach in self.breaches if breach.rule == rule]
+
+    def suspects(self) -> list[UUID]:
+        """The jobs that break a rule, some of them."""
+        found = []
+        for subject in dict.fromkeys(breach.subject for breach in self.breaches):
+            try:
+                found.append(UUID(subject))
+            except ValueError:
+                continue
+        return found[:NAMED]
+
+    @property
+    def bound(self) -> str:
+        """What it proves; of something that did happen nothing is proved."""
+        seen = [rule for rule in ZERO if self.broken(rule)]
+        return f"no bound: {', '.join(seen)}" if seen else checker.bound(self.history.kills)
+
+    @property
+    def worst_death(self) -> Times | None:
+        """Those among which the slowest is."""
+        return max((one for one in self.times if one.samples_s), key=lambda one: max(one.samples_s), default=None)
+
+    def counts(self) -> dict[str, int]:
+        """The figures of the verdict, in the order in which people read them."""
+        answers = Counter(ask.answer for ask in self.history.asks)
+        unknown = {ask.id for ask in self.history.asks if ask.answer is Answer.UNKNOWN}
+        ended = {attempt.job for attempt in self.found.attempts if attempt.state == "succeeded"}
+        pauses = [fault for fault in self.history.faults if fault.kind is Kind.PAUSE]
+        taken = [fault for fault in pauses if fault.taken]
+        return {
+            "kills": self.history.kills,
+            "jobs acknowledged": answers[Answer.OK],
+            "enqueued by jobs": sum(id.version == 5 for id in self.found.jobs),
+            "answers unknown": answers[Answer.UNKNOWN],
+            "of those found": len(unknown & self.found.jobs.keys()),
+            "jobs finished": len(ended),
+            "attempts": len(self.found.attempts),
+            **{rule: len(self.broken(rule)) for rule in ZERO},
+            "stale writes fenced": len(self.found.fenced) + self.history.reports_fenced,
+            "frozen trees taken over": len(taken),
+            "frozen trees not taken over": len(pauses) - len(taken),
+            "late completions of trees taken over": sum(len(fault.taken) for fault in taken),
+            "of those fenced": len(self.history.taken() & set(self.found.fenced)),
+        }
+
+    def faults(self) -> dict[str, int]:
+        counted = Counter(fault.kind for fault in self.history.faults)
+        return {str(kind): counted[kind] for kind in Kind}
+
+    def throughput(self) -> list[tuple[int, int]]:
+        """Successes in each second since the beginning."""
+        began = self.history.began_s
+        counted = Counter(int(one.ended_s - began) for one in self.found.attempts if one.outcome == "succeeded")
+        return [(second, counted[second]) for second in range(max(counted, default=-1) + 1)]
+
+    def as_json(self, evidence: Sequence[dict[str, object]] = ()) -> dict[str, object]:
+        began = self.history.began_s
+        rules = Counter(breach.rule for breach in self.breaches)
+        return {
+            "right": self.right,
+            "seed": self.asked.seed,
+            "seconds": round(self.seconds, 1),
+            "workers": self.asked.workers,
+            "slots": self.asked.slots,
+            "rate": self.asked.rate,
+            **{name.replace(" ", "_"): count for name, count in self.counts().items()},
+            "faults": self.faults(),
+            "times": [one.as_json() for one in self.times],
+            "drained_s": round(self.history.drain_s, 2),
+            "stopped": self.history.stopped,
+            "bound": self.bound,
+            "breaches": [
+                {
+                    "rule": rule,
+                    "count": count,
+                    "named": [[one.subject, one.words] for one in self.broken(rule)[:NAMED]],
+                }
+                for rule, count in rules.items()
+            ],
+            "evidence": list(evidence),
+            "throughput": self.throughput(),
+            "marks": [[round(one.at_s - began, 3), str(one.kind), one.worker] for one in self.history.faults],
+            "outages": [[round(start - began, 3), round(end - began, 3)] for start, end in self.history.outages],
+            "samples": {
+                one.name: [[round(at_s - began, 3), round(took_s, 4)] for at_s, took_s in one.points]
+                for one in self.times
+            },
+            "cpu_count": os.cpu_count(),
+            "versions": {
+                "outlive": outlive.__version__,
+                "postgres": self.postgres,
+                "python": platform.python_version(),
+                "psycopg": psycopg.__version__,
+            },
+        }
+
+
+def judge(asked: Asked, history: History, found: Found, *, seconds: float, postgres: str) -> Verdict:
+    return Verdict(
+        asked,
+        history,
+        found,
+        checker.check(history, found, asked.bounds),
+        times.measure(history, found, asked.bounds),
+        seconds,
+        postgres,
+    )
