@@ -127,7 +127,7 @@ def test_a_database_without_the_schema_is_told_to_be_migrated(empty: db.Connecti
 def test_an_older_schema_is_told_to_be_migrated(connection: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     have, need = migrate.VERSION, migrate.VERSION + 1
     monkeypatch.setattr(migrate, "VERSION", need)
-    sentence = f"^the database has schema version {have}, this is {need}: run `outlive migrate`$"
+    sentence = f"^the database has schema version {have}, but this outlive needs {need}: run `outlive migrate`$"
     with pytest.raises(SchemaMismatch, match=sentence):
         migrate.check(connection)
 
@@ -136,7 +136,7 @@ def test_a_newer_schema_is_neither_used_nor_migrated(connection: db.Connection) 
     newer = migrate.VERSION + 1
     connection.execute("insert into outlive.schema_version values (%s)", [newer])
     before = catalog(connection)
-    sentence = f"^the database has schema version {newer}, newer than {migrate.VERSION}: upgrade outlive here$"
+    sentence = f"version {newer}, newer than the {migrate.VERSION} of this outlive: upgrade outlive here$"
     with pytest.raises(SchemaMismatch, match=sentence):
         migrate.check(connection)
     with pytest.raises(SchemaMismatch, match=sentence):

@@ -9,6 +9,7 @@ import pytest
 from outlive import App, db, store
 from outlive.model import Ended
 from outlive.states import Outcome
+from outlive.worker.wakeup import NO_SOURCE
 from tests.store.making import (
     WORKER,
     Connect,
@@ -38,10 +39,16 @@ class Listener:
     def heard(self) -> int:
         """How many came. Notifications come in the order of their commits: what is not here before the marker,
         sent after everything else, was never sent."""
+        return len(self.payloads())
+
+    def payloads(self) -> list[str]:
+        """What the notifications carry that have come."""
         self._marking.execute("select pg_notify('outlive', %s)", [MARKER])
-        for before, one in enumerate(self._connection.notifies(timeout=10)):
+        heard: list[str] = []
+        for one in self._connection.notifies(timeout=10):
             if one.payload == MARKER:
-                return before
+                return heard
+            heard.append(one.payload)
         raise AssertionError("the marker has not come")
 
 
@@ -63,6 +70,17 @@ def test_enqueuing_notifies_who_sleeps_once_for_a_whole_batch(connection: db.Con
     sleep(connection)
     enqueue(connection, [request() for _ in range(100)])
     assert listener.heard() == 1
+
+
+def test_a_job_without_a_source_does_not_send_workers_to_their_sources(
+    connection: db.Connection, listener: Listener
+) -> None:
+    sleep(connection)
+    enqueue(connection, [request()])
+    assert listener.payloads() == [NO_SOURCE]
+    enqueue(connection, [request(source="shop")])
+    enqueue(connection, [request(), request(source="shop")])
+    assert listener.payloads() == ["", ""]
 
 
 def test_who_is_awake_again_is_not_notified_any_more(connection: db.Connection, listener: Listener) -> None:

@@ -45,8 +45,8 @@ class LaneFinder:
     async def find(self, tasks: Sequence[str], queues: Sequence[str] | None) -> None:
         """Find the lanes without a source that have jobs."""
         started = time.monotonic()
-        self._sources_wanted = self._sources_wanted or self._wake.look or self.lanes.has_sources
-        self._wake.look = False
+        self._sources_wanted = self._sources_wanted or self._wake.look_at_sources or self.lanes.has_sources
+        self._wake.look = self._wake.look_at_sources = False
         found = await self._session.run(store.unsourced_lanes(tasks, queues))
         self.lanes.found(found)
         self._found_at = time.monotonic()

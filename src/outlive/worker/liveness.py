@@ -21,7 +21,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Liveness:
-    def __init__(self, worker: UUID, url: str, notify: Callable[[], None]) -> None:
+    def __init__(self, worker: UUID, url: str, notify: Callable[[str], None]) -> None:
         self._worker, self._notify = worker, notify
         self._session = Session(url, db.LIVENESS)
         self._shown = False
@@ -47,10 +47,10 @@ class Liveness:
         connection = await self._session.connect()
         self._shown = False  # However this ends, the next run needs a new session.
         await connection.execute("listen outlive")
-        self._notify()  # For what was enqueued before this session listened.
+        self._notify("")  # For what was enqueued before this session listened.
         try:
-            async for _ in connection.notifies():
-                self._notify()
+            async for notification in connection.notifies():
+                self._notify(notification.payload)
         except psycopg.OperationalError as error:
             # No pause: without a new session, other workers declare this one dead in half a second.
             _log.warning("the liveness session was lost; opening another one: %s", str(error).strip())

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+NO_SOURCE = "no source"
+"""The notification of a job without a source."""
+
 
 class Wakeup:
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.look = True
-        """Lanes may have jobs that the last look did not find."""
+        self.look = self.look_at_sources = True
+        """Lanes, with or without a source, may have jobs that the last look did not find."""
 
     def set(self) -> None:
         """There is an end to write, or a slot is free."""
         self._event.set()
 
-    def notify(self) -> None:
+    def notify(self, payload: str = "") -> None:
         """Something was enqueued, or this worker can run more tasks than before."""
         self.look = True
+        self.look_at_sources = self.look_at_sources or payload != NO_SOURCE
         self._event.set()
 
     def clear(self) -> None:

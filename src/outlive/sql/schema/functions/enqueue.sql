@@ -262,7 +262,8 @@ begin
       insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
     select notify or exists (select from outlive.sleepers) into notify;
     if notify then
-      perform pg_notify('outlive', '');
+      -- A worker that reads this payload saves a search of its sources.
+      perform pg_notify('outlive', case when coalesce(source, '') = '' then 'no source' else '' end);
     end if;
     return mine;
   end if;
