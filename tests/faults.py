@@ -171,10 +171,43 @@ def leave_grandchildren(path: str, stay: bool = False) -> None:
         time.sleep(1)
 
 
-@app.task
-def kill_parent() -> None:
-    os.kill(os.getppid(), signal.SIGKILL)
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@app.task(backoff=0)
+def kill_parent(how: str = "alone", path: str | None = None) -> None:
+    """With its group, or after a daemon was left behind, if that is asked for."""
+    print("about to kill", flush=True)
+    parent = os.getppid()
+    match how:
+        case "alone":
+            os.kill(parent, signal.SIGKILL)
+        case "with its group":
+            os.killpg(os.getpgid(parent), signal.SIGKILL)
+        case _:
+            leave_a_daemon.function(str(path))
+            os.kill(parent, signal.SIGKILL)
     time.sleep(600)
+
+
+@app.task
+def kill_zygote() -> None:
+    os.kill(parent_of(os.getppid()), signal.SIGKILL)
+    time.sleep(600)
+
+
+@app.task
+def kill_parent_after_the_end(path: str) -> None:
+    """The process stays, and kills when the path is there."""
+
+    def stay(status: int) -> None:
+        while not Path(path).exists():
+            time.sleep(0.001)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+    vars(sys.modules["__main__"])["_exit"] = stay
 
 
 @app.task
@@ -601,8 +634,8 @@ def work_a_little(n: int) -> int:
 
 @app.task
 def open_sockets() -> list[str]:
-    """Those of this process and of the zygote."""
-    return [path for pid in (os.getpid(), os.getppid()) for path in sockets_of(pid)]
+    """Those of this process, of its parent and of the zygote."""
+    return [path for pid in (os.getpid(), os.getppid(), parent_of(os.getppid())) for path in sockets_of(pid)]
 
 
 def sockets_of(pid: int) -> list[str]:
@@ -634,9 +667,8 @@ def orphan_and_wait(path: str) -> None:
 @app.task
 def take_all_down() -> None:
     """Kill the worker and all that belongs to it, as a container does that is out of memory: the supervisor first."""
-    zygote = os.getppid()
-    supervisor = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(supervisor, signal.SIGKILL)
+    zygote = parent_of(os.getppid())
+    os.kill(parent_of(zygote), signal.SIGKILL)
     os.kill(zygote, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
 
@@ -823,9 +855,9 @@ def flood_with_calls(count: int) -> None:
     time.sleep(600)
 
 
-@app.task(max_losses=1)
-def flood_and_kill_parent(path: str) -> None:
-    """A copy talks on while the zygote dies: frames that are right, and never end."""
+@app.task(max_losses=1, max_crashes=1)
+def flood_and_kill(path: str, whom: str) -> None:
+    """A copy talks on while the parent or the zygote dies: frames that are right, and never end."""
     gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
     some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None, None))
@@ -835,7 +867,7 @@ def flood_and_kill_parent(path: str) -> None:
             gateway._socket.sendall(some)
     time.sleep(0.3)
     Path(path).touch()
-    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getppid() if whom == "parent" else parent_of(os.getppid()), signal.SIGKILL)
     time.sleep(600)
 
 

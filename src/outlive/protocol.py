@@ -142,6 +142,12 @@ class Fork(Frame, frozen=True, tag=8):
     slot: int
 
 
+class ForkParent(Frame, frozen=True, tag=18):
+    """Make a parent, which forks as the zygote does; its control socket comes along as a descriptor."""
+
+    slot: int
+
+
 class TaskFacts(msgspec.Struct, frozen=True):
     """What the supervisor knows about a task. It never imports the task's code."""
 
@@ -200,7 +206,7 @@ class Left(Frame, frozen=True, tag=16):
 
 ToChild = Run | Stopping | Reply | Secret
 FromChild = Done | Call | Progress | Completing | Imported
-ToZygote = Fork
+ToZygote = Fork | ForkParent
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 
 TICKET_BYTES = 8

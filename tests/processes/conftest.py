@@ -72,6 +72,13 @@ class Worker:
     def zygote(self) -> int:
         return next(pid for pid in kernel.children_of(self.pid) if b"outlive.child.zygote" in cmdline(pid))
 
+    def parents(self) -> list[int]:
+        """Each forks the children of one slot."""
+        return kernel.children_of(self.zygote())
+
+    def children(self) -> list[int]:
+        return [child for parent in self.parents() for child in kernel.children_of(parent)]
+
     def tree(self) -> list[int]:
         return kernel.descendants_of(self.pid)
 

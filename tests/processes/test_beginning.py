@@ -67,8 +67,8 @@ def all_succeeded(jobs: Sequence[outlive.Job[None]], *, within_s: float = 30) ->
 @contextmanager
 def frozen_children(worker: Worker, slots: int) -> Iterator[list[int]]:
     """The children that wait for their first job can't run."""
-    eventually(lambda: len(kernel.children_of(worker.zygote())) == slots)
-    children = kernel.children_of(worker.zygote())
+    eventually(lambda: len(worker.children()) == slots)
+    children = worker.children()
     for pid in children:
         os.kill(pid, signal.SIGSTOP)
     yield children
@@ -164,5 +164,5 @@ def test_jobs_whose_task_is_gone_when_they_are_taken_back_wait_for_another_worke
     connection.execute("select outlive.enqueue('shrinking.stays', '{}') from generate_series(1, 20)")
     succeeded = "select count(*) from outlive.attempts where state = 'succeeded'"
     eventually(lambda: connection.execute(succeeded).fetchall() == [(20,)], within_s=20)
-    eventually(lambda: len(kernel.children_of(worker.zygote())) == 2, what="no child is left over")
+    eventually(lambda: len(worker.children()) == 2, what="no child is left over")
     assert "Traceback" not in worker.log()

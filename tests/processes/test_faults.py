@@ -217,10 +217,10 @@ def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, 
         os.kill(eventually(lambda: next(zygotes(worker), 0), within_s=10), signal.SIGKILL)
     eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=40, what="all are done")
     assert succeeded(connection) == (len(jobs), len(jobs))
-    eventually(lambda: len(kernel.children_of(next(zygotes(worker)))) >= 4, what="all slots are there again")
+    eventually(lambda: len(worker.children()) >= 4, what="all slots are there again")
 
 
-def test_a_stopped_zygote_goes_on(start: Start, connection: db.Connection) -> None:
+def test_a_stopped_parent_goes_on(start: Start, connection: db.Connection) -> None:
     """4b, 7"""
     worker = start(slots=1)
     job = faults.stop_parent.enqueue()
@@ -388,7 +388,7 @@ def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Pat
     worker = start(within=within)
     (init,) = kernel.children_of(worker.pid)
     faults.leave_grandchildren.enqueue(str(tmp_path / "grandchild")).result(timeout=20)
-    faults.kill_parent.using(max_losses=1).enqueue()
+    faults.kill_parent.using(max_crashes=1).enqueue()
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     eventually(lambda: all(alive(pid) for pid in kernel.descendants_of(init)), what="no zombie is left")
     os.kill(init, signal.SIGTERM)
@@ -399,7 +399,7 @@ def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Pat
 def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.Connection, tmp_path: Path) -> None:
     """21"""
     worker, path = start(slots=1), tmp_path / "begun"
-    eventually(lambda: kernel.children_of(worker.zygote()))
+    eventually(worker.children)
 
     def claimed() -> outlive.Job[None] | None:
         """A job that a stopped child was given. If the worker gives it to another first, it begins: then the next."""
@@ -658,10 +658,10 @@ def test_jobs_draw_different_numbers(start: Start) -> None:
     assert len({faults.draw.enqueue().result(timeout=20) for _ in range(5)}) == 5
 
 
-def test_zygote_and_children_have_no_socket_but_their_own(start: Start) -> None:
+def test_zygote_parents_and_children_have_no_socket_but_their_own(start: Start) -> None:
     start()
-    # For a moment the zygote has the socket of the child that it makes next.
-    eventually(lambda: len(faults.open_sockets.enqueue().result(timeout=20)) == 2)
+    # For a moment a parent has the socket of the child that it makes next.
+    eventually(lambda: len(faults.open_sockets.enqueue().result(timeout=20)) == 3)
 
 
 def test_a_stopped_worker_leaves_no_process(start: Start) -> None:

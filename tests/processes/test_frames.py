@@ -89,12 +89,15 @@ def test_a_flood_of_calls_costs_only_its_sender(start: Start, connection: db.Con
     assert worker.process.poll() is None
 
 
-def test_a_flood_of_frames_while_the_zygote_dies_does_not_hold_the_worker(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whom", ["parent", "zygote"])
+def test_a_flood_of_frames_while_a_process_above_dies_does_not_hold_the_worker(
+    start: Start, tmp_path: Path, whom: str
+) -> None:
     """60"""
     worker = start(slots=2)
-    flooding = faults.flood_and_kill_parent.enqueue(str(tmp_path / "begun"))
+    flooding = faults.flood_and_kill.enqueue(str(tmp_path / "begun"), whom)
     eventually((tmp_path / "begun").exists, within_s=20)
-    eventually(lambda: "the zygote died" in worker.log(), within_s=10)
+    eventually(lambda: f"{whom} died" in worker.log() or "killed with its parent" in worker.log(), within_s=10)
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     assert finished(flooding) is State.QUARANTINED
     assert worker.stop(within_s=10) == 0

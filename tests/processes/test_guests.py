@@ -108,7 +108,7 @@ def test_a_browser_is_gone_with_a_job_that_ends_before_it(
     job = guests.browse.using(stall=0.5 if then == "stall" else 60).enqueue(profile, then)
     pids = opened(profile)
     if then == "be killed":
-        kill([child for child in kernel.children_of(worker.zygote()) if set(pids) & set(kernel.descendants_of(child))])
+        kill([child for child in worker.children() if set(pids) & set(kernel.descendants_of(child))])
     elif then == "be cancelled":
         job.cancel()
     assert only_attempt(connection, job).outcome is outcome

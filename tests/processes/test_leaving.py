@@ -1,4 +1,4 @@
-"""Children that have nothing to do any more, zygotes that were stopped, and what jobs leave behind: nothing stays."""
+"""Children that have nothing to do any more, what is stopped above them, what jobs leave behind: nothing stays."""
 
 import os
 import shutil
@@ -35,15 +35,16 @@ def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start: Start) -
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
 
 
-def test_a_zygote_that_a_job_has_stopped_goes_on_within_a_second(start: Start) -> None:
+@pytest.mark.parametrize("which", ["zygote", "parent"])
+def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start: Start, which: str) -> None:
     worker = start(slots=1)
-    zygote = worker.zygote()
+    above = worker.zygote() if which == "zygote" else eventually(worker.parents)[0]
 
     def stopped() -> bool:
-        return "\nState:\tT" in Path(f"/proc/{zygote}/status").read_text()
+        return "\nState:\tT" in Path(f"/proc/{above}/status").read_text()
 
     for _ in range(3):
-        os.kill(zygote, signal.SIGSTOP)
+        os.kill(above, signal.SIGSTOP)
         began = time.monotonic()
         eventually(stopped, within_s=2)
         eventually(lambda: not stopped(), within_s=10)
@@ -55,7 +56,7 @@ def daemon(path: Path) -> int:
     return int(eventually(lambda: path.exists() and path.read_text(), within_s=20, what="there is a daemon"))
 
 
-@pytest.mark.parametrize("end", ["its job", "its zygote", "its worker"])
+@pytest.mark.parametrize("end", ["its job", "its parent", "its zygote", "its worker"])
 def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Start, tmp_path: Path, end: str) -> None:
     """62"""
     worker = start(slots=1)
@@ -64,6 +65,8 @@ def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Sta
     match end:
         case "its job":
             job.result(timeout=20)
+        case "its parent":
+            os.kill(worker.parents()[0], signal.SIGKILL)
         case "its zygote":
             os.kill(worker.zygote(), signal.SIGKILL)
         case _:

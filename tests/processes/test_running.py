@@ -182,7 +182,7 @@ def test_grandchildren_do_not_survive_their_job(start: Start, tmp_path: Path) ->
 
 def test_a_job_that_kills_the_zygote_costs_a_loss_and_the_worker_lives(start: Start, connection: db.Connection) -> None:
     worker = start()
-    job = faults.kill_parent.using(max_losses=1).enqueue()
+    job = faults.kill_zygote.using(max_losses=1).enqueue()
     assert finished(job, State.QUARANTINED) is State.QUARANTINED
     assert attempts(connection, job)[0].outcome is Outcome.LOST
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4

@@ -166,13 +166,13 @@ def test_a_task_that_is_gone_after_a_reload_holds_up_nobody(
     text = source.read_text().replace("(recycle_after=100)", "")
     source.write_text(text)
     worker = start(target=f"{name}:app", folder=tmp_path, slots=1)
-    zygote = worker.zygote()
+    (parent,) = eventually(worker.parents)
     (tmp_path / "go").touch()
     assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
 
     def stopped(question: Callable[[], object]) -> Callable[[], object]:
         def asked() -> object:
-            os.kill(zygote, signal.SIGSTOP)  # There are no new children; the worker wakes it now and then.
+            os.kill(parent, signal.SIGSTOP)  # There are no new children; the worker wakes it now and then.
             return question()
 
         return asked
@@ -182,7 +182,7 @@ def test_a_task_that_is_gone_after_a_reload_holds_up_nobody(
     source.write_text(text.replace("version", "another"))
     worker.process.send_signal(signal.SIGHUP)
     eventually(stopped(lambda: "imported anew" in worker.log()), within_s=20)
-    os.kill(zygote, signal.SIGCONT)
+    os.kill(parent, signal.SIGCONT)
     assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
 
 

@@ -70,10 +70,10 @@ def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
 def test_a_job_that_waits_for_a_child_goes_back_after_a_second(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """Here all children and their zygote are stopped when it comes, and nothing else is wrong."""
+    """Here all children and what is above them are stopped when it comes, and nothing else is wrong."""
     (tmp_path / "half.py").write_text(APP)
     worker = start(slots=1, target="half:app", folder=tmp_path)
-    eventually(lambda: len(worker.tree()) == 2)
+    eventually(lambda: len(worker.tree()) == 3)
     (tmp_path / "half.py").write_text("import time; time.sleep(600)")
     for pid in worker.tree():
         os.kill(pid, signal.SIGSTOP)

@@ -1,7 +1,9 @@
 """The zygote: imports the app once, then forks and reaps, nothing else. It is single-threaded and has no connection.
 
 It is exec'd by the supervisor before that opens any connection: `python -m outlive.child.zygote FD MODULE:APP`.
-It sees EOF on its control socket when the supervisor dies, kills all that is below it, and exits.
+It forks parents, and each parent forks the children of one slot, in the same way and with a control socket of its own:
+a job that kills or stops its parent harms no other job. Each of them sees EOF on its control socket when the supervisor
+dies, kills all that is below it, and exits.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import array
 import contextlib
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -26,12 +29,14 @@ from outlive.protocol import (
     TO_ZYGOTE,
     Broken,
     Exited,
+    Fork,
     Forked,
     FrameReader,
     FromZygote,
     Left,
     NotForked,
     Ready,
+    ToZygote,
     encode_frame,
 )
 
@@ -43,17 +48,18 @@ PAUSE_S = 0.0005
 
 
 class Zygote:
-    """Its table of children is the truth about who belongs to whom."""
+    """The zygote, or a parent that it has forked. Its table of children is the truth about who belongs to whom."""
 
-    def __init__(self, control: socket.socket, target: str) -> None:
+    def __init__(self, control: socket.socket, target: str, stack: int | None = None) -> None:
         self.control, self.target = control, target
+        self.is_parent = stack is not None
         self.children: set[int] = set()
         self.left: set[int] = set()
         """What jobs have left behind and can't be killed."""
         pid = os.getpid()
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         """Kept open, because it is read for every job."""
-        self.stack = os.memfd_create("outlive-stack")
+        self.stack = os.memfd_create("outlive-stack") if stack is None else stack
         """Each child has its own under the same number."""
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -98,29 +104,52 @@ class Zygote:
         if not data:
             return False
         for request in FrameReader(TO_ZYGOTE).feed(data):
-            self.fork(request.slot, descriptors)
+            self.fork(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
 
-    def fork(self, slot: int, descriptors: list[int]) -> None:
+    def fork(self, request: ToZygote, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self.say(NotForked(slot, f"fork failed: {error.strerror}"))
+            self.say(NotForked(request.slot, f"fork failed: {error.strerror}"))
             return
         if pid == 0:
-            self._become_child(descriptors)
+            if isinstance(request, Fork):
+                self._become_child(descriptors)
+            self._become_parent(descriptors)
         self.children.add(pid)
-        self.say(Forked(slot, pid))
+        self.say(Forked(request.slot, pid))
+
+    def _become_parent(self, descriptors: list[int]) -> None:
+        """Go on as the parent of one slot's children, in a session of its own."""
+        code = 70
+        try:
+            os.setsid()
+            kernel.die_with_parent()
+            kernel.become_subreaper()
+            self._close()
+            (control,) = descriptors
+            parent = Zygote(socket.socket(fileno=control), self.target, self.stack)
+            parent.app = self.app
+            signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
+            parent.run()
+            code = 0
+        finally:
+            _exit(code)
+
+    def _close(self) -> None:
+        """What a process that was forked must not share with this one."""
+        signal.set_wakeup_fd(-1)
+        self.control.close()
+        for descriptor in (self.wake_read, self.wake_write, self.offspring):
+            os.close(descriptor)
 
     def _become_child(self, descriptors: list[int]) -> None:
         code = 70
         try:
-            signal.set_wakeup_fd(-1)
-            self.control.close()
-            os.close(self.wake_read)
-            os.close(self.wake_write)
+            self._close()
             sock, output, stack, tickets = descriptors
             os.dup2(stack, self.stack, inheritable=False)
             os.close(stack)
@@ -143,25 +172,36 @@ class Zygote:
             mine = pid in self.children
             self.children.discard(pid)
             self.left.discard(pid)
-            self.kill_strays()
-            if mine:
-                self.say(Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime))
+            exits = self.kill_strays()
+            if mine or not self.is_parent:
+                exits.append(_exited(pid, status, usage))
+            for exit in exits:
+                self.say(exit)
 
-    def kill_strays(self) -> None:
+    def kill_strays(self) -> list[Exited]:
         """A process that became our child without being forked by us belonged to a job that is dead.
 
         It is gone before its job's end is told, unless the kernel or another user keeps it: that holds up no one.
+        What falls to the zygote had a parent that died: the supervisor may know it as a child, and is told.
         """
+        exits = []
         deadline = 0.0
         while strays := [pid for pid in self.all_children() if pid not in self.children and pid not in self.left]:
             deadline = deadline or time.monotonic() + STRAYS_S
             late = time.monotonic() > deadline
             for pid in strays:
                 killed = kernel.kill(pid)
-                if not kernel.reaped(pid) and (late or not killed):
+                try:
+                    gone, status, usage = os.wait4(pid, os.WNOHANG)
+                except ChildProcessError:  # A thread of the app's has reaped it.
+                    continue
+                if gone and not self.is_parent:
+                    exits.append(_exited(pid, status, usage))
+                if not gone and (late or not killed):
                     self.left.add(pid)
                     self.say(Left(pid))
             time.sleep(PAUSE_S)
+        return exits
 
     def all_children(self) -> list[int]:
         return [int(pid) for pid in os.pread(self.offspring, 65536, 0).split()]
@@ -180,6 +220,10 @@ class Zygote:
     def say(self, message: FromZygote) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.control.sendall(encode_frame(message))
+
+
+def _exited(pid: int, status: int, usage: resource.struct_rusage) -> Exited:
+    return Exited(pid, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:

@@ -10,6 +10,7 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,6 +31,9 @@ from outlive.states import Outcome
 from outlive.worker import memory, tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.nursery import Nursery
+
+if TYPE_CHECKING:
+    from outlive.worker.parents import Parent
 
 OUTPUT_TAIL_BYTES = 64 * 1024
 STACK_BYTES = 64 * 1024
@@ -80,7 +84,7 @@ class Assignment:
 @dataclass(slots=True)
 class Child:
     slot: int
-    nursery: Nursery
+    parent: Parent
     socket: socket.socket
     output: int
     stack: int
@@ -111,6 +115,15 @@ class Child:
     files_bytes: int = 0
     look_again: float = 0.0
     weigh_again: float = 0.0
+
+    @property
+    def nursery(self) -> Nursery:
+        return self.parent.nursery
+
+    @property
+    def bound(self) -> bool:
+        """Whether it waits for more jobs of its task after those that it has."""
+        return self.task is not None and not self.retiring
 
     @property
     def open_to_more(self) -> bool:

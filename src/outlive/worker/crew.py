@@ -19,10 +19,9 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
-from outlive.worker import memory_limits
-from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment, died
+from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment
 from outlive.worker.deferred_ends import DeferredEnds, looks_stopped, released
-from outlive.worker.ends import NotImported, Unbegun, answered, divided
+from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, answered, divided, unanswered
 from outlive.worker.hearing import ChildReports, Hearing
 from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
@@ -241,7 +240,7 @@ class Crew:
             for child in self.children:
                 if child.task == first.job.task and not child.given and child.pid and not child.retiring:
                     return child
-        return self.zygotes.ready.popleft() if self.zygotes.ready else None
+        return self.zygotes.take_ready()
 
     # What a child has not begun
 
@@ -353,20 +352,21 @@ class Crew:
         if begun is not None and self._not_imported.concerns(begun):
             self.report.ended(begun.job, self._not_imported.end(child, begun, exit.status))
         elif begun is not None:
-            stack = child.take_stack()
-            end = died(
-                begun,
-                exit.status,
-                peak_bytes=memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes),
-                cpu_s=exit.cpu_s,
-                output=child.take_output(None),
-                stack=stack,
-            )
-            stopped = begun.verdict is None and (self.draining or looks_stopped(exit.status, stack))
+            end = unanswered(child, begun, exit)
+            stopped = begun.verdict is None and (self.draining or looks_stopped(exit.status, end.stack))
             self._tell(begun, end, stopped=stopped)
         child.given.clear()
         for other in others:
             self._release(other)
+
+    def fallen(self, child: Child, exit: Exited, *, only: bool) -> None:
+        """A child died with its parent. Its job did that, if no other job was there and memory had not run out."""
+        if child.given and child.has_begun() and not self.draining:
+            if not only or self.oom_kills.verdict(child, child.given[0], exit.status, self.zygotes.groups):
+                self.orphaned([child])
+                return
+            child.given[0].verdict = child.given[0].verdict or KILLED_PARENT
+        self.gone(child, exit)
 
     def orphaned(self, children: list[Child]) -> None:
         """Their zygote died, and they with it: what they had begun is lost, at nobody's fault."""

@@ -9,9 +9,10 @@ import time
 from uuid import UUID
 
 from outlive.model import Ended
-from outlive.protocol import MARK, Done
+from outlive.protocol import MARK, Done, Exited
 from outlive.states import Outcome
-from outlive.worker.children import Assignment, Child
+from outlive.worker import memory_limits
+from outlive.worker.children import Assignment, Child, died
 from outlive.worker.deferred_ends import DeferredEnds
 
 MAX_UNBEGUN = 10
@@ -19,6 +20,8 @@ MAX_UNBEGUN = 10
 UNBEGUN_KEPT = 10_000
 NOT_IMPORTED_S = 5.0
 TELL_AGAIN_S = 60.0
+
+KILLED_PARENT = (Outcome.CRASHED, "the process was killed with its parent, which had no other job below it")
 
 _log = logging.getLogger("outlive.worker")
 
@@ -57,6 +60,18 @@ def answered(
         spawns=done.spawns if outcome is Outcome.SUCCEEDED else None,
     )
     return end, stopped
+
+
+def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
+    """The end of the job that a dead child had begun."""
+    return died(
+        begun,
+        exit.status,
+        peak_bytes=memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes),
+        cpu_s=exit.cpu_s,
+        output=child.take_output(None),
+        stack=child.take_stack(),
+    )
 
 
 def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:

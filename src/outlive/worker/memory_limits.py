@@ -31,12 +31,12 @@ def enforce(child: Child, current: Assignment) -> None:
 
 
 def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
-    """The peak of a dead child, as the kernel told the zygote.
+    """The peak of a dead child, as the kernel told its parent.
 
-    For a child that went on in a new interpreter, the kernel reports the zygote's peak unless the child used more; then
+    For a child that went on in a new interpreter, the kernel reports the parent's peak unless the child used more; then
     only what was measured while it lived counts.
     """
-    inherited = not current.facts.preload and reported_bytes <= kernel.peak_bytes(child.nursery.process.pid)
+    inherited = not current.facts.preload and reported_bytes <= kernel.peak_bytes(child.parent.pid)
     return 0 if inherited else reported_bytes
 
 
@@ -95,11 +95,11 @@ def _may_ask(child: Child) -> bool:
 
 
 def _own_bytes(child: Child, pids: list[int], since: float) -> int:
-    """Its memory beyond its share of the zygote's pages, which equals the zygote's own share. No page counts twice."""
+    """Its memory beyond its share of its parent's pages, which equals the parent's own share. No page counts twice."""
     asked = time.monotonic()
     own = memory.proportional_bytes(pids) + memory.unmapped_bytes(pids, memory.files_in_memory(pids, since))
     if child.inherited_bytes:
-        own -= memory.proportional_bytes([child.nursery.process.pid])
+        own -= memory.proportional_bytes([child.parent.pid])
     answered = time.monotonic()
     child.weigh_again = answered + ASK_SHARE * (answered - asked)
     return own

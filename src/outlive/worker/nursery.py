@@ -1,4 +1,4 @@
-"""The supervisor's end of the zygote: starting it, asking it for children, hearing of their ends."""
+"""The supervisor's end of the zygote: starting it, asking it and its parents for processes, hearing of their ends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from outlive.protocol import (
     FROM_ZYGOTE,
     Broken,
     Exited,
-    Fork,
     Forked,
     FrameReader,
     Left,
     NotForked,
     Ready,
+    ToZygote,
     encode_frame,
 )
 from outlive.worker.cgroups import Group
@@ -34,6 +34,8 @@ TREE = "_OUTLIVE_TREE"
 """The variable by which every process below a worker is known as its own, also after it was orphaned."""
 SIGN = "_OUTLIVE_SUPERVISOR"
 """The variable that says which supervisor they belong to, so that the next one on this machine can find them."""
+
+Heard = Forked | NotForked | Exited | Left | None
 
 MAX_LINE_BYTES = 65536
 END_S = 2.0
@@ -75,8 +77,43 @@ class Output:
         self._pipe.close()
 
 
+def listen(control: socket.socket, hear: Callable[[Heard], None]) -> Callable[[], None]:
+    """Hear what a zygote or a parent says; its death is the message None. Returns what hears it at once."""
+    frames = FrameReader(FROM_ZYGOTE)
+
+    def read() -> None:
+        try:
+            data = control.recv(262144)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(control)
+            hear(None)
+            return
+        for message in frames.feed(data):
+            if isinstance(message, Forked | NotForked | Exited | Left):
+                hear(message)
+
+    asyncio.get_running_loop().add_reader(control, read)
+    return read
+
+
+def ask(control: socket.socket, request: ToZygote, descriptors: list[int]) -> None:
+    """Have a zygote or a parent fork; Forked or NotForked answers."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        socket.send_fds(control, [encode_frame(request)], descriptors)
+
+
+def close(control: socket.socket) -> None:
+    with contextlib.suppress(RuntimeError, ValueError):
+        asyncio.get_running_loop().remove_reader(control)
+    control.close()
+
+
 class Nursery:
-    """One zygote. Its messages go to `hear`; its death is the message None."""
+    """One zygote."""
 
     def __init__(self, target: str, worker: UUID, group: Group | None = None, hidden: Collection[str] = ()) -> None:
         self.target, self.worker, self.group = target, worker, group
@@ -132,36 +169,9 @@ class Nursery:
             await asyncio.sleep(0.02)
         return "closed its connection to the worker"
 
-    def listen(self, hear: Callable[[Forked | NotForked | Exited | Left | None], None]) -> None:
-        frames = FrameReader(FROM_ZYGOTE)
-
-        def read() -> None:
-            try:
-                data = self.control.recv(262144)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                asyncio.get_running_loop().remove_reader(self.control)
-                hear(None)
-                return
-            for message in frames.feed(data):
-                if isinstance(message, Forked | NotForked | Exited | Left):
-                    hear(message)
-
-        asyncio.get_running_loop().add_reader(self.control, read)
-
-    def fork(self, slot: int, descriptors: list[int]) -> None:
-        """Ask for a child; Forked or NotForked answers."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self.control, [encode_frame(Fork(slot))], descriptors)
-
     def hang_up(self) -> None:
         """Close its control socket: it kills what is below it and exits, which takes a moment."""
-        with contextlib.suppress(RuntimeError, ValueError):
-            asyncio.get_running_loop().remove_reader(self.control)
-        self.control.close()
+        close(self.control)
         self._output.close()
         self.facts = None
         self.hung_up_at = time.monotonic()

@@ -1,17 +1,15 @@
 """The zygotes of a worker: the one that forks, those whose last jobs still run, and the one that is coming.
 
 They make children ahead, are replaced when the app is imported anew, and revived when they die. What becomes of the
-jobs of those that end is for `ChildEvents` to say.
+jobs of those that end is for `ChildEvents` to say. (It is longer than other files, because all that changes the tables
+of children and parents is here.)
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Collection
@@ -21,10 +19,11 @@ from uuid import UUID
 from outlive import kernel
 from outlive.errors import AppNotFound
 from outlive.protocol import Exited, Forked, Left, NotForked, Ready
-from outlive.worker import cgroups, tickets
+from outlive.worker import cgroups
 from outlive.worker.children import Assignment, Child
 from outlive.worker.hearing import Hearing
-from outlive.worker.nursery import SIGN, Nursery
+from outlive.worker.nursery import SIGN, Heard, Nursery, listen
+from outlive.worker.parents import Parent, Parents
 from outlive.worker.strays import Strays, warn_of_unkillable
 
 REVIVE_S = 1.0
@@ -46,6 +45,7 @@ class ChildEvents(Protocol):
     def imported(self, ready: Ready) -> None: ...
     def born(self) -> None: ...
     def gone(self, child: Child, exit: Exited) -> None: ...
+    def fallen(self, child: Child, exit: Exited, *, only: bool) -> None: ...
     def orphaned(self, children: list[Child]) -> None: ...
 
 
@@ -57,6 +57,7 @@ class Zygotes:
         """Variables of the environment that no job sees."""
         self.children: dict[int, Child] = {}
         self.by_pid: dict[int, Child] = {}
+        self.parents = Parents()
         self.ready: deque[Child] = deque()
         """Those that wait for their first job."""
         self.closing = False
@@ -105,7 +106,7 @@ class Zygotes:
             _log.warning("the app has started threads at import (%s): a forked job does not have them", names)
         self._not_imported = ""
         nursery = self.nursery
-        nursery.listen(lambda message: self._hear(nursery, message))
+        listen(nursery.control, lambda message: self._hear(nursery, message))
         self._events.imported(ready)
         self.fork_ahead()
 
@@ -150,26 +151,65 @@ class Zygotes:
             return "the zygote does not answer"
         return None
 
-    def _hear(self, nursery: Nursery, message: Forked | NotForked | Exited | Left | None) -> None:
-        if nursery is self.nursery:
-            self._heard_at = time.monotonic()
+    def _hear(self, nursery: Nursery, message: Heard) -> None:
+        """What the zygote says of parents, and of children whose parents have died."""
         match message:
-            case Forked(slot, pid):
-                self._forked(self.children[slot], pid)
-            case NotForked(slot, reason):
-                self.discard(self.children.pop(slot))
+            case Forked(number, pid):
+                if (parent := self.parents.numbered(number)) is not None:
+                    parent.pid = pid
+            case NotForked(number, reason):
+                if (parent := self.parents.numbered(number)) is not None:
+                    self._end_parent(parent)
                 if nursery is self.nursery:
-                    self._forking -= 1
                     self._refused(reason)
-                self._let_go(nursery)
             case Exited(pid):
                 if (child := self.by_pid.pop(pid, None)) is not None:
-                    self._exited(child, message)
+                    self._fell(child, message)
+                elif (parent := self.parents.with_pid(pid)) is not None:
+                    self._end_parent(parent)
+                    self.fork_ahead()
                 self._let_go(nursery)
             case Left(pid):
                 warn_of_unkillable(pid)
             case None:
                 self._died(nursery)
+
+    def _hear_parent(self, parent: Parent, message: Heard) -> None:
+        if parent.nursery is self.nursery:
+            self._heard_at = time.monotonic()
+        match message:
+            case Forked(slot, pid):
+                self._forked(self.children[slot], pid)
+            case NotForked(slot, reason):
+                self._unmade(self.children[slot])
+                if parent.nursery is self.nursery:
+                    self._refused(reason)
+                self._let_go(parent.nursery)
+            case Exited(pid):
+                if (child := self.by_pid.pop(pid, None)) is not None:
+                    self._exited(child, message)
+                self._let_go(parent.nursery)
+            case Left(pid):
+                warn_of_unkillable(pid)
+            case None:  # What becomes of its children, the zygote tells when they are gone.
+                parent.dead = True
+
+    def _end_parent(self, parent: Parent) -> None:
+        """It is dead, or was never made. So is the child that it was asked for last."""
+        self.parents.end(parent)
+        for child in list(parent.children):
+            if child.pid:  # It can't be reaped. Nothing waits for it.
+                self.by_pid.pop(child.pid, None)
+                self._fell(child, Exited(child.pid, signal.SIGKILL, 0, 0.0))
+            else:
+                self._unmade(child)
+
+    def _unmade(self, child: Child) -> None:
+        if child.nursery is self.nursery:
+            self._forking -= 1
+        del self.children[child.slot]
+        child.parent.children.remove(child)
+        self.discard(child)
 
     def _forked(self, child: Child, pid: int) -> None:
         child.pid = pid
@@ -186,15 +226,40 @@ class Zygotes:
         self._events.born()
 
     def _exited(self, child: Child, exit: Exited) -> None:
+        self._hear_last(child)
+        self._events.gone(child, exit)
+        self._bury(child)
+
+    def _fell(self, child: Child, exit: Exited) -> None:
+        """Its parent died, and it with that: a job below the parent has done it, if no one from elsewhere has."""
+        parent = child.parent
+        parent.hear_last()
+        parent.culprits = parent.culprits or sum(bool(one.served) for one in parent.children)
+        self._hear_last(child)
+        self._events.fallen(child, exit, only=parent.culprits == 1)
+        self._bury(child)
+
+    def _hear_last(self, child: Child) -> None:
         self._events.hearing.hear_all(child)
         child.read_output()
         child.exited = True
         self.children.pop(child.slot, None)
+        child.parent.children.remove(child)
         if child in self.ready:
             self.ready.remove(child)
-        self._events.gone(child, exit)
+
+    def _bury(self, child: Child) -> None:
         self.discard(child)
+        self.parents.spare(child.parent, self.slots)
         self._events.born()  # Its place is free.
+
+    def take_ready(self) -> Child | None:
+        """A child for a job, below a parent where no other has one."""
+        for place, child in enumerate(self.ready):
+            if not child.parent.engaged and not child.parent.dead:
+                del self.ready[place]
+                return child
+        return None
 
     def _let_go(self, nursery: Nursery) -> None:
         """A zygote that was replaced ends with its last child."""
@@ -215,31 +280,18 @@ class Zygotes:
                 return
 
     def _ask_for_child(self) -> None:
+        parent = self.parents.for_next(self.nursery)
+        if parent is None:
+            self._number += 1
+            parent = self.parents.make(self._number, self.nursery, self._hear_parent)
         self._number += 1
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
-            ours, theirs = socket.socketpair()
-            kept.callback(ours.close)
-            given.callback(theirs.close)
-            read, write = os.pipe2(os.O_CLOEXEC)
-            kept.callback(os.close, read)
-            given.callback(os.close, write)
-            stack = os.memfd_create("outlive-stack")
-            kept.callback(os.close, stack)
-            queue, queued = tickets.make()
-            kept.callback(os.close, queue)
-            given.callback(os.close, queued)
-            self.nursery.fork(self._number, [theirs.fileno(), write, stack, queued])
-            kept.pop_all()
-        ours.setblocking(False)
-        os.set_blocking(read, False)
-        child = Child(self._number, self.nursery, ours, read, stack, queue)
-        self.children[child.slot] = child
+        child = self.children[self._number] = parent.ask_for_child(self._number)
         if not self._forking:
             self._heard_at = time.monotonic()
         self._forking += 1
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self._events.hearing.hear, child)
-        loop.add_reader(read, self._events.hearing.hear_output, child)
+        loop.add_reader(child.socket.fileno(), self._events.hearing.hear, child)
+        loop.add_reader(child.output, self._events.hearing.hear_output, child)
 
     def _refused(self, reason: str) -> None:
         self.fork_refused_at = time.monotonic()
@@ -323,6 +375,8 @@ class Zygotes:
             self.groups.end()
 
     def _end(self, nursery: Nursery) -> None:
+        for parent in self.parents.of(nursery):
+            self.parents.end(parent)
         nursery.hang_up()
         self._ending.add(nursery)
 
@@ -349,7 +403,7 @@ class Zygotes:
         """One that was stopped, as by a job that stops its parent, goes on; one that runs does not notice."""
         if now - self._woken_at > WAKE_S:
             self._woken_at = now
-            for pid in self._living():
+            for pid in (*self._living(), *self.parents.pids()):
                 kernel.kill(pid, signal.SIGCONT)
 
     def sweep(self) -> bool:

@@ -86,8 +86,9 @@ class Worker:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024 / 1e6
 
     def child_mb(self) -> float:
-        """What an idle child has beyond what it shares with the zygote."""
-        children = [child for zygote in kernel.children_of(self.process.pid) for child in kernel.children_of(zygote)]
+        """What an idle child has beyond what it shares with its parent, and that with the zygote."""
+        parents = [parent for zygote in kernel.children_of(self.process.pid) for parent in kernel.children_of(zygote)]
+        children = [child for parent in parents for child in kernel.children_of(parent)]
         return statistics.median(_private_bytes(child) for child in children) / 1e6
 
 

@@ -279,11 +279,12 @@ class Faults:
         return [self._kill(member, Kind.EVERYBODY, watched=False) for member in self.workers.members]
 
     def _kill(self, member: Member, kind: Kind, *, watched: bool) -> Fault:
-        """The zygote of a worker that is to die whole is held first: it would see the supervisor's end and act."""
+        """Where more than the supervisor dies, zygote and parents are held first: they would see its end and act."""
         below = kernel.descendants_of(member.process.pid)
         zygote = member.zygote()
         if kind is not Kind.SUPERVISOR and zygote is not None:
-            kernel.kill(zygote, signal.SIGSTOP)
+            for pid in (zygote, *member.parents()):
+                kernel.kill(pid, signal.SIGSTOP)
         member.killed = True
         at_s = self.clock()
         member.process.kill()

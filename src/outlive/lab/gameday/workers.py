@@ -61,9 +61,13 @@ class Member:
                 return pid
         return None
 
-    def children(self) -> list[int]:
+    def parents(self) -> list[int]:
+        """What the zygote has forked; each of them forks the children of one slot."""
         zygote = self.zygote()
         return [] if zygote is None else kernel.children_of(zygote)
+
+    def children(self) -> list[int]:
+        return [child for parent in self.parents() for child in kernel.children_of(parent)]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,129 @@
+"""The processes between the zygote and its children: a job that kills its own is known by that, and harms no other."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlive
+from outlive import db
+from outlive.states import Outcome, State
+from tests import faults
+from tests.processes.conftest import Worker, alive
+from tests.processes.test_leaving import daemon
+from tests.processes.test_running import attempts, finished
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("app")
+Start = Callable[..., Worker]
+
+
+def begun(folder: Path, jobs: Sequence[outlive.Job[Any]]) -> bool:
+    return len(list(folder.glob("go.*"))) == len(jobs)
+
+
+def charges(connection: db.Connection, job: outlive.Job[Any]) -> list[tuple[int, ...]]:
+    """The failures, crashes and losses that are charged to it after each attempt."""
+    query = "select failures, crashes, losses from outlive.attempts where job_id = %s order by attempt"
+    return connection.execute(query, [job.id]).fetchall()
+
+
+def is_unharmed(connection: db.Connection, job: outlive.Job[Any]) -> bool:
+    """It has run once, and nothing is charged to it."""
+    return charges(connection, job) == [(0, 0, 0)]
+
+
+@pytest.mark.parametrize("how", ["alone", "with its group"])
+def test_a_job_that_kills_its_parent_is_quarantined_and_its_neighbours_notice_nothing(
+    start: Start, connection: db.Connection, tmp_path: Path, how: str
+) -> None:
+    worker = start(slots=4)
+    neighbours = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
+    eventually(lambda: begun(tmp_path, neighbours), within_s=20)
+    zygote = worker.zygote()
+    killers = [faults.kill_parent.enqueue(how) for _ in range(3)]
+    assert [finished(job) for job in killers] == 3 * [State.QUARANTINED]
+    for job in killers:
+        assert [one.outcome for one in attempts(connection, job)] == 3 * [Outcome.CRASHED]
+        for one in attempts(connection, job):
+            assert one.error == (
+                "the process was killed with its parent, which had no other job below it: about to kill"
+            )
+            assert (one.signal, one.output) == ("SIGKILL", "about to kill\n")
+            assert one.peak_memory_bytes
+            assert one.cpu_s
+        assert charges(connection, job) == [(0, 1, 0), (0, 2, 0), (0, 3, 0)]
+    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    (tmp_path / "go").touch()
+    assert [job.result(timeout=20) for job in neighbours] == 2 * ["seen"]
+    assert all(is_unharmed(connection, job) for job in neighbours)
+    assert worker.zygote() == zygote
+    eventually(lambda: len(worker.parents()) == len(worker.children()) == 4, what="all slots are there again")
+
+
+def test_warm_neighbours_of_a_job_that_kills_its_parent_go_on(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """Idle or not: a warm child shares its parent with no job."""
+    worker = start(slots=2)
+    pid = faults.warm.enqueue().result(timeout=20)
+    held = faults.warm_until.enqueue(str(tmp_path / "go"))
+    eventually((tmp_path / "go.begun").exists, within_s=20)
+    killer = faults.kill_parent.enqueue()
+    assert finished(killer) is State.QUARANTINED
+    assert alive(pid)
+    assert faults.warm.enqueue().result(timeout=20) == pid
+    (tmp_path / "go").touch()
+    assert finished(held) is State.SUCCEEDED
+    assert is_unharmed(connection, held)
+    assert len(worker.parents()) <= 4
+
+
+def test_what_a_job_has_left_behind_is_gone_before_its_end_when_it_kills_its_parent(
+    start: Start, tmp_path: Path
+) -> None:
+    start(slots=1)
+    job = faults.kill_parent.using(max_crashes=1).enqueue("after a daemon", str(tmp_path / "daemon"))
+    pid = daemon(tmp_path / "daemon")
+    assert finished(job) is State.QUARANTINED
+    assert not alive(pid)
+
+
+def test_no_job_is_blamed_for_a_parent_that_another_may_have_killed(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """Here the child of the job before has answered, and does not exit."""
+    start(slots=1)
+    first = faults.kill_parent_after_the_end.enqueue(str(tmp_path / "kill"))
+    assert finished(first) is State.SUCCEEDED
+    second = faults.wait_for.enqueue(str(tmp_path / "go"))
+    eventually(lambda: begun(tmp_path, [second]), within_s=20)
+    (tmp_path / "kill").touch()
+    eventually(lambda: attempts(connection, second)[:1], within_s=20)
+    (tmp_path / "go").touch()
+    assert finished(second) is State.SUCCEEDED
+    assert [one.outcome for one in attempts(connection, second)] == [Outcome.LOST, Outcome.SUCCEEDED]
+
+
+def test_idle_parents_that_are_killed_cost_no_job_anything(start: Start, connection: db.Connection) -> None:
+    worker = start(slots=2)
+    for _ in range(3):
+        eventually(lambda: len(worker.children()) == 2)
+        for pid in worker.parents():
+            os.kill(pid, signal.SIGKILL)
+        jobs = [faults.add.enqueue(n, n) for n in range(4)]
+        assert [job.result(timeout=20) for job in jobs] == [0, 2, 4, 6]
+        for job in jobs:
+            assert set(charges(connection, job)) == {(0, 0, 0)}
+
+
+def test_a_job_that_stops_its_parent_delays_no_other(start: Start) -> None:
+    start(slots=2)
+    faults.stop_parent.using(timeout=60).enqueue()
+    began = time.monotonic()
+    assert [faults.add.enqueue(n, n).result(timeout=20) for n in range(10)] == [2 * n for n in range(10)]
+    assert time.monotonic() - began < 10
