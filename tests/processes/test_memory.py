@@ -59,7 +59,7 @@ def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start: Sta
     first = faults.eat_when_idle.enqueue(2_000)
     pid = first.result(timeout=20)
     eventually(lambda: not alive(pid), within_s=10, what="the child that eats is gone")
-    assert worker.says("has kept")
+    assert worker.says("of its earlier jobs, over their limit")
     assert attempts(connection, first)[0].outcome is Outcome.SUCCEEDED
     assert faults.eat_when_idle.enqueue(1).result(timeout=20) != pid
 
