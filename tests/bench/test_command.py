@@ -16,13 +16,13 @@ from outlive.lab.bench.stock import Stock
 TINY = sizes.Sizes(
     seconds=0.02,
     samples=1,
-    crowd=2_000,
+    backlog=2_000,
     few=500,
     stock=1_500,
     bulk=50,
     lanes=70,
     hold_s=0.1,
-    looks=20,
+    reads=20,
     warm=300,
     fresh=20,
     pickups=3,
@@ -34,7 +34,7 @@ KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "QUICK", TINY)
-    monkeypatch.setattr("outlive.lab.bench.claiming.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
+    monkeypatch.setattr("outlive.lab.bench.claims.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
 
 
 @pytest.mark.timeout(400)
@@ -42,7 +42,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     "lines",
     [
         pytest.param(["claim", "vacuum", "prune", "warm", "pick-up"], id="some"),
-        pytest.param([line.name for line in command.LINES], id="all", marks=pytest.mark.long),
+        pytest.param([one.name for one in command.BENCHMARKS], id="all", marks=pytest.mark.long),
     ],
 )
 @pytest.mark.usefixtures("tiny")
@@ -58,7 +58,7 @@ def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_
     assert all(figure.keys() == KEYS and figure["median"] > 0 for figure in told["figures"])
     assert told["versions"].keys() == {"outlive", "postgres", "psycopg", "python"}
     assert told["settings"]["synchronous_commit"] == "on"
-    assert told["sizes"]["crowd"] == TINY.crowd
+    assert told["sizes"]["backlog"] == TINY.backlog
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -99,7 +99,7 @@ def test_an_unknown_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_figure_is_held_against_its_bound() -> None:
     def passed(samples: list[float], bound: Bound, reference: list[float] | None = None) -> bool | None:
-        return Figure(line="", name="", unit="", samples=samples, bound=bound, reference=reference or []).passed
+        return Figure("", "", "", samples, bound=bound, reference=reference or []).passed
 
     assert passed([1, 30, 40], Bound("at least", 30)) is True
     assert passed([1, 29, 40], Bound("at least", 30)) is False

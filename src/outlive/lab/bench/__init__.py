@@ -1,13 +1,12 @@
-"""`outlive bench`: what the store and a worker can do on this machine, measured on a durable server of their own.
+"""`outlive bench`: measures the store and a worker on this machine, on a durable server.
 
-Each file measures one thing; `draining` is a worker's hot loop without any work in it, `crew` the processes that
-run what is timed, `worker` a real worker with the jobs of `jobs`, `figures` what comes out. Nothing here is imported
-by the rest of outlive.
+`claims`, `backlogs`, `reads`, `enqueueing` and `workloads` hold the benchmarks. `draining` is the claim loop of a
+worker without the jobs, `processes` runs the timed code, `worker` runs a real worker with the tasks of `jobs`.
 """
 
 
 def main(arguments: list[str]) -> int:
-    """The command; imported only then, so that a zygote that has the bench's jobs has nothing else of it."""
+    """Run the command. The import is here to keep the bench out of zygotes that import its jobs."""
     from outlive.lab.bench.command import main
 
     return main(arguments)

@@ -1,122 +1,91 @@
-"""Claims beside a crowd: a thousand and a million pending, and a million that can't be claimed in front of them.
+"""Claims beside a backlog: a thousand or a million jobs that are pending, or that are older and can't be claimed.
 
-Each is measured in turn with the same drain in a database that holds nothing else.
+Each is measured alternately with the same drain in a database that holds nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from outlive import db
-from outlive.lab.bench.draining import DrainOrder
+from outlive.lab.bench.claims import K, free_drain
+from outlive.lab.bench.draining import drain
 from outlive.lab.bench.figures import Bound, Figure
-from outlive.lab.bench.run import Line, Run
-from outlive.lab.bench.sizes import Sizes
+from outlive.lab.bench.run import Benchmark, Run
+from outlive.lab.bench.sizes import FULL, Sizes
 from outlive.lab.bench.stock import Stock
 
-K = 200
-PAUSED = "a-paused"
+OPEN, PAUSED = "b-open", "a-paused"
 DAY_S = 86_400.0
 MUST = Bound("of reference", 0.75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
-    """What lies in the loaded database, and what is drained of it: a stock that is filled up, or the crowd itself."""
+class Backlog:
+    """The content of the loaded database. The drain takes `refill`, or the backlog itself."""
 
     name: str
     title: str
     stocks: Sequence[Stock]
     refill: Stock | None = None
-    prepare: Callable[[db.Connection], None] | None = None
+    source: str = ""
+    """The source of the jobs that it is compared with."""
     bound: Bound | None = MUST
 
 
-def free_order(run: Run) -> DrainOrder:
-    """The drain that everything is compared with: one connection, and nothing but its own jobs."""
-    run.databases.free.hold("drained", [])
-    return DrainOrder(url=run.databases.free.url, k=K, seconds=run.sizes.seconds, refill=Stock(count=run.sizes.stock))
+def pending(sizes: Sizes) -> Backlog:
+    stock = Stock(count=sizes.backlog)
+    lasts = sizes.backlog >= 10 * sizes.stock
+    title = f"{sizes.backlog:,} pending"
+    return Backlog(name="pending", title=title, stocks=[stock], refill=None if lasts else stock)
 
 
-def pending(sizes: Sizes) -> Crowd:
-    return Crowd(
-        name="pending",
-        title=f"{sizes.crowd:,} pending",
-        stocks=[Stock(count=sizes.crowd)],
-        refill=None if sizes.crowd >= 10 * sizes.stock else Stock(count=sizes.crowd),
-    )
+def many_lanes(sizes: Sizes, per_lane: int) -> Backlog:
+    stock = Stock(count=sizes.lanes * per_lane, source="source-", lanes=sizes.lanes)
+    return Backlog(name="lanes", title=f"{sizes.lanes:,} lanes", stocks=[stock], source=OPEN, bound=None)
 
 
-def crowds(sizes: Sizes) -> list[Crowd]:
-    count, half = sizes.crowd, sizes.crowd // 2
+def backlogs(sizes: Sizes) -> list[Backlog]:
+    count, half = sizes.backlog, sizes.backlog // 2
     ready = Stock(count=sizes.stock)
-    open_source = Stock(count=sizes.stock, source="b-open")
-    per_lane = max(1, int(sizes.samples * sizes.seconds * 60_000 / sizes.lanes))
     return [
-        Crowd(name="few", title=f"{sizes.few:,} pending", stocks=[], refill=Stock(count=sizes.few), bound=None),
-        pending(sizes),
-        Crowd(
+        Backlog(name="few", title=f"{sizes.few:,} pending", stocks=[], refill=Stock(count=sizes.few), bound=None),
+        Backlog(
             name="future",
             title=f"{count:,} future jobs in front",
             stocks=[Stock(count=half, ahead_s=DAY_S, priority=0), Stock(count=count - half, ahead_s=DAY_S)],
             refill=ready,
         ),
-        Crowd(
+        Backlog(
             name="paused",
             title=f"{count:,} of a paused source in front",
-            stocks=[Stock(count=count, source=PAUSED)],
-            refill=open_source,
-            prepare=_pause,
+            stocks=[Stock(count=count, source=PAUSED, paused=True)],
+            refill=Stock(count=sizes.stock, source=OPEN),
+            source=OPEN,
         ),
-        Crowd(
+        Backlog(
             name="foreign",
             title=f"{count:,} of foreign tasks in front",
             stocks=[Stock(count=count, task="another.app.task")],
             refill=ready,
         ),
-        many_lanes(sizes, per_lane),
+        many_lanes(sizes, max(1, int(sizes.samples * sizes.seconds * 60_000 / sizes.lanes))),
+        pending(sizes),  # The last one, because the benchmark `status` reads these jobs.
     ]
 
 
-def many_lanes(sizes: Sizes, per_lane: int) -> Crowd:
-    return Crowd(
-        name="lanes",
-        title=f"{sizes.lanes:,} lanes",
-        stocks=[Stock(count=sizes.lanes * per_lane, source="source-", lanes=sizes.lanes)],
-        bound=None,
-    )
-
-
-def _pause(connection: db.Connection) -> None:
-    connection.execute("insert into outlive.sources (name, enabled) values (%s, false)", [PAUSED])
-
-
 def _measured(name: str, run: Run) -> Iterator[Figure]:
-    crowd = next(crowd for crowd in crowds(run.sizes) if crowd.name == name)
+    backlog = next(one for one in backlogs(run.sizes) if one.name == name)
     loaded = run.databases.loaded
-    loaded.hold(crowd.name, crowd.stocks, prepare=crowd.prepare)
-    order = DrainOrder(url=loaded.url, k=K, seconds=run.sizes.seconds, refill=crowd.refill)
-    free, drained = run.in_turn(free_order(run), order)
-    yield Figure(
-        line=name,
-        name=f"claims, {crowd.title}",
-        unit="jobs/s",
-        samples=[one.ended / one.busy_s for one in drained],
-        reference=[one.ended / one.busy_s for one in free],
-        bound=crowd.bound,
-    )
+    loaded.hold(backlog.name, backlog.stocks)
+    beside = partial(drain, loaded.url, k=K, seconds=run.sizes.seconds, refill=backlog.refill)
+    free, drained = run.in_turn(free_drain(run, source=backlog.source), beside)
+    samples, reference = [one.per_s for one in drained], [one.per_s for one in free]
+    yield Figure(name, f"claims, {backlog.title}", "jobs/s", samples, reference, backlog.bound)
 
 
-LINES = [
-    Line(name, f"claims, {about}", lambda sizes: 2 * sizes.samples, partial(_measured, name))
-    for name, about in (
-        ("few", "a thousand pending"),
-        ("future", "a million future jobs in front"),
-        ("paused", "a million jobs of a paused source in front"),
-        ("foreign", "a million jobs of foreign tasks in front"),
-        ("lanes", "a thousand lanes, 64 offered at a time"),
-        ("pending", "a million pending"),
-    )
+BENCHMARKS = [
+    Benchmark(one.name, f"claims, {one.title}", lambda sizes: 2 * sizes.samples, partial(_measured, one.name))
+    for one in backlogs(FULL)
 ]

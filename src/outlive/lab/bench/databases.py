@@ -1,25 +1,23 @@
-"""The two databases that a bench measures in: one that is free, and beside it one that carries the load.
+"""The two databases of a bench: a free one, and a loaded one that carries a backlog or a worker's jobs.
 
-They are made for it and dropped after it, on a durable server of its own or on the one that is named.
+They are made on a durable server that goes away, or on the one that is named, and dropped afterwards.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from outlive import db, embedded, migrate
+from outlive import db, migrate
 from outlive.errors import ConfigError
 from outlive.lab.bench.stock import Stock
+from outlive.lab.server import temporary_home, temporary_server
 
 SETTINGS = {
     "fsync": "on",
@@ -27,24 +25,21 @@ SETTINGS = {
     "full_page_writes": "on",
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
-    "min_wal_size": "2GB",  # As on a server that has run for a while: the log is written into files that are there.
+    "min_wal_size": "2GB",  # As on a server that has run for a while, the log is written into existing files.
 }
 RECORDED = (*SETTINGS, "autovacuum_naptime", "data_checksums", "wal_sync_method")
-STOP_S = 60.0
 
 
 @dataclass(slots=True)
 class Database:
-    """One database with the schema in it, and what it holds just now."""
+    """A database with the schema, and the name of its content."""
 
     url: str
     connection: db.Connection
     content: str = ""
 
-    def hold(
-        self, content: str, stocks: Sequence[Stock], *, prepare: Callable[[db.Connection], None] | None = None
-    ) -> None:
-        """Have it hold just that, vacuumed and flushed; nothing is done if it does already."""
+    def hold(self, content: str, stocks: Sequence[Stock]) -> None:
+        """Make the stocks the only content. Nothing is done if the content has this name already."""
         if self.content == content:
             return
         self.content = ""
@@ -52,15 +47,16 @@ class Database:
             "truncate outlive.jobs, outlive.waiting, outlive.running, outlive.held, outlive.attempts, "
             "outlive.dedupe_keys, outlive.sources"
         )
-        if prepare:
-            prepare(self.connection)
-        for stock in stocks:
-            stock.put(self.connection)
-        self.settle()
+        self.add(stocks)
         self.content = content
 
-    def settle(self) -> None:
-        """Leave no old work to be done while something is timed. Waiting and running are never analyzed."""
+    def add(self, stocks: Sequence[Stock]) -> None:
+        for stock in stocks:
+            stock.put(self.connection)
+        self.vacuum()
+
+    def vacuum(self) -> None:
+        """Leave no old work to the timed part. `waiting` and `running` are never analyzed."""
         self.connection.execute("vacuum (analyze) outlive.jobs, outlive.attempts")
         self.connection.execute("checkpoint")
 
@@ -71,45 +67,32 @@ class Databases:
     loaded: Database
 
     def version(self) -> str:
-        row = self.free.connection.execute("show server_version").fetchone()
-        return str(row[0]) if row else ""
+        [(version,)] = self.free.connection.execute("show server_version").fetchall()
+        return str(version)
 
     def settings(self) -> dict[str, str]:
-        rows = self.free.connection.execute(
-            "select name, current_setting(name) from pg_settings where name = any(%s)", [list(RECORDED)]
-        )
-        return {str(name): str(value) for name, value in rows}
+        query = "select name, current_setting(name) from pg_settings where name = any(%s)"
+        return {str(name): str(value) for name, value in self.free.connection.execute(query, [list(RECORDED)])}
 
 
 @contextmanager
 def databases(url: str | None) -> Iterator[Databases]:
-    """Made on the server of that url, or on an embedded one in a directory that goes with it."""
+    """Make the databases on the server of this address, or on a temporary one."""
     if url is not None:
         _refuse_occupied(url)
         with _made_on(url) as made:
             yield made
-        return
-    # Not the usual temporary directory, which may live in memory: then fsync would cost nothing.
-    home = Path(tempfile.mkdtemp(prefix="outlive-bench-", dir="/var/tmp" if Path("/var/tmp").is_dir() else None))
-    home.chmod(0o755)  # As root the server runs as somebody else, who must pass here.
-    server = home / "server"
-    try:
-        with _made_on(embedded.ensure(server, settings=SETTINGS)) as made:
+    else:
+        with temporary_home("bench") as home, temporary_server(home, SETTINGS) as server, _made_on(server) as made:
             yield made
-    finally:
-        embedded.release(server, wait_s=STOP_S)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _refuse_occupied(url: str) -> None:
     with db.translated_errors(), db.connect(url) as connection:
-        if (
-            migrate.version(connection)
-            and connection.execute("select from outlive.jobs limit 1").fetchone() is not None
-        ):
+        if migrate.version(connection) and connection.execute("select 1 from outlive.jobs limit 1").fetchone():
             raise ConfigError(
-                f"the database {connection.info.dbname} holds jobs: a bench would stand in the way of their workers; "
-                "name one on a server that is free"
+                f"the database {connection.info.dbname} holds jobs: a bench would slow their workers down; "
+                "name a database on a server that has no jobs"
             )
 
 
@@ -124,7 +107,7 @@ def _made_on(url: str) -> Iterator[Databases]:
             with free.connection, loaded.connection:
                 yield Databases(free, loaded)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise ConfigError(f"a bench makes databases of its own, and this user may not: {error}") from error
+            raise ConfigError(f"a bench creates databases, and this user is not allowed to: {error}") from error
         finally:
             for name in names:
                 admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

@@ -1,43 +1,39 @@
-"""What comes out of a measurement: samples, their median and spread, and the bound that they are held against."""
+"""The result of a measurement: samples, their median and spread, and the bound that the median must meet."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure must reach: at least or at most a value or a part of its reference."""
+    """What a median must reach: at least or at most a value, or a part of the reference's median."""
 
     kind: Literal["at least", "at most", "of reference", "at most of reference"]
     value: float
 
     def __str__(self) -> str:
-        match self.kind:
-            case "at least":
-                return f"≥ {self.value:,.0f}"
-            case "at most":
-                return f"≤ {self.value:g}"
-            case "of reference":
-                return f"≥ {self.value:.0%}"
-            case "at most of reference":
-                return f"≤ {self.value:.0%}"
+        sign = "≤" if self.kind.startswith("at most") else "≥"
+        if self.kind.endswith("of reference"):
+            return f"{sign} {self.value:.0%}"
+        return f"{sign} {self.value:g}" if self.kind == "at most" else f"{sign} {self.value:,.0f}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table. `reference` are samples taken in turn with these, of what they are compared with."""
+    """One row of the table. `reference` holds samples of something else, taken alternately with these."""
 
-    line: str
+    benchmark: str
     name: str
     unit: str
     samples: Sequence[float]
     reference: Sequence[float] = ()
     bound: Bound | None = None
-    series: Sequence[tuple[float, float]] = field(default=())
+    series: Sequence[tuple[float, float]] = ()
+    """Seconds and rates, of a benchmark that is drawn over time."""
 
     @property
     def median(self) -> float:
@@ -50,22 +46,17 @@ class Figure:
 
     @property
     def passed(self) -> bool | None:
-        """None: nothing is asked of it."""
+        """Whether the median meets the bound; None if there is no bound."""
         if self.bound is None:
             return None
-        match self.bound.kind:
-            case "at least":
-                return self.median >= self.bound.value
-            case "at most":
-                return self.median <= self.bound.value
-            case "of reference":
-                return self.ratio is not None and self.ratio >= self.bound.value
-            case "at most of reference":
-                return self.ratio is not None and self.ratio <= self.bound.value
+        value = self.ratio if self.bound.kind.endswith("of reference") else self.median
+        if value is None:
+            return False
+        return value <= self.bound.value if self.bound.kind.startswith("at most") else value >= self.bound.value
 
     def as_json(self) -> dict[str, object]:
         return {
-            "line": self.line,
+            "line": self.benchmark,
             "name": self.name,
             "unit": self.unit,
             "median": round(self.median, 4),

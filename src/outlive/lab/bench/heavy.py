@@ -1,6 +1,6 @@
-"""The same app in a process that has imported large libraries, as those of people who crawl or compute have.
+"""The same app with large libraries, as apps that crawl or compute import them.
 
-Which of them depends on what is installed; the figures name them.
+It imports those that are installed; the figures name them.
 """
 
 import os
@@ -11,7 +11,7 @@ from outlive.lab.bench.jobs import app
 
 LIBRARIES = ("pandas", "numpy", "scipy", "lxml.etree", "matplotlib.pyplot", "PIL.Image", "pydantic")
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Threads would not be there after a fork.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Threads do not survive a fork.
 os.environ.setdefault("MPLBACKEND", "Agg")
 LOADED = [name for name in LIBRARIES if find_spec(name.partition(".")[0]) is not None]
 for name in LOADED:

@@ -1,6 +1,6 @@
-"""The app that the bench's workers run: jobs that do nothing, that say when they began, and that kill.
+"""The app that the bench's workers run: jobs that do nothing, return when they began, or kill.
 
-It is also the small one of the two apps whose fork is timed; `heavy` has the same tasks and large libraries.
+It is also the smaller of the two apps whose forks are timed. `heavy` has the same tasks and large libraries.
 """
 
 import os
@@ -17,23 +17,23 @@ app = outlive.App()
 
 @app.task(recycle_after=30_000)
 def warm(url: str, number: int) -> None:
-    """Nothing, in a process that goes on to the next."""
+    """Do nothing, in a process that takes the next job too."""
 
 
 @app.task
 def fresh(url: str, number: int) -> None:
-    """Nothing, in a process of its own."""
+    """Do nothing, in a process for this job alone."""
 
 
 @app.task
 def began() -> float:
-    """When it began, by the clock of the machine."""
+    """Return when the job began, by the clock of the machine."""
     return time.time()
 
 
 @app.task(backoff=0, max_crashes=MAX_CRASHES)
 def page(poisoned: bool) -> None:
-    """Some work, or the end of its process."""
+    """Work for a while, or kill the process."""
     if poisoned:
         os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(PAGE_S)

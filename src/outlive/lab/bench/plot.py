@@ -1,4 +1,4 @@
-"""The figures as a picture of panels. The only file that imports matplotlib, and only when it is asked for."""
+"""The figures as a picture with a panel for each group of benchmarks."""
 
 from __future__ import annotations
 
@@ -9,56 +9,37 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from outlive.lab.bench.figures import Figure
+from outlive.lab.plots import BLUE, GREEN, GREY, INK, LIMIT, PALE, PURPLE, RED, Axes, picture, versions
 
-INK, PALE, LIMIT = "#1f2933", "#cbd2d9", "#c2410c"
-COLOURS = ("#0f766e", "#2563eb", "#9333ea")
-MET, MISSED = "#0f766e", "#dc2626"
 _CELL = re.compile(r"k=(\d+), (\d+) connection")
 
 
 def draw(figures: Sequence[Figure], summary: Mapping[str, Any], path: Path) -> None:
-    """Write the picture, with a panel for everything that was measured."""
     measured = [
         (title, chosen, paint)
-        for title, lines, paint in _PANELS
-        if (chosen := [figure for figure in figures if figure.line in lines])
+        for title, names, paint in _PANELS
+        if (chosen := [figure for figure in figures if figure.benchmark in names])
     ]
     columns = min(3, math.ceil(math.sqrt(len(measured)))) or 1
     rows = -(-len(measured) // columns) or 1
-    with pyplot.rc_context(_LOOK):
-        size = (1 + 5 * columns, 1 + 4 * rows)
-        picture, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-        for panel in axes.flat[len(measured) :]:
+    head = f"outlive {summary['versions']['outlive']} bench: {versions(summary)}"
+    title = f"{head}, fsync {summary['settings'].get('fsync')}"
+    with picture(path, title, rows=rows, columns=columns, size=(1 + 5 * columns, 1 + 4 * rows)) as axes:
+        for panel in axes[len(measured) :]:
             panel.set_axis_off()
-        for panel, (title, chosen, paint) in zip(axes.flat, measured, strict=False):
-            panel.set_title(title, loc="left", fontweight="bold", color=INK, pad=10)
+        for panel, (name, chosen, paint) in zip(axes, measured, strict=False):
+            panel.set_title(name, pad=10)
             paint(panel, chosen)
-        versions = summary["versions"]
-        picture.suptitle(
-            f"outlive {versions['outlive']} bench: PostgreSQL {versions['postgres']}, Python {versions['python']}, "
-            f"psycopg {versions['psycopg']}, {summary['cpu_count']} CPUs, fsync {summary['settings'].get('fsync')}",
-            fontsize=12,
-            color="#52606d",
-        )
-        picture.get_layout_engine().set(h_pad=0.15, w_pad=0.12)  # type: ignore[union-attr, call-arg]
-        picture.savefig(path, dpi=130)
-        pyplot.close(picture)
 
 
 def _claims(axes: Axes, figures: Sequence[Figure]) -> None:
-    """Rates over the size of a turn, a curve for each number of connections, with the spread as a band."""
+    """Rates over the size of a claim, a curve for each number of connections, with the spread as a band."""
     cells = {(int(found[1]), int(found[2])): figure for figure in figures if (found := _CELL.search(figure.name))}
     ks = sorted({k for k, _ in cells})
-    for colour, connections in zip(COLOURS, sorted({number for _, number in cells}), strict=False):
+    for colour, connections in zip((GREEN, BLUE, PURPLE), sorted({number for _, number in cells}), strict=False):
         of_these = [cells[k, connections] for k in ks]
         label = f"{connections} connection{'s' * (connections > 1)}"
         axes.plot(ks, [figure.median for figure in of_these], "o-", color=colour, label=label, linewidth=2)
@@ -71,14 +52,14 @@ def _claims(axes: Axes, figures: Sequence[Figure]) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(_THOUSANDS)
     axes.set_ylabel("jobs per second")
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(loc="upper left")
 
 
 def _parts(axes: Axes, figures: Sequence[Figure]) -> None:
-    """Each as a part of the free rate, with its bound as a mark."""
+    """Each rate as a part of the free rate, with its bound as a mark."""
     names = [figure.name.removeprefix("claims, ").replace(" in front", "\nin front") for figure in figures]
     parts = [100 * (figure.ratio or 0.0) for figure in figures]
-    bars = axes.barh(names, parts, color=[_verdict(figure) for figure in figures], height=0.6)
+    bars = axes.barh(names, parts, color=[_colour(figure) for figure in figures], height=0.6)
     axes.bar_label(bars, labels=[f"{part:.0f} %" for part in parts], padding=4, color=INK)
     for n, figure in enumerate(figures):
         if figure.bound:
@@ -95,9 +76,9 @@ def _over_time(axes: Axes, figures: Sequence[Figure]) -> None:
     figure = figures[0]
     free = sorted(figure.reference)[len(figure.reference) // 2]
     at_s, rates = [point[0] for point in figure.series], [point[1] for point in figure.series]
-    axes.plot(at_s, rates, color=COLOURS[1], linewidth=2, label="vacuum held back")
-    axes.fill_between(at_s, 0, rates, color=COLOURS[1], alpha=0.1, linewidth=0)
-    axes.axhline(free, color=COLOURS[0], linewidth=1.5, label="free")
+    axes.plot(at_s, rates, color=BLUE, linewidth=2, label="vacuum held back")
+    axes.fill_between(at_s, 0, rates, color=BLUE, alpha=0.1, linewidth=0)
+    axes.axhline(free, color=GREEN, linewidth=1.5, label="free")
     if figure.bound:
         axes.axhline(figure.bound.value * free, color=LIMIT, linestyle="--", linewidth=1.5, label="must")
     axes.set_ylim(0, 1.15 * max(free, *rates))
@@ -105,7 +86,7 @@ def _over_time(axes: Axes, figures: Sequence[Figure]) -> None:
     axes.yaxis.set_major_formatter(_THOUSANDS)
     axes.set_ylabel("jobs per second")
     axes.set_xlabel("seconds of draining since the snapshot was taken")
-    axes.legend(frameon=False, loc="lower left")
+    axes.legend(loc="lower left")
 
 
 def _bars(axes: Axes, figures: Sequence[Figure]) -> None:
@@ -116,7 +97,7 @@ def _bars(axes: Axes, figures: Sequence[Figure]) -> None:
         [max(figure.samples) - figure.median for figure in figures],
     ]
     names = [textwrap.fill(re.sub(r" \(.*\)", "", figure.name), 28) for figure in figures]
-    bars = axes.barh(names, medians, xerr=spread, color=[_verdict(figure) for figure in figures], height=0.6)
+    bars = axes.barh(names, medians, xerr=spread, color=[_colour(figure) for figure in figures], height=0.6)
     ends = []
     for bar, figure in zip(bars, figures, strict=True):
         words = f"{figure.median:.2f} {figure.unit}" if figure.unit in _MEASURES else f"{figure.median:,.0f}"
@@ -139,8 +120,8 @@ def _rates(axes: Axes, figures: Sequence[Figure]) -> None:
     _bars(axes, [figure for figure in figures if figure.unit.endswith("/s")])
 
 
-def _verdict(figure: Figure) -> str:
-    return MISSED if figure.passed is False else MET if figure.passed else "#7b8794"
+def _colour(figure: Figure) -> str:
+    return {False: RED, True: GREEN, None: GREY}[figure.passed]
 
 
 def _thousands(value: float, _: int | None = None) -> str:
@@ -149,26 +130,13 @@ def _thousands(value: float, _: int | None = None) -> str:
 
 _THOUSANDS = FuncFormatter(_thousands)
 _MEASURES = {"ms": "milliseconds", "MB": "megabytes"}
-_LOOK: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": PALE,
-    "axes.grid": True,
-    "grid.color": "#e4e7eb",
-    "axes.axisbelow": True,
-    "axes.labelcolor": "#52606d",
-    "xtick.color": "#52606d",
-    "ytick.color": INK,
-    "errorbar.capsize": 3,
-}
-_CROWDS = ("few", "pending", "future", "paused", "foreign", "lanes", "vacuum")
+_BACKLOGS = ("few", "pending", "future", "paused", "foreign", "lanes", "vacuum")
 _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]]] = [
     ("End and claim", ("claim",), _claims),
-    ("Claims beside a crowd", _CROWDS, _parts),
+    ("Claims beside a backlog", _BACKLOGS, _parts),
     ("Vacuum held back", ("vacuum",), _over_time),
     ("Enqueue", ("enqueue", "enqueue-many"), _bars),
-    ("Looks", ("status", "find-lanes"), _bars),
+    ("Reads", ("status", "find-lanes"), _bars),
     ("Prune", ("prune",), _bars),
     ("A worker's drain, warm", ("warm",), _bars),
     ("A worker's drain, a process for each job", ("fresh", "killers"), _rates),

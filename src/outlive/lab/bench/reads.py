@@ -1,113 +1,74 @@
-"""Looks: the status of one job among a million, and finding the lanes that have something."""
+"""Reads: the status of one job among a million, and the search for lanes that have jobs."""
 
 from __future__ import annotations
 
 import random
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from uuid import UUID
 
-from outlive import db, store
+from outlive import db
 from outlive.client.app import App
 from outlive.lab.bench.backlogs import many_lanes, pending
+from outlive.lab.bench.draining import find_lanes
 from outlive.lab.bench.figures import Bound, Figure
-from outlive.lab.bench.run import Line, Run
-from outlive.lab.bench.stock import MOST_SOURCES, TASK
+from outlive.lab.bench.processes import Probing
+from outlive.lab.bench.run import Benchmark, Run
+from outlive.worker.lanes import Lanes
 
-LOOKS_FOR_LANES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class StatusLooks:
-    """The milliseconds of many calls of `job.status()`, each for another job."""
-
-    url: str
-    ids: tuple[UUID, ...]
-
-    def prepare(self) -> Callable[[], list[float]]:
-        app = App(self.url)
-        for id in self.ids[:20]:
-            app.get_job(id).status()
-
-        def timed() -> list[float]:
-            took_ms = []
-            for id in self.ids:
-                began_s = monotonic()
-                app.get_job(id).status()
-                took_ms.append((monotonic() - began_s) * 1000)
-            app.connections.close()
-            return took_ms
-
-        return timed
+WARM_UP = 20
+SEARCHES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class LaneLooks:
-    """The milliseconds of a few looks for lanes, on a session with pinned plans as a worker's."""
+def read_statuses(url: str, ids: list[UUID]) -> Probing[list[float]]:
+    """The milliseconds of each `job.status()`."""
+    app = App(url)
+    for id in ids[:WARM_UP]:
+        app.get_job(id).status()
+    yield
+    took_ms = [_took_ms(app.get_job(id).status) for id in ids]
+    app.connections.close()
+    return took_ms
 
-    url: str
 
-    def prepare(self) -> Callable[[], list[float]]:
-        connection = db.connect(self.url, db.PINNED)
+def search_lanes(url: str) -> Probing[list[float]]:
+    """The milliseconds of each search, on a session with the settings of a worker's."""
+    with db.connect(url, db.PINNED) as connection:
+        search = partial(find_lanes, connection, Lanes())
+        search()
+        yield
+        return [_took_ms(search) for _ in range(SEARCHES)]
 
-        def look() -> None:
-            db.run(connection, store.unsourced_lanes([TASK]))
-            db.run(connection, store.sourced_lanes([TASK], batch=MOST_SOURCES))
 
-        look()
-
-        def timed() -> list[float]:
-            took_ms = []
-            with connection:
-                for _ in range(LOOKS_FOR_LANES):
-                    began_s = monotonic()
-                    look()
-                    took_ms.append((monotonic() - began_s) * 1000)
-            return took_ms
-
-        return timed
+def _took_ms(call: Callable[[], object]) -> float:
+    began_s = monotonic()
+    call()
+    return (monotonic() - began_s) * 1000
 
 
 def _status(run: Run) -> Iterator[Figure]:
-    loaded, crowd = run.databases.loaded, pending(run.sizes)
-    loaded.hold(crowd.name, crowd.stocks)
-    ids = _some_ids(loaded.connection, run.sizes.looks)
-    taken = [run.one(StatusLooks(loaded.url, ids)) for _ in range(run.sizes.samples)]
-    name = f"status of one job among {run.sizes.crowd:,}"
-    yield Figure(
-        line="status",
-        name=f"{name}, p50",
-        unit="ms",
-        samples=[statistics.median(one) for one in taken],
-        bound=Bound("at most", 2),
-    )
-    yield Figure(line="status", name=f"{name}, p99", unit="ms", samples=[_p99(one) for one in taken])
+    loaded, backlog = run.databases.loaded, pending(run.sizes)
+    loaded.hold(backlog.name, backlog.stocks)
+    rows = loaded.connection.execute("select id from outlive.jobs tablesample bernoulli (5)").fetchall()
+    ids = [id for (id,) in random.Random(1).sample(rows, min(run.sizes.reads, len(rows)))]
+    taken = [run.one(partial(read_statuses, loaded.url, ids)) for _ in range(run.sizes.samples)]
+    name = f"status of one job among {run.sizes.backlog:,}"
+    medians = [statistics.median(one) for one in taken]
+    slowest = [statistics.quantiles(one, n=100)[98] for one in taken]
+    yield Figure("status", f"{name}, p50", "ms", medians, bound=Bound("at most", 2))
+    yield Figure("status", f"{name}, p99", "ms", slowest)
 
 
-def _some_ids(connection: db.Connection, count: int) -> tuple[UUID, ...]:
-    rows = connection.execute("select id from outlive.jobs tablesample bernoulli (5)").fetchall()
-    return tuple(row[0] for row in random.Random(1).sample(rows, min(count, len(rows))))
-
-
-def _p99(took_ms: list[float]) -> float:
-    return statistics.quantiles(took_ms, n=100)[98]
-
-
-def _lanes(run: Run) -> Iterator[Figure]:
-    loaded, lanes = run.databases.loaded, run.sizes.lanes
+def _find_lanes(run: Run) -> Iterator[Figure]:
+    loaded = run.databases.loaded
     loaded.hold("lanes to find", many_lanes(run.sizes, 20).stocks)
-    taken = [run.one(LaneLooks(loaded.url)) for _ in range(run.sizes.samples)]
-    yield Figure(
-        line="find-lanes",
-        name=f"finding {lanes:,} lanes",
-        unit="ms",
-        samples=[statistics.median(one) for one in taken],
-    )
+    taken = [run.one(partial(search_lanes, loaded.url)) for _ in range(run.sizes.samples)]
+    yield Figure("find-lanes", f"finding {run.sizes.lanes:,} lanes", "ms", [statistics.median(one) for one in taken])
 
 
-LINES = [
-    Line("status", "status of one job among a million", lambda sizes: sizes.samples, _status),
-    Line("find-lanes", "finding a thousand lanes that have something", lambda sizes: sizes.samples, _lanes),
+BENCHMARKS = [
+    Benchmark("status", "status of one job among a million", lambda sizes: sizes.samples, _status),
+    Benchmark("find-lanes", "finding a thousand lanes that have jobs", lambda sizes: sizes.samples, _find_lanes),
 ]

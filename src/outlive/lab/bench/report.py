@@ -1,18 +1,15 @@
-"""What a run says: a table for people, one object for programs."""
+"""The results of a run: a table for people, one JSON object for programs."""
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import psycopg
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-import outlive
+from outlive.lab import environment
 from outlive.lab.bench.figures import Figure
 from outlive.lab.bench.run import Run
 
@@ -24,23 +21,22 @@ def table(figures: Sequence[Figure]) -> Table:
         title="outlive bench", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     made.add_column("measured")
-    for name in ("median", "min – max", "of ref.", "must"):
+    for name in ("median", "min – max", "of ref.", "must", ""):
         made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("", no_wrap=True)
     for figure, following in zip(figures, [*figures[1:], None], strict=True):
         made.add_row(
             f"{figure.name} [dim]{figure.unit}[/]",
-            number(figure.median),
-            Text(f"{number(min(figure.samples))} – {number(max(figure.samples))}", "dim"),
+            _number(figure.median),
+            Text(f"{_number(min(figure.samples))} – {_number(max(figure.samples))}", "dim"),
             "" if figure.ratio is None else f"{figure.ratio:.0%}",
             "" if figure.bound is None else str(figure.bound),
             MARKS[figure.passed],
-            end_section=following is None or following.line != figure.line,
+            end_section=following is None or following.benchmark != figure.benchmark,
         )
     return made
 
 
-def number(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
@@ -51,11 +47,5 @@ def as_json(run: Run, figures: Sequence[Figure], took_s: float) -> dict[str, obj
         "took_s": round(took_s, 1),
         "sizes": asdict(run.sizes),
         "settings": run.databases.settings(),
-        "cpu_count": os.cpu_count(),
-        "versions": {
-            "outlive": outlive.__version__,
-            "postgres": run.databases.version(),
-            "psycopg": psycopg.__version__,
-            "python": platform.python_version(),
-        },
+        **environment.describe(run.databases.version()),
     }

@@ -1,21 +1,21 @@
-"""How much is measured, and for how long."""
+"""How much the bench measures, and for how long."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four are a worker's jobs."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four are for workers."""
 
     seconds: float = 2.0
     samples: int = 3
-    crowd: int = 1_000_000
+    backlog: int = 1_000_000
     few: int = 1_000
     stock: int = 100_000
     bulk: int = 100_000
     lanes: int = 1_000
     hold_s: float = 60.0
-    looks: int = 1_000
+    reads: int = 1_000
     warm: int = 100_000
     fresh: int = 3_000
     pickups: int = 100
@@ -25,11 +25,11 @@ class Sizes:
 FULL = Sizes()
 QUICK = Sizes(
     seconds=0.4,
-    crowd=50_000,
+    backlog=50_000,
     stock=25_000,
     bulk=10_000,
     hold_s=6.0,
-    looks=200,
+    reads=200,
     warm=10_000,
     fresh=500,
     pickups=20,

@@ -1,15 +1,14 @@
-"""Jobs to measure with, written by plain SQL: what enqueues them is not what is measured here."""
+"""Jobs to measure with. Plain SQL writes them, because this is not where enqueueing is measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from outlive import db
 
-TASK = "outlive.lab.bench.noop"
-MOST_SOURCES = 1_000_000
+TASK = "outlive.bench.noop"
 
-# Ids grow as a client's do; the moments of readiness lie a microsecond apart, as those of one batch do.
+# Ids grow as a client's do. The jobs become ready a microsecond apart, like those of one batch.
 _PUT = """
 with fresh as materialized (
   select (lpad(to_hex(clock.start + i), 16, '0') || substr(md5(i::text), 1, 16))::uuid as id,
@@ -22,6 +21,9 @@ asked as (
   select id, %(task)s, 'bench', source, '{"url": "https://example.org/page", "number": 12345}', %(priority)s, ready_at,
     '0123456789abcdef', ready_at
   from fresh),
+known as (
+  insert into outlive.sources (name, enabled) select distinct source, not %(paused)s from fresh where source <> ''
+  on conflict do nothing),
 finished as (
   insert into outlive.attempts (job_id, attempt, token, worker, outcome, state, result, started_at, ended_at,
     failures, crashes, losses)
@@ -32,11 +34,15 @@ insert into outlive.waiting (queue, source, task, priority, ready_at, id)
 select 'bench', source, %(task)s, %(priority)s, ready_at, id from fresh where not %(finished)s
 order by source, ready_at
 """
+_READY = """
+select count(*) from outlive.waiting
+where task = %(task)s and source = %(source)s and priority = %(priority)s and ready_at <= now()
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """Jobs of one kind. With several lanes, each is a source of its own."""
+    """Jobs of one kind. With several lanes, each lane has its own source."""
 
     count: int
     task: str = TASK
@@ -45,16 +51,16 @@ class Stock:
     ahead_s: float = 0.0
     lanes: int = 1
     finished: bool = False
+    paused: bool = False
+    """An operator has paused the source."""
 
     def put(self, connection: db.Connection, count: int | None = None) -> None:
-        """Add them, or only so many of them."""
-        values = {
-            "count": self.count if count is None else count,
-            "task": self.task,
-            "source": self.source,
-            "priority": self.priority,
-            "ahead_s": self.ahead_s,
-            "lanes": self.lanes,
-            "finished": self.finished,
-        }
-        connection.execute(_PUT, values)
+        """Add all of the jobs, or only `count`."""
+        connection.execute(_PUT, asdict(self) | ({} if count is None else {"count": count}))
+
+    def fill_up(self, connection: db.Connection) -> int:
+        """Add as many jobs as are missing in the lane. Returns how many are ready then."""
+        [(ready,)] = connection.execute(_READY, asdict(self)).fetchall()
+        if ready < self.count:
+            self.put(connection, self.count - ready)
+        return max(int(ready), self.count)

@@ -19,9 +19,9 @@ from outlive import db, embedded, kernel, logs, migrate
 from outlive.cli import screen
 from outlive.config import Config
 from outlive.lab.demo import example, show, verdict
-from outlive.lab.demo.process import await_end, expect_alive, stopped_by_sigterm, worker
 from outlive.lab.demo.snapshot import Seen, look
 from outlive.lab.demo.verdict import Breaker, Loss
+from outlive.lab.worker_process import await_end, expect_alive, stopped_by_sigterm, worker
 
 TARGET = "coins.tasks:app"
 SLOTS = 4

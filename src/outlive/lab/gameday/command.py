@@ -7,12 +7,12 @@ import time
 from outlive import db
 from outlive.cli import screen
 from outlive.config import Config
-from outlive.lab.demo.process import stopped_by_sigterm
 from outlive.lab.gameday import report, tables
 from outlive.lab.gameday.game import Game
 from outlive.lab.gameday.options import Asked
 from outlive.lab.gameday.server import server
 from outlive.lab.gameday.verdict import Verdict, judge
+from outlive.lab.worker_process import stopped_by_sigterm
 
 STOPPED = 130
 

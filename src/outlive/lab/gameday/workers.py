@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive import kernel
-from outlive.lab.demo.process import start_worker
 from outlive.lab.gameday import jobs
+from outlive.lab.worker_process import start_worker
 
 TARGET = f"{jobs.__name__}:app"
 SHORT_LEASE_S = 5.0

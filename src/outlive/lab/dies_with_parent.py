@@ -1,6 +1,6 @@
 """A worker that dies with whoever started it, even if that one is killed.
 
-`python -m outlive.lab.demo.dies_with_parent PARENT worker …` is `outlive worker …` otherwise.
+`python -m outlive.lab.dies_with_parent PARENT worker …` is `outlive worker …` otherwise.
 """
 
 import ctypes

@@ -38,7 +38,7 @@ def start_worker(target: str, *, url: str, slots: int, log: Path, more: Mapping[
     words = [str(os.getpid()), "worker", target, "--slots", str(slots), "--quiet"]
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "outlive.lab.demo.dies_with_parent", *words],
+            [sys.executable, "-m", "outlive.lab.dies_with_parent", *words],
             env=_environment(url) | dict(more),
             cwd=log.parent,  # Not where the user's outlive.toml may lie.
             stdin=subprocess.DEVNULL,
