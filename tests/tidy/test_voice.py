@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.reading import SOURCE, modules, shown, syntax
+from tests.tidy.reading import EXAMPLES, ROOT, SOURCE, modules, shown, syntax
 
 RIDDLES = re.compile(r"\b(somebody|nobody|anybody|whoever|anew|is none|are none|has not|have not)\b", re.IGNORECASE)
 """Words that hide the subject of a sentence: name the worker, the reaper or the caller instead."""
 
 ACCOUNT = "nobody"
-"""In embedded/ this is an account, which every Unix has."""
+"""In embedded/, and in backticks on a page, this is an account, which every Unix has."""
 
 NOT_YET = {"db.py", "lab", "sql", "store", "worker"}
 """The parts whose texts are not rewritten yet."""
@@ -32,3 +32,16 @@ def test_no_text_hides_its_subject(path: Path) -> None:
     for line, text in texts:
         read = text.replace(ACCOUNT, "") if path.parent.name == "embedded" else text
         assert not RIDDLES.search(read), f"{shown(path, line)}: {text!r:.200}"
+
+
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reports"),
+    *sorted(EXAMPLES.rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_no_page_hides_its_subject(path: Path) -> None:
+    text = " ".join(path.read_text(encoding="utf-8").replace(f"`{ACCOUNT}`", "").split())
+    assert RIDDLES.findall(text) == []
