@@ -14,7 +14,7 @@ import pytest
 _HEAD = """# What the long tests have shown: {version}
 
 `./run test --long` writes this: the tests that need longer than `./run test` allows, one after the other, with the
-bounds that the specification names. The last column is what a test has measured itself. `./run test --long -k NAME`
+bounds that the guarantees name. The last column is what a test has measured itself. `./run test --long -k NAME`
 replaces the rows of the tests that it runs.
 
 {summary}

@@ -1,4 +1,4 @@
-"""The commands that run jobs, as processes; what workers do is tried in tests/processes and tests/spec."""
+"""The commands that run jobs, as processes; what workers do is tried in tests/processes and tests/guarantees."""
 
 import fcntl
 import re

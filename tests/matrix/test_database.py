@@ -24,12 +24,12 @@ from outlive.states import State
 from tests import faults
 from tests.cli.world import Cli
 from tests.embedded.actors import end_everything_at, postmaster_of
+from tests.guarantees.throughput import ROUNDS, kept, seconds
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
 from tests.matrix.clocks import Clock
 from tests.matrix.loading import Load
 from tests.matrix.servers import Programs, Server
 from tests.processes.conftest import Worker
-from tests.spec.throughput import ROUNDS, kept, seconds
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("app")

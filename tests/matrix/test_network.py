@@ -150,7 +150,7 @@ def test_connections_cut_at_random_moments_lose_nothing(
 def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     network: Network, new_server: Callable[..., Server], start: Start, tmp_path: Path, bound_s: float
 ) -> None:
-    """27, W3: the worker's whole machine is gone as far as others can tell."""
+    """27: the worker's whole machine is gone as far as others can tell."""
     server = new_server(listen_addresses=network.host)
     with (server.data / "pg_hba.conf").open("a") as file:
         file.write("host all all 198.18.0.0/15 trust\n")

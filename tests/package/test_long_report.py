@@ -27,11 +27,11 @@ def test_the_report_names_every_long_test_and_no_other() -> None:
 
 def test_a_run_of_some_tests_replaces_their_rows_and_keeps_the_others() -> None:
     before = [
-        Row("spec/test_k.py: K3 keeps[exact]", "failed", "3", "80 % kept"),
-        Row("spec/test_k.py: is gone", "passed", "4"),
-        Row("spec/test_w.py: W4", "passed", "5", "no | line"),
+        Row("guarantees/test_killers.py: keeps[exact]", "failed", "3", "80 % kept"),
+        Row("guarantees/test_killers.py: is gone", "passed", "4"),
+        Row("guarantees/test_leases.py: a lease", "passed", "5", "no | line"),
     ]
     ran = {before[0].test: Row(before[0].test, "passed", "6", "95 % kept")}
-    rows = merged(before, [before[0].test, "spec/test_k.py: is new"], ran)
-    assert rows == [ran[before[0].test], Row("spec/test_k.py: is new", NOT_RUN), before[2]]
+    rows = merged(before, [before[0].test, "guarantees/test_killers.py: is new"], ran)
+    assert rows == [ran[before[0].test], Row("guarantees/test_killers.py: is new", NOT_RUN), before[2]]
     assert rows_of(page(rows)) == rows

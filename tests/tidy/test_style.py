@@ -92,7 +92,7 @@ def test_no_test_mocks_or_sleeps(path: Path) -> None:
                 allowed = {
                     "tests/waiting.py",
                     "tests/faults.py",
-                    "tests/spec/calling.py",
+                    "tests/guarantees/calling.py",
                 }  # Jobs may sleep; tests may not.
                 assert shown(path) in allowed, f"{shown(path, node.lineno)}: wait with eventually"
 

@@ -1,4 +1,4 @@
-"""S — sources, with real workers and the jobs of tests/spec/calling.py."""
+"""Sources."""
 
 import random
 import signal
@@ -12,20 +12,20 @@ import pytest
 from outlive import Job, State, config, db, dedupe_key, store
 from outlive.client.task import Task
 from outlive.states import Outcome
+from tests.guarantees import calling
+from tests.guarantees.conftest import Start, attempts, counters, ended, outcomes
 from tests.processes.conftest import Worker
 from tests.spans import within_bounds
-from tests.spec import calling
-from tests.spec.conftest import Start, attempts, counters, ended, outcomes
 from tests.waiting import eventually
 
-TARGET = "tests.spec.calling:app"
+TARGET = "tests.guarantees.calling:app"
 STARTED = "select started_at from outlive.running where source = %s union all select started_at from outlive.attempts a"
 STARTED += " join outlive.jobs j on j.id = a.job_id where j.source = %s and a.started_at is not null"
 
 
 @pytest.fixture
 def start(start_worker: Start, database_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts workers for the app of tests/spec/calling.py, whose jobs go to the test's database."""
+    """Starts workers for the app of tests/guarantees/calling.py, whose jobs go to the test's database."""
     calling.app.configure(config.load(flags={"database_url": database_url}))
 
     def make(**how: Any) -> Worker:
@@ -63,10 +63,10 @@ def succeeded(jobs: Sequence[Job[Any]], *, within_s: float = 30.0) -> None:
         ended(job, State.SUCCEEDED, within_s=within_s)
 
 
-# S1
+# Sources as rows
 
 
-def test_S1_a_source_is_a_row_made_by_the_apps_declaration(start: Start, connection: db.Connection) -> None:
+def test_a_source_is_a_row_made_by_the_apps_declaration(start: Start, connection: db.Connection) -> None:
     start()
     eventually(lambda: len(db.run(connection, store.list_sources())) == 5)
     flaky = health(connection, "flaky")
@@ -75,7 +75,7 @@ def test_S1_a_source_is_a_row_made_by_the_apps_declaration(start: Start, connect
     assert health(connection, "narrow")["max_concurrency"] == 1
 
 
-def test_S1_what_an_operator_changes_holds_at_once_and_also_for_the_next_worker(
+def test_what_an_operator_changes_holds_at_once_and_also_for_the_next_worker(
     start: Start, connection: db.Connection
 ) -> None:
     start(slots=2)
@@ -87,7 +87,7 @@ def test_S1_what_an_operator_changes_holds_at_once_and_also_for_the_next_worker(
     assert health(connection, "slow")["rate_limit_per_minute"] == 60_000
 
 
-# S2
+# Rates
 
 
 def kill_and_replace(start: Start, workers: list[Worker], connection: db.Connection, *, until: int) -> list[float]:
@@ -110,7 +110,7 @@ def check_the_cap(start: Start, connection: db.Connection, *, number: int, until
     print(f"{len(moments)} calls by {number} workers in {took_s:.1f} s: {(len(moments) - 1) / took_s:.2f}/s of 10/s")
 
 
-def test_S2_workers_together_stay_within_the_rate_also_when_some_are_killed(
+def test_workers_together_stay_within_the_rate_also_when_some_are_killed(
     start: Start, connection: db.Connection
 ) -> None:
     check_the_cap(start, connection, number=3, until=50)
@@ -118,7 +118,7 @@ def test_S2_workers_together_stay_within_the_rate_also_when_some_are_killed(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_S2_eight_workers_stay_within_the_rate_while_they_are_killed(start: Start, connection: db.Connection) -> None:
+def test_eight_workers_stay_within_the_rate_while_they_are_killed(start: Start, connection: db.Connection) -> None:
     check_the_cap(start, connection, number=8, until=600)
 
 
@@ -134,7 +134,7 @@ def drain_s(connection: db.Connection, number: int) -> float:
     return float(row[0])
 
 
-def test_S2_a_limited_source_does_not_hold_up_a_queue_beside_it(start: Start, connection: db.Connection) -> None:
+def test_a_limited_source_does_not_hold_up_a_queue_beside_it(start: Start, connection: db.Connection) -> None:
     start(slots=2)
     calling.app.enqueue_many([calling.crawl.job() for _ in range(2000)])
     drain_s(connection, 2000)
@@ -143,7 +143,7 @@ def test_S2_a_limited_source_does_not_hold_up_a_queue_beside_it(start: Start, co
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_S2_a_hundred_thousand_limited_jobs_leave_a_queue_beside_them_its_rate(
+def test_a_hundred_thousand_limited_jobs_leave_a_queue_beside_them_its_rate(
     start: Start, connection: db.Connection
 ) -> None:
     """At least 80 % of its rate alone."""
@@ -159,7 +159,7 @@ def test_S2_a_hundred_thousand_limited_jobs_leave_a_queue_beside_them_its_rate(
     assert share >= 0.8
 
 
-def test_S2_a_flooded_source_starves_no_other_and_no_queue(start: Start, connection: db.Connection) -> None:
+def test_a_flooded_source_starves_no_other_and_no_queue(start: Start, connection: db.Connection) -> None:
     start(slots=1)
     calling.app.enqueue_many([calling.flood.job() for _ in range(1500)])
     eventually(lambda: waiting(connection, "source", "endless") < 1490)
@@ -170,7 +170,7 @@ def test_S2_a_flooded_source_starves_no_other_and_no_queue(start: Start, connect
     assert late.status() is State.PENDING
 
 
-def test_S2_each_of_many_sources_that_only_jobs_name_has_a_rate_of_its_own(
+def test_each_of_many_sources_that_only_jobs_name_has_a_rate_of_its_own(
     start: Start, connection: db.Connection
 ) -> None:
     early = calling.crawl.using(source="site-0").enqueue()
@@ -188,7 +188,7 @@ def test_S2_each_of_many_sources_that_only_jobs_name_has_a_rate_of_its_own(
     assert health(connection, "site-0")["rate_limit_per_minute"] == 60
 
 
-def test_S2_no_more_than_allowed_run_at_once(start: Start, tmp_path: Path) -> None:
+def test_no_more_than_allowed_run_at_once(start: Start, tmp_path: Path) -> None:
     workers = [start(slots=3, wait=False) for _ in range(2)]
     (tmp_path / "in").mkdir()
     jobs = [calling.squeeze.using(max_attempts=1).enqueue(str(tmp_path / "in")) for _ in range(12)]
@@ -196,10 +196,10 @@ def test_S2_no_more_than_allowed_run_at_once(start: Start, tmp_path: Path) -> No
     assert all(worker.process.poll() is None for worker in workers)
 
 
-# S3
+# Requests inside a job
 
 
-def test_S3_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_the_first(
+def test_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_the_first(
     start: Start, connection: db.Connection
 ) -> None:
     start()
@@ -215,7 +215,7 @@ def test_S3_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_
     assert calling.visit_slowly.enqueue(3).result(timeout=30) == 3
 
 
-def test_S3_whoever_does_not_want_to_wait_so_long_is_told_so(start: Start) -> None:
+def test_whoever_does_not_want_to_wait_so_long_is_told_so(start: Start) -> None:
     start()
     assert calling.be_impatient.enqueue().result(timeout=30) == "too busy"
 
@@ -233,7 +233,7 @@ def test_S3_whoever_does_not_want_to_wait_so_long_is_told_so(start: Start) -> No
         ("die", 0),
     ],
 )
-def test_S3_a_failure_counts_once_if_the_task_holds_the_source_for_it(
+def test_a_failure_counts_once_if_the_task_holds_the_source_for_it(
     start: Start, connection: db.Connection, how: str, failures: int
 ) -> None:
     worker = start(slots=1)
@@ -260,15 +260,13 @@ def number(connection: db.Connection, query: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["when it may", "at any moment"])
-def test_S3_whoever_is_cancelled_keeps_no_slot(
-    start: Start, connection: db.Connection, tmp_path: Path, how: str
-) -> None:
+def test_whoever_is_cancelled_keeps_no_slot(start: Start, connection: db.Connection, tmp_path: Path, how: str) -> None:
     start(slots=1)
     assert calling.change_its_mind.enqueue(str(tmp_path), how).result(timeout=30) == "it was let in"
     assert number(connection, SLOTS) == 0
 
 
-def test_S3_whoever_is_cancelled_while_he_asks_gives_back_what_he_is_granted(
+def test_whoever_is_cancelled_while_he_asks_gives_back_what_he_is_granted(
     start: Start, connect: Callable[[], db.Connection], tmp_path: Path
 ) -> None:
     holder, connection = connect(), connect()
@@ -284,7 +282,7 @@ def test_S3_whoever_is_cancelled_while_he_asks_gives_back_what_he_is_granted(
 
 
 @pytest.mark.parametrize("task", [calling.hold_on, calling.hold_on_as_well], ids=["sync", "async"])
-def test_S3_a_slot_is_given_back_also_over_a_connection_that_broke(
+def test_a_slot_is_given_back_also_over_a_connection_that_broke(
     start: Start, connection: db.Connection, tmp_path: Path, task: Task[[str], str, Any]
 ) -> None:
     start(slots=1)
@@ -296,7 +294,7 @@ def test_S3_a_slot_is_given_back_also_over_a_connection_that_broke(
     assert number(connection, SLOTS) == 0
 
 
-# S4
+# The breaker
 
 
 def opened(connection: db.Connection) -> None:
@@ -306,7 +304,7 @@ def opened(connection: db.Connection) -> None:
     eventually(lambda: health(connection, "flaky")["breaker"] == "open", within_s=20)
 
 
-def test_S4_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
+def test_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
@@ -324,7 +322,7 @@ def test_S4_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
     eventually(lambda: told.read_text().count('"event":"source_paused"') == 2)
 
 
-def test_S4_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(
+def test_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(
     start: Start, connection: db.Connection
 ) -> None:
     start()
@@ -339,7 +337,7 @@ def test_S4_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(
     assert health(connection, "flaky")["breaker"] == "closed"
 
 
-def test_S4_a_job_that_meets_an_open_breaker_goes_back_without_losing_an_attempt(
+def test_a_job_that_meets_an_open_breaker_goes_back_without_losing_an_attempt(
     start: Start, connection: db.Connection
 ) -> None:
     start()
@@ -352,7 +350,7 @@ def test_S4_a_job_that_meets_an_open_breaker_goes_back_without_losing_an_attempt
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_S4_a_job_that_takes_too_long_counts_against_its_source(
+def test_a_job_that_takes_too_long_counts_against_its_source(
     start: Start, connection: db.Connection, deaf: bool
 ) -> None:
     start(slots=1)
@@ -361,7 +359,7 @@ def test_S4_a_job_that_takes_too_long_counts_against_its_source(
     eventually(lambda: streak(connection) == 1)
 
 
-def test_S4_a_job_that_ends_in_its_own_transaction_speaks_for_its_source_too(
+def test_a_job_that_ends_in_its_own_transaction_speaks_for_its_source_too(
     start: Start, connection: db.Connection, database_url: str
 ) -> None:
     start(slots=1)
@@ -371,10 +369,10 @@ def test_S4_a_job_that_ends_in_its_own_transaction_speaks_for_its_source_too(
     eventually(lambda: streak(connection) == 0)
 
 
-# S5
+# The cache
 
 
-def test_S5_jobs_of_a_machine_share_what_one_of_them_has_fetched(start: Start, tmp_path: Path) -> None:
+def test_jobs_of_a_machine_share_what_one_of_them_has_fetched(start: Start, tmp_path: Path) -> None:
     workers = [start(slots=2, wait=False) for _ in range(2)]
     calls = tmp_path / "calls"
     jobs = [calling.look_up.enqueue(str(calls)) for _ in range(6)]
@@ -387,7 +385,7 @@ def test_S5_jobs_of_a_machine_share_what_one_of_them_has_fetched(start: Start, t
     assert len(calls.read_text().split()) == 1, "it survives the workers"
 
 
-def test_S5_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> None:
+def test_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> None:
     start(cache_enabled="false")
     jobs = [calling.look_up.enqueue(str(tmp_path / "calls")) for _ in range(2)]
     assert [job.result(timeout=30) for job in jobs] == ["answer"] * 2
@@ -407,7 +405,7 @@ def test_S5_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> N
         (["flaky/1"], ["flaky/1", "shop/1"], "misread", 1),
     ],
 )
-def test_S5_what_the_cache_answers_says_nothing_about_the_jobs_own_source(
+def test_what_the_cache_answers_says_nothing_about_the_jobs_own_source(
     start: Start, connection: db.Connection, known: list[str], pages: list[str], how: str, failures: int
 ) -> None:
     """The source has failed once before. Whoever really calls it, or asks only others, speaks for it as ever."""
@@ -420,16 +418,14 @@ def test_S5_what_the_cache_answers_says_nothing_about_the_jobs_own_source(
     assert streak(connection) == failures
 
 
-# S6
+# Records and spawned jobs
 
 
 def prices() -> dict[str, tuple[int, float]]:
     return {one.dedupe_key: (one.data["price"], one.strength) for one in calling.app.records("prices")}
 
 
-def test_S6_what_a_job_finds_and_asks_for_is_committed_with_its_success(
-    start: Start, connection: db.Connection
-) -> None:
+def test_what_a_job_finds_and_asks_for_is_committed_with_its_success(start: Start, connection: db.Connection) -> None:
     start()
     db.run(connection, store.pause_source("shop"))  # What is asked for stays to be counted.
     assert calling.find.enqueue("a", 10, 0.5).result(timeout=30) == 1
@@ -442,7 +438,7 @@ def test_S6_what_a_job_finds_and_asks_for_is_committed_with_its_success(
 
 
 @pytest.mark.parametrize("how", ["raise", "ask for nonsense", "ask for too much"])
-def test_S6_a_job_that_does_not_succeed_leaves_neither_half(start: Start, connection: db.Connection, how: str) -> None:
+def test_a_job_that_does_not_succeed_leaves_neither_half(start: Start, connection: db.Connection, how: str) -> None:
     worker = start(max_args_bytes="1000")
     db.run(connection, store.pause_queue("free"))
     calling.free.using(dedupe_key="taken").enqueue()
@@ -460,7 +456,7 @@ def letters(count: int) -> str:
 
 
 @pytest.mark.parametrize("name", ["scope", "key"])
-def test_S6_scope_and_key_have_at_most_as_many_bytes_as_the_database_takes(
+def test_scope_and_key_have_at_most_as_many_bytes_as_the_database_takes(
     start: Start, connection: db.Connection, name: str
 ) -> None:
     start(slots=1)
@@ -473,7 +469,7 @@ def test_S6_scope_and_key_have_at_most_as_many_bytes_as_the_database_takes(
     assert "it must be text of 1 to 1000 bytes of UTF-8" in (attempts(connection, job)[0].error or "")
 
 
-def test_S6_the_jobs_that_one_job_asks_for_have_a_bound_together(start: Start, connection: db.Connection) -> None:
+def test_the_jobs_that_one_job_asks_for_have_a_bound_together(start: Start, connection: db.Connection) -> None:
     start(slots=1)
     job = calling.find.using(max_attempts=1).enqueue("a", 10, 0.5, how="ask for too many")
     ended(job, State.FAILED)
@@ -481,7 +477,7 @@ def test_S6_the_jobs_that_one_job_asks_for_have_a_bound_together(start: Start, c
     assert waiting(connection, "source", "endless") == 0
 
 
-def test_S6_what_was_found_by_a_worker_that_stops_is_kept(start: Start, connection: db.Connection) -> None:
+def test_what_was_found_by_a_worker_that_stops_is_kept(start: Start, connection: db.Connection) -> None:
     worker = start()
     jobs = [calling.find.enqueue(f"key-{n}", n, 1.0) for n in range(20)]
     eventually(lambda: len(began(connection, "endless")) >= 5)
@@ -490,10 +486,10 @@ def test_S6_what_was_found_by_a_worker_that_stops_is_kept(start: Start, connecti
     assert len(prices()) == len(done) > 0
 
 
-# S7
+# Dedupe keys
 
 
-def test_S7_a_dedupe_key_is_the_external_id_or_a_hash_of_what_makes_the_finding() -> None:
+def test_a_dedupe_key_is_the_external_id_or_a_hash_of_what_makes_the_finding() -> None:
     assert dedupe_key("4711", url="https://x") == dedupe_key(4711) == "ext_4711"
     facts: dict[str, Any] = {"url": "https://shop.example/coin?page=2#top", "title": "  Gold\tCoin  1 oz "}
     facts |= {"price_cents": 199_900, "day": date(2026, 1, 31), "kind": "ask"}
@@ -516,7 +512,7 @@ def test_S7_a_dedupe_key_is_the_external_id_or_a_hash_of_what_makes_the_finding(
     assert len({key, *(dedupe_key(**(facts | one)) for one in changed)}) == 6
 
 
-def test_S7_a_dedupe_key_is_the_same_for_ever() -> None:
+def test_a_dedupe_key_is_the_same_for_ever() -> None:
     """Keys are stored: whoever changes how they are made loses what is known."""
     from hashlib import sha256
 

@@ -1,4 +1,4 @@
-"""K3, I3 and I11, the figures in them: what healthy jobs keep of their throughput, on a real worker, beside what may
+"""Throughput: what healthy jobs keep of it, on a real worker, beside what may
 slow them. On a machine that has other work only half of it is asked for, of fewer jobs; the long ones ask for what the
 rule says."""
 
@@ -10,9 +10,9 @@ import pytest
 from outlive import State, db
 from outlive.lab.bench.stock import Stock
 from tests import faults
+from tests.guarantees.conftest import ended
+from tests.guarantees.throughput import ROUNDS, kept, seconds
 from tests.processes.conftest import Worker
-from tests.spec.conftest import ended
-from tests.spec.throughput import ROUNDS, kept, seconds
 from tests.waiting import eventually
 
 Start = Callable[..., Worker]
@@ -23,7 +23,7 @@ BOUNDS = [pytest.param(100, 0.5, id="busy"), pytest.param(300, 0.9, id="exact", 
 
 
 @pytest.mark.parametrize(("jobs", "least"), BOUNDS)
-def test_K3_healthy_jobs_keep_their_throughput_beside_killers(
+def test_healthy_jobs_keep_their_throughput_beside_killers(
     start: Start, connection: db.Connection, jobs: int, least: float
 ) -> None:
     start()
@@ -40,7 +40,7 @@ def test_K3_healthy_jobs_keep_their_throughput_beside_killers(
 
 
 @pytest.mark.parametrize(("jobs", "least"), BOUNDS)
-def test_I3_neighbours_keep_their_throughput_beside_a_flood_of_output(
+def test_neighbours_keep_their_throughput_beside_a_flood_of_output(
     start: Start, connection: db.Connection, tmp_path: Path, jobs: int, least: float
 ) -> None:
     """The flood has one of the slots; a job that only waits has it while they are alone."""
@@ -63,7 +63,7 @@ def test_I3_neighbours_keep_their_throughput_beside_a_flood_of_output(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_I11_a_million_older_jobs_of_other_tasks_do_not_slow_a_worker(start: Start, connection: db.Connection) -> None:
+def test_a_million_older_jobs_of_other_tasks_do_not_slow_a_worker(start: Start, connection: db.Connection) -> None:
     """They are in the same queue, and in front."""
     start()
     warm = faults.warm.using(queue="bench")

@@ -1,4 +1,4 @@
-"""J — jobs."""
+"""Jobs."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +14,14 @@ from outlive.client.task import Task
 from outlive.model import new_job_id
 from outlive.states import TRANSITIONS, Outcome
 from tests import faults
-from tests.spec.conftest import NOON, Hand, Start, add, attempts, counters, ended, outcomes
+from tests.guarantees.conftest import NOON, Hand, Start, add, attempts, counters, ended, outcomes
 from tests.waiting import eventually
 
 DAY_S = 86400.0
 AddTask = Task[[int, int], int, int]
 
 
-def test_J1_there_are_five_states_and_three_more() -> None:
+def test_there_are_five_states_and_three_more() -> None:
     assert {str(state) for state in State} == {
         *("pending", "running", "retryable", "succeeded", "failed"),
         *("blocked", "quarantined", "cancelled"),
@@ -30,7 +30,7 @@ def test_J1_there_are_five_states_and_three_more() -> None:
     assert named == {*State, None}
 
 
-def test_J1_a_job_passes_through_its_states(task: AddTask, hand: Hand) -> None:
+def test_a_job_passes_through_its_states(task: AddTask, hand: Hand) -> None:
     job = task.using(max_attempts=2).enqueue(1, 2)
     seen = [job.status()]
     hand.at(NOON)
@@ -46,7 +46,7 @@ def test_J1_a_job_passes_through_its_states(task: AddTask, hand: Hand) -> None:
     assert job.result(timeout=0) == 3
 
 
-def test_J1_a_finished_job_does_not_change_any_more(task: AddTask, hand: Hand) -> None:
+def test_a_finished_job_does_not_change_any_more(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     claimed = hand.run()
     assert not hand.end(claimed, Outcome.FAILED)
@@ -67,7 +67,7 @@ def delays_after(hand: Hand, outcome: Outcome, times: int) -> list[float]:
     return waited
 
 
-def test_J4_backoff_doubles_from_its_base_up_to_its_cap(app: App, hand: Hand) -> None:
+def test_backoff_doubles_from_its_base_up_to_its_cap(app: App, hand: Hand) -> None:
     task = app.task(max_attempts=20)(add)
     hand.knows(task)
     task.enqueue(1)
@@ -77,7 +77,7 @@ def test_J4_backoff_doubles_from_its_base_up_to_its_cap(app: App, hand: Hand) ->
         assert most / 2 <= waited <= most
 
 
-def test_J4_jitter_spreads_the_delays_between_half_and_all(app: App, hand: Hand) -> None:
+def test_jitter_spreads_the_delays_between_half_and_all(app: App, hand: Hand) -> None:
     app.enqueue_many([app.task(add).job(n) for n in range(100)])
     hand.at(NOON)
     for claimed in hand.claim():
@@ -87,7 +87,7 @@ def test_J4_jitter_spreads_the_delays_between_half_and_all(app: App, hand: Hand)
     assert 50 < max(waited) <= 60
 
 
-def test_J4_a_job_is_claimable_only_after_its_next_retry_at(task: AddTask, hand: Hand) -> None:
+def test_a_job_is_claimable_only_after_its_next_retry_at(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     hand.at(NOON)
     hand.run(Outcome.FAILED)
@@ -98,7 +98,7 @@ def test_J4_a_job_is_claimable_only_after_its_next_retry_at(task: AddTask, hand:
     assert [one.id for one in hand.claim()] == [job.id]
 
 
-def test_J4_a_task_may_give_a_list_of_delays(app: App, hand: Hand) -> None:
+def test_a_task_may_give_a_list_of_delays(app: App, hand: Hand) -> None:
     task = app.task(backoff=["10s", "1m", 5])(add)
     hand.knows(task)
     task.enqueue(1)
@@ -107,7 +107,7 @@ def test_J4_a_task_may_give_a_list_of_delays(app: App, hand: Hand) -> None:
         assert most / 2 <= some <= most
 
 
-def test_J4_a_task_may_give_a_function_of_n(app: App, hand: Hand) -> None:
+def test_a_task_may_give_a_function_of_n(app: App, hand: Hand) -> None:
     task = app.task(backoff=lambda n: 100.0 * (n + 1))(add)
     hand.knows(task)
     task.enqueue(1)
@@ -115,7 +115,7 @@ def test_J4_a_task_may_give_a_function_of_n(app: App, hand: Hand) -> None:
         assert most / 2 <= some <= most
 
 
-def test_J4_failures_and_crashes_count_together(app: App, hand: Hand) -> None:
+def test_failures_and_crashes_count_together(app: App, hand: Hand) -> None:
     task = app.task(backoff=[10, 100, 1000], max_crashes=5)(add)
     hand.knows(task)
     task.enqueue(1)
@@ -126,7 +126,7 @@ def test_J4_failures_and_crashes_count_together(app: App, hand: Hand) -> None:
     assert 5 <= first <= 10 < 50 <= second <= 100 < 500 <= third <= 1000
 
 
-def test_J5_a_repeated_enqueue_is_a_no_op(task: AddTask, hand: Hand) -> None:
+def test_a_repeated_enqueue_is_a_no_op(task: AddTask, hand: Hand) -> None:
     again = task.using(id=new_job_id())
     first, second = again.enqueue(1, 2), again.enqueue(1, 2)
     assert first == second
@@ -135,14 +135,14 @@ def test_J5_a_repeated_enqueue_is_a_no_op(task: AddTask, hand: Hand) -> None:
     assert again.enqueue(1, 2).status() is State.SUCCEEDED
 
 
-def test_J5_a_hundred_thousand_jobs_are_enqueued_at_once(app: App, task: AddTask, hand: Hand) -> None:
+def test_a_hundred_thousand_jobs_are_enqueued_at_once(app: App, task: AddTask, hand: Hand) -> None:
     jobs = app.enqueue_many([task.job(n, 0) for n in range(100_000)])
     assert len({job.id for job in jobs}) == 100_000
     assert hand.value("select count(*) from outlive.waiting") == 100_000
     assert jobs[0].status() is jobs[-1].status() is State.PENDING
 
 
-def test_J5_many_jobs_are_enqueued_all_or_none(app: App, task: AddTask, hand: Hand) -> None:
+def test_many_jobs_are_enqueued_all_or_none(app: App, task: AddTask, hand: Hand) -> None:
     task.using(dedupe_key="taken").enqueue(1, 2)
     many = [task.job(n, 0) for n in range(5000)]
     with pytest.raises(DuplicateJob):
@@ -150,7 +150,7 @@ def test_J5_many_jobs_are_enqueued_all_or_none(app: App, task: AddTask, hand: Ha
     assert hand.value("select count(*) from outlive.jobs") == 1
 
 
-def test_J5_a_job_may_be_delayed_or_have_its_time(task: AddTask, hand: Hand) -> None:
+def test_a_job_may_be_delayed_or_have_its_time(task: AddTask, hand: Hand) -> None:
     before = hand.value("select clock_timestamp()")
     delayed = task.using(delay="5m").enqueue(1, 2)
     timed = task.using(run_at=NOON).enqueue(1, 2)
@@ -159,13 +159,13 @@ def test_J5_a_job_may_be_delayed_or_have_its_time(task: AddTask, hand: Hand) -> 
     assert timedelta(minutes=5) <= ready[delayed.id] - before < timedelta(minutes=6)
 
 
-def test_J5_priority_0_is_the_most_urgent_and_5_the_default(task: AddTask, hand: Hand) -> None:
+def test_priority_0_is_the_most_urgent_and_5_the_default(task: AddTask, hand: Hand) -> None:
     made = {n: task.using(priority=n).enqueue(n, 0).id for n in (9, 6, 0, 7, 4)}
     made[5] = task.enqueue(1, 2).id
     assert [hand.claim(limit=1)[0].id for _ in made] == [made[n] for n in sorted(made)]
 
 
-def test_J5_a_dedupe_key_is_unique_among_the_unfinished_jobs_of_a_task(task: AddTask, hand: Hand) -> None:
+def test_a_dedupe_key_is_unique_among_the_unfinished_jobs_of_a_task(task: AddTask, hand: Hand) -> None:
     first = task.using(dedupe_key="page 1").enqueue(1, 2)
     assert task.using(dedupe_key="page 1").enqueue(1, 2) == first
     assert task.using(dedupe_key="page 2").enqueue(1, 2) != first
@@ -178,14 +178,14 @@ def test_J5_a_dedupe_key_is_unique_among_the_unfinished_jobs_of_a_task(task: Add
     assert task.using(dedupe_key="page 1", on_conflict="replace").enqueue(1, 2) == replacing
 
 
-def test_J5_a_quarantined_job_counts_as_unfinished(task: AddTask, hand: Hand) -> None:
+def test_a_quarantined_job_counts_as_unfinished(task: AddTask, hand: Hand) -> None:
     first = task.using(dedupe_key="page 1", max_crashes=1).enqueue(1, 2)
     hand.run(Outcome.CRASHED, signal="SIGSEGV")
     assert first.status() is State.QUARANTINED
     assert task.using(dedupe_key="page 1").enqueue(1, 2) == first
 
 
-def test_J5_a_retry_takes_its_key_again_and_is_refused_if_it_is_taken(task: AddTask, hand: Hand) -> None:
+def test_a_retry_takes_its_key_again_and_is_refused_if_it_is_taken(task: AddTask, hand: Hand) -> None:
     first = task.using(dedupe_key="page 1").enqueue(1, 2)
     hand.run(Outcome.FAILED, final=True)
     second = task.using(dedupe_key="page 1").enqueue(1, 2)
@@ -197,7 +197,7 @@ def test_J5_a_retry_takes_its_key_again_and_is_refused_if_it_is_taken(task: AddT
     assert task.using(dedupe_key="page 1").enqueue(1, 2) == first
 
 
-def test_J5_a_job_is_enqueued_inside_the_callers_own_transaction(task: AddTask, database_url: str, hand: Hand) -> None:
+def test_a_job_is_enqueued_inside_the_callers_own_transaction(task: AddTask, database_url: str, hand: Hand) -> None:
     with psycopg.connect(database_url) as callers:
         task.using(connection=callers).enqueue(1, 2)
         assert hand.claim() == []
@@ -206,13 +206,13 @@ def test_J5_a_job_is_enqueued_inside_the_callers_own_transaction(task: AddTask, 
     assert [one.id for one in hand.claim()] == [job.id]
 
 
-def test_J6_a_job_is_enqueued_from_plain_sql(hand: Hand) -> None:
+def test_a_job_is_enqueued_from_plain_sql(hand: Hand) -> None:
     named = hand.value("""select outlive.enqueue('shop.fetch', '{"a": 1}')""")
     positional = hand.value("select outlive.enqueue('shop.fetch', '[1, 2]')")
     assert {one.id: one.args for one in hand.claim()} == {named: b'{"a": 1}', positional: b"[1, 2]"}
 
 
-def test_J7_a_paused_queue_is_not_worked_on_until_it_is_resumed(task: AddTask, hand: Hand) -> None:
+def test_a_paused_queue_is_not_worked_on_until_it_is_resumed(task: AddTask, hand: Hand) -> None:
     job = task.using(queue="slow").enqueue(1, 2)
     db.run(hand.connection, store.pause_queue("slow"))
     assert hand.claim() == []
@@ -221,7 +221,7 @@ def test_J7_a_paused_queue_is_not_worked_on_until_it_is_resumed(task: AddTask, h
     assert [one.id for one in hand.claim()] == [job.id]
 
 
-def test_J7_jobs_are_retried_cancelled_released_and_pruned_one_or_many(app: App, task: AddTask, hand: Hand) -> None:
+def test_jobs_are_retried_cancelled_released_and_pruned_one_or_many(app: App, task: AddTask, hand: Hand) -> None:
     def states(jobs: list[UUID]) -> set[State]:
         return set(db.run(hand.connection, store.statuses(jobs)).values())
 
@@ -239,7 +239,7 @@ def test_J7_jobs_are_retried_cancelled_released_and_pruned_one_or_many(app: App,
     assert hand.value("select count(*) from outlive.jobs") == 2
 
 
-def test_J7_jobs_are_chosen_by_a_filter(task: AddTask, hand: Hand) -> None:
+def test_jobs_are_chosen_by_a_filter(task: AddTask, hand: Hand) -> None:
     failed = [task.using(queue=queue).enqueue(1, 2).id for queue in ("default", "slow")]
     for claimed in hand.claim():
         hand.end(claimed, Outcome.FAILED, final=True)
@@ -249,7 +249,7 @@ def test_J7_jobs_are_chosen_by_a_filter(task: AddTask, hand: Hand) -> None:
     assert (sorted(every), slow) == (sorted(failed), failed[1:])
 
 
-def test_J7_finished_jobs_go_after_seven_days_failed_ones_after_thirty(task: AddTask, app: App, hand: Hand) -> None:
+def test_finished_jobs_go_after_seven_days_failed_ones_after_thirty(task: AddTask, app: App, hand: Hand) -> None:
     hand.at(NOON)
     jobs = [task.using(max_crashes=1).enqueue(n, 0) for n in range(3)]
     succeeded, failed, killer = hand.claim()
@@ -269,7 +269,7 @@ def test_J7_finished_jobs_go_after_seven_days_failed_ones_after_thirty(task: Add
     assert [job.id for job in jobs if job.id == killer.id and job.status() is State.QUARANTINED] == [killer.id]
 
 
-def test_J7_prune_works_in_batches_that_two_may_share(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
+def test_prune_works_in_batches_that_two_may_share(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
     hands = [new_hand(), new_hand()]
     app.enqueue_many([task.job(n, 0) for n in range(400)])
     for claimed in hands[0].claim():
@@ -290,7 +290,7 @@ def test_J7_prune_works_in_batches_that_two_may_share(task: AddTask, app: App, n
 
 
 @pytest.mark.parametrize(("jobs", "workers"), [(20, 2), pytest.param(20_000, 8, marks=pytest.mark.long)])
-def test_J2_each_job_runs_exactly_once(
+def test_each_job_runs_exactly_once(
     start: Start, connection: db.Connection, tmp_path: Path, jobs: int, workers: int
 ) -> None:
     effects = tmp_path / "effects"
@@ -308,7 +308,7 @@ def test_J2_each_job_runs_exactly_once(
     assert marks == {str(n): 1 for n in range(jobs)}
 
 
-def test_J3_retry_and_fail_decide(start: Start, connection: db.Connection) -> None:
+def test_retry_and_fail_decide(start: Start, connection: db.Connection) -> None:
     start()
     later, never = faults.retry_after.enqueue(3600.0), faults.give_up.enqueue()
     ended(later, State.RETRYABLE)
@@ -318,7 +318,7 @@ def test_J3_retry_and_fail_decide(start: Start, connection: db.Connection) -> No
     assert [one.error for one in attempts(connection, never)] == ["Fail: never again"]
 
 
-def test_J3_classes_named_by_the_task_decide_and_others_are_retried(start: Start, connection: db.Connection) -> None:
+def test_classes_named_by_the_task_decide_and_others_are_retried(start: Start, connection: db.Connection) -> None:
     start()
     named, refused, ordinary = (faults.look_up.enqueue(kind) for kind in ("key", "index", "other"))
     by_default = faults.fail_always.enqueue()

@@ -1,4 +1,4 @@
-"""M — seeing."""
+"""What operators can see."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from outlive import State, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
-from tests.spec.conftest import NOON, Hand, Start, ended
+from tests.guarantees.conftest import NOON, Hand, Start, ended
 
 AddTask = Task[[int, int], int, int]
 
@@ -26,14 +26,14 @@ EXPECTED = {
 }
 
 
-def test_M1_every_view_has_the_columns_that_operators_expect(hand: Hand) -> None:
+def test_every_view_has_the_columns_that_operators_expect(hand: Hand) -> None:
     columns = "select attname from pg_attribute where attnum > 0 and attrelid = to_regclass(%s)"
     for view, expected in EXPECTED.items():
         found = {name for (name,) in hand.rows(columns, f"outlive.{view}")}
         assert set(expected.split()) - found == set(), view
 
 
-def test_M1_a_heartbeat_that_is_missing_counts_as_stuck(task: AddTask, hand: Hand) -> None:
+def test_a_heartbeat_that_is_missing_counts_as_stuck(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     hand.at(NOON)
     (claimed,) = hand.claim()
@@ -47,7 +47,7 @@ def test_M1_a_heartbeat_that_is_missing_counts_as_stuck(task: AddTask, hand: Han
     assert (stuck["id"], stuck["time_since_heartbeat_s"]) == (job.id, 301)
 
 
-def test_M1_one_look_shows_recent_jobs_and_how_they_stand(task: AddTask, hand: Hand) -> None:
+def test_one_look_shows_recent_jobs_and_how_they_stand(task: AddTask, hand: Hand) -> None:
     failed = task.enqueue(1, 2)
     hand.run(Outcome.FAILED, error="ValueError: no", final=True)
     running = task.enqueue(3, 4)
@@ -62,7 +62,7 @@ def test_M1_one_look_shows_recent_jobs_and_how_they_stand(task: AddTask, hand: H
     assert seen[-1][0] == min(failed.id, running.id, waiting.id)
 
 
-def test_M2_one_command_shows_one_jobs_whole_life(start: Start, database_url: str) -> None:
+def test_one_command_shows_one_jobs_whole_life(start: Start, database_url: str) -> None:
     start(name="crawler-1")
     job = faults.third_time_lucky.enqueue()
     assert job.result(timeout=20) == "lucky"
@@ -86,7 +86,7 @@ def test_M2_one_command_shows_one_jobs_whole_life(start: Start, database_url: st
     assert third["error"] is None
 
 
-def test_M4_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
+def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     worker = start()
     assert f"Worker {worker.id} started" in worker.log()
     well = faults.add.enqueue(1, 2)

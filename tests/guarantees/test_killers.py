@@ -1,4 +1,4 @@
-"""K — killer jobs."""
+"""Jobs that kill."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
 from tests.cli.world import Cli
+from tests.guarantees.conftest import NOON, Hand, Start, add, attempts, counters, ended, hook_into, outcomes, told
 from tests.processes.conftest import Worker, alive
-from tests.spec.conftest import NOON, Hand, Start, add, attempts, counters, ended, hook_into, outcomes, told
 from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
@@ -26,7 +26,7 @@ def left_behind(hand: Hand) -> dict[str, int]:
     return {table: len(hand.rows(f"table outlive.{table}")) for table in TRACKING}
 
 
-def test_K4_the_attempt_is_committed_before_the_job_can_start(task: AddTask, new_hand: Callable[[], Hand]) -> None:
+def test_the_attempt_is_committed_before_the_job_can_start(task: AddTask, new_hand: Callable[[], Hand]) -> None:
     worker, anybody = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     (claimed,) = worker.claim()
@@ -34,7 +34,7 @@ def test_K4_the_attempt_is_committed_before_the_job_can_start(task: AddTask, new
     assert seen == [(job.id, 1, claimed.token, worker.id)]
 
 
-def test_K4_the_trace_outlives_a_transaction_of_the_job_that_is_rolled_back(
+def test_the_trace_outlives_a_transaction_of_the_job_that_is_rolled_back(
     task: AddTask, hand: Hand, database_url: str
 ) -> None:
     job = task.enqueue(1, 2)
@@ -49,14 +49,14 @@ def test_K4_the_trace_outlives_a_transaction_of_the_job_that_is_rolled_back(
     ]
 
 
-def test_K5_a_clean_end_leaves_no_tracking_behind(task: AddTask, hand: Hand) -> None:
+def test_a_clean_end_leaves_no_tracking_behind(task: AddTask, hand: Hand) -> None:
     job = task.using(dedupe_key="page 1").enqueue(1, 2)
     hand.run(result=b"3")
     assert job.result(timeout=0) == 3
     assert left_behind(hand) == dict.fromkeys(TRACKING, 0)
 
 
-def test_K5_neither_does_a_completion_in_the_jobs_own_transaction(task: AddTask, hand: Hand, database_url: str) -> None:
+def test_neither_does_a_completion_in_the_jobs_own_transaction(task: AddTask, hand: Hand, database_url: str) -> None:
     job = task.using(dedupe_key="page 1").enqueue(1, 2)
     (claimed,) = hand.claim()
     with psycopg.connect(database_url) as own:
@@ -66,7 +66,7 @@ def test_K5_neither_does_a_completion_in_the_jobs_own_transaction(task: AddTask,
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY])
-def test_K5_a_handled_exception_is_a_failure_never_a_crash(task: AddTask, hand: Hand, outcome: Outcome) -> None:
+def test_a_handled_exception_is_a_failure_never_a_crash(task: AddTask, hand: Hand, outcome: Outcome) -> None:
     job = task.using(max_attempts=4, max_crashes=1).enqueue(1, 2)
     hand.at(NOON)
     for _ in range(4):
@@ -84,7 +84,7 @@ def crashed_twice(task: AddTask, hand: Hand) -> None:
         hand.run(Outcome.CRASHED, signal="SIGSEGV", after_s=0)
 
 
-def test_K6_the_check_runs_in_the_reaper_and_when_a_worker_starts(app: App, hand: Hand) -> None:
+def test_the_check_runs_in_the_reaper_and_when_a_worker_starts(app: App, hand: Hand) -> None:
     crashed_twice(app.task(add), hand)
     assert db.run(hand.connection, store.quarantine_killers()) == []
     hand.knows(App().task(max_crashes=2)(add))
@@ -92,14 +92,14 @@ def test_K6_the_check_runs_in_the_reaper_and_when_a_worker_starts(app: App, hand
     assert hand.value("select status from outlive.job_states where id = %s", caught) == "quarantined"
 
 
-def test_K6_the_check_runs_when_a_job_is_claimed(app: App, hand: Hand) -> None:
+def test_the_check_runs_when_a_job_is_claimed(app: App, hand: Hand) -> None:
     crashed_twice(app.task(add), hand)
     hand.knows(App().task(max_crashes=2)(add))
     assert hand.claim() == []
     assert hand.rows("select crashes, details from outlive.killers") == [(2, "crashed 2 times (max_crashes = 2)")]
 
 
-def test_K6_killers_are_listed_with_the_evidence(task: AddTask, hand: Hand) -> None:
+def test_killers_are_listed_with_the_evidence(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     hand.at(NOON)
     for page in (1, 2, 3):
@@ -130,7 +130,7 @@ def test_K6_killers_are_listed_with_the_evidence(task: AddTask, hand: Hand) -> N
         job.result(timeout=0)
 
 
-def test_K6_release_frees_a_killer_and_resets_its_crash_count(task: AddTask, hand: Hand) -> None:
+def test_release_frees_a_killer_and_resets_its_crash_count(task: AddTask, hand: Hand) -> None:
     job = task.using(max_crashes=1).enqueue(1, 2)
     hand.run(Outcome.CRASHED, signal="SIGSEGV")
     (change,) = db.run(hand.connection, store.release([job.id]))
@@ -139,7 +139,7 @@ def test_K6_release_frees_a_killer_and_resets_its_crash_count(task: AddTask, han
     assert (claimed.attempt, claimed.crashes) == (2, 0)
 
 
-def test_K1_a_killer_leaves_a_durable_trace(start: Start, connection: db.Connection) -> None:
+def test_a_killer_leaves_a_durable_trace(start: Start, connection: db.Connection) -> None:
     start(name="crawler-1")
     segfault = faults.segfault.using(max_crashes=1).enqueue()
     killed = faults.die_by.using(max_crashes=1).enqueue("SIGKILL")
@@ -163,7 +163,7 @@ def test_K1_a_killer_leaves_a_durable_trace(start: Start, connection: db.Connect
     assert "in segfault" in (trace.stack or "")
 
 
-def test_K2_a_killer_is_quarantined_after_max_crashes_until_a_person_releases_it(
+def test_a_killer_is_quarantined_after_max_crashes_until_a_person_releases_it(
     start: Start, connection: db.Connection
 ) -> None:
     start()
@@ -178,7 +178,7 @@ def test_K2_a_killer_is_quarantined_after_max_crashes_until_a_person_releases_it
     eventually(lambda: len(attempts(connection, its_own)) == 4 and its_own.status() is State.QUARANTINED)
 
 
-def test_K3_killers_take_down_neither_the_worker_nor_any_other_job(start: Start, connection: db.Connection) -> None:
+def test_killers_take_down_neither_the_worker_nor_any_other_job(start: Start, connection: db.Connection) -> None:
     worker = start()
     killers = faults.app.enqueue_many(
         job
@@ -204,7 +204,7 @@ def effects(connection: db.Connection) -> Callable[[], list[str]]:
     return lambda: sorted(what for (what,) in connection.execute("table effects").fetchall())
 
 
-def test_K8_effects_and_completion_commit_together_or_not_at_all(
+def test_effects_and_completion_commit_together_or_not_at_all(
     start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
 ) -> None:
     start()
@@ -224,7 +224,7 @@ def test_K8_effects_and_completion_commit_together_or_not_at_all(
     assert attempts(connection, raised)[0].error == "ValueError: after the completion"
 
 
-def test_K8_an_async_connection_is_awaited_or_refused_before_anything_is_written(
+def test_an_async_connection_is_awaited_or_refused_before_anything_is_written(
     start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
 ) -> None:
     start()
@@ -236,7 +236,7 @@ def test_K8_an_async_connection_is_awaited_or_refused_before_anything_is_written
     assert "this one is async: use `await context.acomplete(…)`" in str(trace.error)
 
 
-def test_K8_what_a_completed_attempt_printed_and_used_is_kept(
+def test_what_a_completed_attempt_printed_and_used_is_kept(
     start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
 ) -> None:
     start()
@@ -248,7 +248,7 @@ def test_K8_what_a_completed_attempt_printed_and_used_is_kept(
     assert effects() == ["acomplete"]
 
 
-def test_K8_a_result_over_the_limit_fails_at_once_and_undoes_the_effects(
+def test_a_result_over_the_limit_fails_at_once_and_undoes_the_effects(
     start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
 ) -> None:
     start(max_result_bytes="1KB")
@@ -259,7 +259,7 @@ def test_K8_a_result_over_the_limit_fails_at_once_and_undoes_the_effects(
     assert effects() == []
 
 
-def test_K8_a_transaction_that_outlasts_the_lease_is_not_torn_down(
+def test_a_transaction_that_outlasts_the_lease_is_not_torn_down(
     start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
 ) -> None:
     start(lease_s="2", sweep_s="0.5")
@@ -269,7 +269,7 @@ def test_K8_a_transaction_that_outlasts_the_lease_is_not_torn_down(
     assert effects() == ["commit"]
 
 
-def test_K1_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
+def test_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
     start: Start, connection: db.Connection
 ) -> None:
     start()
@@ -281,7 +281,7 @@ def test_K1_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
     assert last.error.endswith(": the last words before the segfault")
 
 
-# K6 and K7, with workers that vanish
+# With workers that vanish
 
 
 def began(path: Path) -> list[int]:
@@ -317,7 +317,7 @@ def vanished_in_vain(hand: Hand, job: Job[Any], times: int) -> None:
         assert [one.id for one in db.run(hand.connection, store.expire())] == [job.id]
 
 
-def test_K6_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_path: Path) -> None:
+def test_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_path: Path) -> None:
     """The limit was lowered while the job waited for its next try, which is far off."""
     worker = start(sweep_s="0.3", on_quarantine=hook_into(tmp_path))
     later = faults.add.using(delay="1h").enqueue(1)
@@ -329,7 +329,7 @@ def test_K6_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_pat
     eventually(lambda: str(later.id) in {one["id"] for one in told(tmp_path)})
 
 
-def test_K7_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
+def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -376,7 +376,7 @@ def beats(connection: db.Connection, times: int) -> None:
     eventually(beat)
 
 
-def test_K7_a_bystander_is_cleared_and_finishes(
+def test_a_bystander_is_cleared_and_finishes(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     """It has lost two workers; alone in the third it lives, while other jobs wait for that worker."""
@@ -398,7 +398,7 @@ def test_K7_a_bystander_is_cleared_and_finishes(
     assert other.result(timeout=20) == 2
 
 
-def test_K7_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
+def test_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     """FAULTS 48. If its worker vanishes then, nothing is proven: it begins alone once more."""
@@ -418,7 +418,7 @@ def test_K7_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
     assert job.result(timeout=20) == "seen"
 
 
-def test_K7_two_suspects_never_run_in_a_row_while_other_jobs_wait(
+def test_two_suspects_never_run_in_a_row_while_other_jobs_wait(
     start: Start, hand: Hand, connection: db.Connection
 ) -> None:
     suspects = [faults.add.enqueue(n, n) for n in range(3)]
@@ -439,7 +439,7 @@ def test_K7_two_suspects_never_run_in_a_row_while_other_jobs_wait(
     assert "ss" not in order.rstrip("s")
 
 
-def test_K7_nobody_makes_room_for_a_suspect_that_was_cancelled(
+def test_nobody_makes_room_for_a_suspect_that_was_cancelled(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     suspect = faults.add.enqueue(1)
@@ -457,7 +457,7 @@ def test_K7_nobody_makes_room_for_a_suspect_that_was_cancelled(
     (tmp_path / "long").touch()
 
 
-def test_K7_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connection: db.Connection) -> None:
+def test_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connection: db.Connection) -> None:
     job = faults.raise_error.enqueue()
     vanished_in_vain(hand, job, 2)
     start()
@@ -465,7 +465,7 @@ def test_K7_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connec
     assert counters(connection, job) == (2, 0, 0)
 
 
-def test_K7_without_max_losses_nobody_is_suspected(
+def test_without_max_losses_nobody_is_suspected(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     job = faults.wait_for.using(max_losses=None).enqueue(str(tmp_path / "go"))
@@ -479,7 +479,7 @@ def test_K7_without_max_losses_nobody_is_suspected(
     ended(job, State.SUCCEEDED)
 
 
-def test_K7_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Connection, tmp_path: Path) -> None:
     """Though at the first loss it would be quarantined."""
     job = faults.orphan_and_wait.using(max_losses=1).enqueue(str(tmp_path / "grandchild"))
     for attempt in (1, 2):
@@ -493,7 +493,7 @@ def test_K7_workers_that_are_stopped_cost_nothing(start: Start, connection: db.C
         assert held(connection, job) is None
 
 
-def test_K7_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
+def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     """The minute is made to be over by writing into the past; workers look every five seconds whether it is."""
@@ -528,7 +528,7 @@ def test_K7_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
     (tmp_path / "b").touch()
 
 
-def test_K7_a_worker_wrongly_given_up_begins_anew_and_takes_its_losses_back(
+def test_a_worker_wrongly_given_up_begins_anew_and_takes_its_losses_back(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     """It was frozen for longer than a worker may be silent, and its child has ended its job meanwhile."""
@@ -567,7 +567,7 @@ def test_K7_a_worker_wrongly_given_up_begins_anew_and_takes_its_losses_back(
 # Killers that are known: by their fingerprint, to hooks, by their task
 
 
-def test_K2_a_killer_enqueued_again_is_quarantined_without_another_kill(
+def test_a_killer_enqueued_again_is_quarantined_without_another_kill(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     worker = start(on_quarantine=hook_into(tmp_path))
@@ -585,7 +585,7 @@ def test_K2_a_killer_enqueued_again_is_quarantined_without_another_kill(
     assert outcomes(connection, other) == [Outcome.CRASHED] * 3
 
 
-def test_K2_by_default_only_the_job_counts_and_its_history_is_shown(
+def test_by_default_only_the_job_counts_and_its_history_is_shown(
     start: Start, connection: db.Connection, database_url: str
 ) -> None:
     start()
@@ -601,7 +601,7 @@ def test_K2_by_default_only_the_job_counts_and_its_history_is_shown(
     assert outcomes(connection, third) == [Outcome.CRASHED] * 3
 
 
-def test_K6_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: Path) -> None:
+def test_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: Path) -> None:
     start(name="crawler-1", on_quarantine=hook_into(tmp_path))
     job = faults.segfault.using(max_crashes=1).enqueue()
     (fact,) = eventually(lambda: told(tmp_path), within_s=20)
@@ -621,7 +621,7 @@ def test_K6_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: P
     assert fact["peak_memory_bytes"] > 0
 
 
-def test_K6_a_task_of_which_many_jobs_crash_raises_an_alert_once(start: Start, tmp_path: Path) -> None:
+def test_a_task_of_which_many_jobs_crash_raises_an_alert_once(start: Start, tmp_path: Path) -> None:
     hook = hook_into(tmp_path)
     for _ in range(2):
         start(sweep_s="0.3", on_quarantine=hook)

@@ -1,4 +1,4 @@
-"""I — isolation, with real workers and the faulty jobs of tests/faults.py."""
+"""Isolation."""
 
 import os
 import re
@@ -13,8 +13,8 @@ import pytest
 from outlive import Job, State, config, db, kernel, store
 from outlive.states import Outcome
 from tests import faults
+from tests.guarantees.conftest import Start, attempts, counters, ended, outcomes
 from tests.processes.conftest import Worker, alive, cmdline
-from tests.spec.conftest import Start, attempts, counters, ended, outcomes
 from tests.waiting import eventually
 
 Write = Callable[[str], None]
@@ -22,7 +22,7 @@ Write = Callable[[str], None]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes the tasks of tests/spec/written.py."""
+    """Writes the tasks of tests/guarantees/written.py."""
     path = tmp_path / "app.py"
     monkeypatch.setenv("TESTED_APP", str(path))
     return lambda text: cast("None", path.write_text(text))
@@ -35,19 +35,19 @@ def asked(connection: db.Connection, task: str, args: str = "{}") -> Job[Any]:
     return faults.app.get_job(row[0])
 
 
-def test_I1_the_supervisor_imports_none_of_the_users_code(
+def test_the_supervisor_imports_none_of_the_users_code(
     start: Start, write: Write, connection: db.Connection, tmp_path: Path
 ) -> None:
     seen = tmp_path / "imported by"
     write(f"open({str(seen)!r}, 'a').write(f'{{os.getpid()}}\\n')\nimport _lsprof\n@app.task\ndef one(): return 1\n")
-    worker = start(target="tests.spec.written:app")
-    assert asked(connection, "tests.spec.written.one").result(timeout=20) == 1
+    worker = start(target="tests.guarantees.written:app")
+    assert asked(connection, "tests.guarantees.written.one").result(timeout=20) == 1
     assert seen.read_text().split() == [str(worker.zygote())]
     mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in (worker.pid, worker.zygote())]
     assert ["_lsprof" in one for one in mapped] == [False, True]
 
 
-def test_I2_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start: Start) -> None:
+def test_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start: Start) -> None:
     worker = start()
     fresh = [faults.own_pid.enqueue().result(timeout=20) for _ in range(3)]
     assert len({pid for pid, *_ in fresh}) == 3
@@ -58,7 +58,7 @@ def test_I2_each_job_has_a_process_of_its_own_fresh_warm_or_cold(start: Start) -
     assert "outlive.child.serving" in faults.own_command_cold.enqueue().result(timeout=20)
 
 
-def test_I3_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
+def test_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     start()
@@ -75,7 +75,7 @@ def test_I3_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
     assert set(kept) == set("flood")
 
 
-def test_I4_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db.Connection) -> None:
+def test_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db.Connection) -> None:
     worker = start()
     assert config.load(environ={}).timeout_s == 3600
     polite, deaf, locked = (task.enqueue() for task in (faults.hang, faults.ignore_sigterm, faults.hold_the_gil))
@@ -94,7 +94,7 @@ def test_I4_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db
     ended(unlimited, State.CANCELLED)
 
 
-def test_I4_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
+def test_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
     worker = start()
     job = faults.leave_grandchildren.using(timeout=1.5).enqueue(str(tmp_path / "pid"), stay=True)
     eventually((tmp_path / "pid.plain").exists)
@@ -104,7 +104,7 @@ def test_I4_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> No
     eventually(lambda: not any(alive(pid) for pid in pids), within_s=2)
 
 
-def test_I5_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: db.Connection) -> None:
+def test_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: db.Connection) -> None:
     start()
     for job, signal_name, exit_code in (
         (faults.complain_and_exit.using(max_crashes=1).enqueue(3), None, 3),
@@ -118,7 +118,7 @@ def test_I5_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection
             assert "the complaint on stderr" in (only.output or "")
 
 
-def test_I6_memory_is_limited_for_the_whole_process_tree(start: Start, connection: db.Connection) -> None:
+def test_memory_is_limited_for_the_whole_process_tree(start: Start, connection: db.Connection) -> None:
     start()
     for job in (faults.eat_memory.enqueue(), faults.feed_a_grandchild.enqueue()):
         ended(job, State.QUARANTINED)
@@ -130,7 +130,7 @@ def test_I6_memory_is_limited_for_the_whole_process_tree(start: Start, connectio
     assert (core_soft, core_hard, address_space) == (0, 0, -1)
 
 
-def test_I6_what_was_there_before_the_job_is_not_the_jobs(start: Start, connection: db.Connection) -> None:
+def test_what_was_there_before_the_job_is_not_the_jobs(start: Start, connection: db.Connection) -> None:
     start(slots=1)
     first = faults.use_memory.enqueue(40, keep=True)
     second = faults.use_memory.enqueue(40)
@@ -140,14 +140,14 @@ def test_I6_what_was_there_before_the_job_is_not_the_jobs(start: Start, connecti
     assert after < before - 30_000_000
 
 
-def test_I6_a_large_app_does_not_raise_the_limit(start: Start, write: Write, connection: db.Connection) -> None:
+def test_a_large_app_does_not_raise_the_limit(start: Start, write: Write, connection: db.Connection) -> None:
     write(
         "import time\nballast = b'x' * 200_000_000\n"
         "@app.task(memory='64MB', max_crashes=1)\ndef eat():\n"
         "    eaten = []\n    while True:\n        eaten.append(b'x' * 4_000_000); time.sleep(0.01)\n"
     )
-    start(target="tests.spec.written:app")
-    job = asked(connection, "tests.spec.written.eat")
+    start(target="tests.guarantees.written:app")
+    job = asked(connection, "tests.guarantees.written.eat")
     ended(job, State.QUARANTINED)
     (only,) = attempts(connection, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
@@ -170,12 +170,12 @@ def cold(megabytes, end=""):
 """
 
 
-def test_I6_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
+def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
     start: Start, write: Write, connection: db.Connection
 ) -> None:
     write(COLD)
-    start(target="tests.spec.written:app")
-    job = asked(connection, "tests.spec.written.cold", '{"megabytes": 200}')
+    start(target="tests.guarantees.written:app")
+    job = asked(connection, "tests.guarantees.written.cold", '{"megabytes": 200}')
     ended(job, State.QUARANTINED)
     (only,) = attempts(connection, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
@@ -183,28 +183,28 @@ def test_I6_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
     assert re.search(r"over the limit of 64,000,000|the kernel .* the job may have 64,000,000 bytes", only.error or "")
 
 
-def test_I6_the_peak_of_a_job_in_a_new_interpreter_is_its_own(
+def test_the_peak_of_a_job_in_a_new_interpreter_is_its_own(
     start: Start, write: Write, connection: db.Connection
 ) -> None:
     write("import signal" + COLD)
-    start(target="tests.spec.written:app")
+    start(target="tests.guarantees.written:app")
     for args, state in (
         ('{"megabytes": 20}', State.SUCCEEDED),
         ('{"megabytes": 20, "end": "SIGSEGV"}', State.QUARANTINED),
     ):
-        job = asked(connection, "tests.spec.written.cold", args)
+        job = asked(connection, "tests.guarantees.written.cold", args)
         ended(job, state)
         (only,) = attempts(connection, job)
         assert 20_000_000 < (only.peak_memory_bytes or 0) < 100_000_000
 
 
-def test_I7_plain_and_async_functions_take_and_give_json(start: Start) -> None:
+def test_plain_and_async_functions_take_and_give_json(start: Start) -> None:
     start()
     assert faults.add.enqueue(1, b=2).result(timeout=20) == 3
     assert faults.add_slowly.enqueue(3, 4).result(timeout=20) == 7
 
 
-def test_I7_what_cannot_be_kept_is_a_clear_failure_at_once(start: Start, connection: db.Connection) -> None:
+def test_what_cannot_be_kept_is_a_clear_failure_at_once(start: Start, connection: db.Connection) -> None:
     start()
     expected = {
         "huge": "over the limit of 1,048,576",
@@ -222,7 +222,7 @@ def test_I7_what_cannot_be_kept_is_a_clear_failure_at_once(start: Start, connect
         assert words.lower() in (only.error or "").lower(), kind
 
 
-def test_I8_progress_is_shown_live(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_path: Path) -> None:
     start()
     job = faults.show_progress.enqueue(str(tmp_path / "go"))
 
@@ -235,12 +235,12 @@ def test_I8_progress_is_shown_live(start: Start, connection: db.Connection, tmp_
     ended(job, State.SUCCEEDED)
 
 
-def test_I8_a_checkpoint_is_handed_to_the_next_attempt(start: Start) -> None:
+def test_a_checkpoint_is_handed_to_the_next_attempt(start: Start) -> None:
     start()
     assert faults.step_by_step.enqueue(4).result(timeout=20) == [4, 4]
 
 
-def test_I8_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.Connection) -> None:
+def test_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.Connection) -> None:
     worker = start()
     moving, stalled = faults.keep_moving.enqueue(12), faults.stall.using(stall=0.5).enqueue()
     ended(stalled, State.FAILED)
@@ -249,7 +249,7 @@ def test_I8_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.C
     assert moving.result(timeout=20) == "moved"
 
 
-def test_I9_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
+def test_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     start()
@@ -267,7 +267,7 @@ def test_I9_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkil
     assert counters(connection, stubborn) == (0, 0, 0)
 
 
-def test_I10_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
+def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     worker = start(grace_s="6", lease_s="2")
@@ -293,7 +293,7 @@ def test_I10_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
     assert (late.status(), attempts(connection, late)) == (State.PENDING, [])
 
 
-def test_I10_a_slow_database_does_not_cost_the_last_job_its_end(
+def test_a_slow_database_does_not_cost_the_last_job_its_end(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     worker = start()
@@ -309,7 +309,7 @@ def test_I10_a_slow_database_does_not_cost_the_last_job_its_end(
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_I10_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: int) -> None:
+def test_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: int) -> None:
     worker = start()
     polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
     eventually((tmp_path / "polite.started").exists)
@@ -320,7 +320,7 @@ def test_I10_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, secon
     assert polite.status() is State.PENDING
 
 
-def test_I11_a_worker_claims_only_tasks_that_it_has(start: Start, connection: db.Connection) -> None:
+def test_a_worker_claims_only_tasks_that_it_has(start: Start, connection: db.Connection) -> None:
     start()
     strangers = [asked(connection, "shop.tasks.fetch") for _ in range(10)]
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
@@ -333,14 +333,14 @@ def reload(worker: Worker) -> None:
     eventually(lambda: worker.log().count("imported anew") > before)
 
 
-def test_I11_a_task_that_is_gone_is_released_for_5_s_untouched(
+def test_a_task_that_is_gone_is_released_for_5_s_untouched(
     start: Start, write: Write, connection: db.Connection
 ) -> None:
     task = "@app.task(preload=False)\ndef cold(): return 'here again'\n"
     write(task)
-    worker = start(target="tests.spec.written:app")
+    worker = start(target="tests.guarantees.written:app")
     write("")
-    job = asked(connection, "tests.spec.written.cold")
+    job = asked(connection, "tests.guarantees.written.cold")
     eventually(lambda: attempts(connection, job))
     (only,) = attempts(connection, job)
     assert (only.outcome, job.status()) == (Outcome.RELEASED, State.PENDING)
@@ -350,16 +350,16 @@ def test_I11_a_task_that_is_gone_is_released_for_5_s_untouched(
     reload(worker)
     write(task)
     reload(worker)
-    assert asked(connection, "tests.spec.written.cold").result(timeout=20) == "here again"
+    assert asked(connection, "tests.guarantees.written.cold").result(timeout=20) == "here again"
 
 
-def test_I11_a_reload_that_fails_leaves_the_old_app(start: Start, write: Write, connection: db.Connection) -> None:
+def test_a_reload_that_fails_leaves_the_old_app(start: Start, write: Write, connection: db.Connection) -> None:
     write("@app.task\ndef version(): return 1\n")
-    worker = start(target="tests.spec.written:app")
+    worker = start(target="tests.guarantees.written:app")
     write("this is no Python")
     reload(worker)
-    assert asked(connection, "tests.spec.written.version").result(timeout=20) == 1
+    assert asked(connection, "tests.guarantees.written.version").result(timeout=20) == 1
     write("@app.task\ndef version(): return 2\n")
     reload(worker)
-    assert asked(connection, "tests.spec.written.version").result(timeout=20) == 2
+    assert asked(connection, "tests.guarantees.written.version").result(timeout=20) == 2
     eventually(lambda: sum(b"outlive.child.zygote" in cmdline(pid) for pid in kernel.children_of(worker.pid)) == 1)

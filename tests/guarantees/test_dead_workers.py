@@ -1,4 +1,4 @@
-"""W — dead workers, with real workers that are killed, frozen and cut off.
+"""Dead workers.
 
 A bound of two seconds is exact where it is run with `--long`, on a machine that has nothing else to do; the ordinary
 run allows six for the same, because it shares its cores with other tests.
@@ -29,8 +29,8 @@ from outlive.worker import alerts
 from tests import faults
 from tests.cli.world import Cli
 from tests.cli.world import ended as command_ended
+from tests.guarantees.conftest import Start, attempts, counters, ended, hook_into, outcomes, told
 from tests.processes.conftest import Worker, alive
-from tests.spec.conftest import Start, attempts, counters, ended, hook_into, outcomes, told
 from tests.waiting import eventually
 
 QUICK = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
@@ -80,10 +80,10 @@ class Frozen:
         os.kill(self.pid, signal.SIGCONT)
 
 
-# W1
+# Who a worker is
 
 
-def test_W1_a_worker_says_who_it_is_and_holds_a_session(
+def test_a_worker_says_who_it_is_and_holds_a_session(
     start: Start, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_flag = start(wait=False, within=["sh", "-c", 'exec "$@" --name crawler-1', "sh"], queues="default,slow", slots=3)
@@ -105,7 +105,7 @@ def test_W1_a_worker_says_who_it_is_and_holds_a_session(
         assert shows_life(connection, worker.id)
 
 
-def test_W1_each_start_has_an_id_of_its_own_and_the_same_name(start: Start, connection: db.Connection) -> None:
+def test_each_start_has_an_id_of_its_own_and_the_same_name(start: Start, connection: db.Connection) -> None:
     first = start(name="crawler-1")
     first.stop()
     second = start(name="crawler-1")
@@ -114,10 +114,10 @@ def test_W1_each_start_has_an_id_of_its_own_and_the_same_name(start: Start, conn
     assert found == [(first.id, "crawler-1", "stopped"), (second.id, "crawler-1", "active")]
 
 
-# W2
+# Heartbeats
 
 
-def test_W2_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
+def test_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     start(slots=2, heartbeat_s="0.2")
@@ -136,7 +136,7 @@ def test_W2_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
     assert connection.execute("select count(*) from outlive.workers").fetchone() == (1,)
 
 
-def test_W2_the_interval_is_30_s_unless_it_is_set(start: Start) -> None:
+def test_the_interval_is_30_s_unless_it_is_set(start: Start) -> None:
     assert config.load(environ={}).heartbeat_s == 30
 
 
@@ -199,7 +199,7 @@ def server(faulty_app: None) -> Iterator[Server]:
     shutil.rmtree(home)
 
 
-def test_W2_an_outage_of_the_database_is_survived_with_backoff(server: Server, start: Start) -> None:
+def test_an_outage_of_the_database_is_survived_with_backoff(server: Server, start: Start) -> None:
     worker = start(url=server.url, heartbeat_s="0.2")
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     faults.app.connections.close()
@@ -223,10 +223,10 @@ def test_W2_an_outage_of_the_database_is_survived_with_backoff(server: Server, s
     worker.stop()
 
 
-# W3
+# Deaths
 
 
-def test_W3_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+def test_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connection, tmp_path: Path) -> None:
     assert [getattr(config.load(environ={}), key) for key in ("stale_s", "dead_s")] == [60, 120]
     silent = start(**QUICK)
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -249,7 +249,7 @@ def test_W3_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Conn
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
-def test_W3_a_worker_that_beats_again_in_time_is_active_again(start: Start, connection: db.Connection) -> None:
+def test_a_worker_that_beats_again_in_time_is_active_again(start: Start, connection: db.Connection) -> None:
     silent = start(heartbeat_s="0.2", stale_s="1", dead_s="60", sweep_s="0.3")
     start(heartbeat_s="0.2", stale_s="1", dead_s="60", sweep_s="0.3")
     with Frozen(silent.pid):
@@ -258,7 +258,7 @@ def test_W3_a_worker_that_beats_again_in_time_is_active_again(start: Start, conn
     assert silent.log().count(" started") == 1
 
 
-def test_W3_a_worker_that_renews_its_leases_is_not_dead(start: Start, connection: db.Connection) -> None:
+def test_a_worker_that_renews_its_leases_is_not_dead(start: Start, connection: db.Connection) -> None:
     """Its heartbeat alone is missing."""
     start(heartbeat_s="60", stale_s="70", dead_s="80", sweep_s="0.3", lease_s="4")
     faults.hold_the_gil.using(timeout=60).enqueue()
@@ -275,7 +275,7 @@ def test_W3_a_worker_that_renews_its_leases_is_not_dead(start: Start, connection
     assert connection.execute("select state from outlive.workers").fetchone() == ("stale",)
 
 
-def test_W3_one_that_is_told_to_stop_is_draining_then_stopped(
+def test_one_that_is_told_to_stop_is_draining_then_stopped(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     worker = start()
@@ -292,7 +292,7 @@ def test_W3_one_that_is_told_to_stop_is_draining_then_stopped(
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_W3_a_killed_worker_is_declared_dead_within_seconds(
+def test_a_killed_worker_is_declared_dead_within_seconds(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
     """The job that it had runs again elsewhere within one more: a worker killed in the middle of a long job."""
@@ -311,7 +311,7 @@ def test_W3_a_killed_worker_is_declared_dead_within_seconds(
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_W3_the_only_worker_is_declared_dead_when_it_comes_back(
+def test_the_only_worker_is_declared_dead_when_it_comes_back(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
     only = start()
@@ -325,7 +325,7 @@ def test_W3_the_only_worker_is_declared_dead_when_it_comes_back(
     print(f"runs again {time.monotonic() - back:.2f} s after the next one has started")
 
 
-# W4
+# Postgres restarts
 
 
 def undisturbed(server: Server, workers: list[Worker]) -> None:
@@ -346,7 +346,7 @@ def all_show_life(server: Server, workers: list[Worker]) -> bool:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [60, pytest.param(1000, marks=pytest.mark.long)])
-def test_W4_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path: Path, kills: int) -> None:
+def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path: Path, kills: int) -> None:
     """All sessions are gone at once, and the table of who lives is empty."""
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
@@ -365,7 +365,7 @@ def test_W4_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_p
         worker.stop()
 
 
-def test_W4_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp_path: Path) -> None:
+def test_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp_path: Path) -> None:
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
     eventually(lambda: len(began(tmp_path / "go")) == 2)
@@ -381,7 +381,7 @@ def test_W4_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, 
         worker.stop()
 
 
-def test_W4_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at_once(
+def test_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at_once(
     start: Start, connection: db.Connection
 ) -> None:
     """Others do see that its lock is gone; within half a second it has another, the tenth time as the first."""
@@ -407,10 +407,10 @@ def test_W4_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one
     assert "Dead worker" not in other.log()
 
 
-# W5
+# What becomes of jobs
 
 
-def test_W5_a_death_is_logged_and_its_jobs_follow_their_policy(
+def test_a_death_is_logged_and_its_jobs_follow_their_policy(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     dead = start(name="crawler-1")
@@ -434,7 +434,7 @@ def test_W5_a_death_is_logged_and_its_jobs_follow_their_policy(
     assert "it had 2 jobs" in said
 
 
-# W6
+# The reaper
 
 
 @pytest.fixture
@@ -457,7 +457,7 @@ def reap(database_url: str) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 Reap = Callable[..., "subprocess.Popen[str]"]
 
 
-def test_W6_reap_once_frees_the_jobs_of_a_dead_worker(
+def test_reap_once_frees_the_jobs_of_a_dead_worker(
     start: Start, reap: Reap, connection: db.Connection, tmp_path: Path
 ) -> None:
     worker = start()
@@ -475,7 +475,7 @@ def test_W6_reap_once_frees_the_jobs_of_a_dead_worker(
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_W6_reap_as_a_daemon_frees_them_within_seconds(
+def test_reap_as_a_daemon_frees_them_within_seconds(
     start: Start, reap: Reap, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
     worker = start()
@@ -525,7 +525,7 @@ def freeze_in_its_sweep(connection: db.Connection, database_url: str, begin: Cal
 
 
 @pytest.mark.parametrize("other", ["a worker", "reap --once"])
-def test_W6_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
+def test_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
     start: Start, reap: Reap, connection: db.Connection, database_url: str, tmp_path: Path, other: str
 ) -> None:
     """Its session lives, and so does the lock. What only leaders do, here finding the silent, is done all the same."""
@@ -548,10 +548,10 @@ def test_W6_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
         os.kill(first, signal.SIGKILL)
 
 
-# W7
+# Hooks
 
 
-def test_W7_dead_workers_show_and_the_hook_is_told(
+def test_dead_workers_show_and_the_hook_is_told(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
     dead = start(name="crawler-1")
@@ -575,7 +575,7 @@ def test_W7_dead_workers_show_and_the_hook_is_told(
     assert "dead" in line
 
 
-def test_W7_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Start, tmp_path: Path) -> None:
+def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Start, tmp_path: Path) -> None:
     dead = start()
     worker = start(on_worker_dead=f"echo $$ > {tmp_path}/hook; exec sleep 600")
     vanish(dead)
@@ -587,7 +587,7 @@ def test_W7_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: S
     eventually(lambda: not alive(hook), within_s=2)
 
 
-def test_W7_a_hook_that_fails_is_logged(start: Start) -> None:
+def test_a_hook_that_fails_is_logged(start: Start) -> None:
     dead = start()
     worker = start(on_worker_dead="cat > /dev/null; echo no network >&2; exit 7")
     vanish(dead)
@@ -606,7 +606,7 @@ def told_to(hook: str) -> None:
     asyncio.run(tell())
 
 
-def test_W7_a_hook_has_a_time_limit(
+def test_a_hook_has_a_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(alerts, "LIMIT_S", 0.5)
@@ -615,7 +615,7 @@ def test_W7_a_hook_has_a_time_limit(
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-def test_W7_what_a_hook_leaves_behind_goes_with_it_and_is_not_waited_for(
+def test_what_a_hook_leaves_behind_goes_with_it_and_is_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has the hook's standard error, which would stay open for as long as it lives."""
@@ -624,10 +624,10 @@ def test_W7_what_a_hook_leaves_behind_goes_with_it_and_is_not_waited_for(
     assert caplog.text == ""
 
 
-# W8
+# Leftover processes
 
 
-def test_W8_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path: Path) -> None:
+def test_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path: Path) -> None:
     worker = start()
     faults.ignore_all.enqueue(str(tmp_path / "deaf"))
     faults.orphan_and_wait.enqueue(str(tmp_path / "grandchild"))
@@ -657,7 +657,7 @@ def vanish_with_its_zygote(worker: Worker) -> list[int]:
 
 
 @pytest.mark.parametrize("within_s", TOLD_WITHIN_S)
-def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker_is(
+def test_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker_is(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
     worker = busy_with_orphans(start, tmp_path)
@@ -667,7 +667,7 @@ def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_wor
     eventually(lambda: not any(alive(pid) for pid in tree), within_s=within_s, what="the tree is gone")
 
 
-def test_W8_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
+def test_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
     start: Start, tmp_path: Path
 ) -> None:
     tree = vanish_with_its_zygote(busy_with_orphans(start, tmp_path))

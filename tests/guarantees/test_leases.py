@@ -1,4 +1,4 @@
-"""L — leases."""
+"""Leases."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from outlive import App, State, config, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
+from tests.guarantees.conftest import NOON, Hand, Start, attempts, counters, ended, outcomes
 from tests.processes.conftest import alive
-from tests.spec.conftest import NOON, Hand, Start, attempts, counters, ended, outcomes
 from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
 
 
-def test_L1_a_claim_commits_all_that_makes_a_job_running(task: AddTask, new_hand: Callable[[], Hand]) -> None:
+def test_a_claim_commits_all_that_makes_a_job_running(task: AddTask, new_hand: Callable[[], Hand]) -> None:
     worker, anybody = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     worker.at(NOON)
@@ -37,7 +37,7 @@ def test_L1_a_claim_commits_all_that_makes_a_job_running(task: AddTask, new_hand
     assert committed == [(job.id, worker.id, 1, claimed.token, NOON, NOON, until)]
 
 
-def test_L1_claims_skip_what_others_have_locked(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
+def test_claims_skip_what_others_have_locked(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
     first, second = new_hand(), new_hand()
     app.enqueue_many([task.job(n, 0) for n in range(4)])
     second.connection.execute("set lock_timeout = '1s'")
@@ -47,7 +47,7 @@ def test_L1_claims_skip_what_others_have_locked(task: AddTask, app: App, new_han
     assert (len(mine), len(theirs)) == (3, 1)
 
 
-def test_L2_a_lease_is_of_300_s_and_each_renewal_writes_a_heartbeat(task: AddTask, hand: Hand) -> None:
+def test_a_lease_is_of_300_s_and_each_renewal_writes_a_heartbeat(task: AddTask, hand: Hand) -> None:
     task.enqueue(1, 2)
     hand.at(NOON)
     (claimed,) = hand.claim()
@@ -57,7 +57,7 @@ def test_L2_a_lease_is_of_300_s_and_each_renewal_writes_a_heartbeat(task: AddTas
     assert written == [(moment, moment + timedelta(seconds=300))]
 
 
-def test_L2_a_job_may_run_as_long_as_its_lease_is_renewed(task: AddTask, hand: Hand) -> None:
+def test_a_job_may_run_as_long_as_its_lease_is_renewed(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     hand.at(NOON)
     (claimed,) = hand.claim()
@@ -68,7 +68,7 @@ def test_L2_a_job_may_run_as_long_as_its_lease_is_renewed(task: AddTask, hand: H
     assert job.status() is State.RUNNING
 
 
-def test_L2_a_dead_one_is_free_when_its_lease_has_ended(task: AddTask, new_hand: Callable[[], Hand]) -> None:
+def test_a_dead_one_is_free_when_its_lease_has_ended(task: AddTask, new_hand: Callable[[], Hand]) -> None:
     dead, other = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     dead.at(NOON)
@@ -80,7 +80,7 @@ def test_L2_a_dead_one_is_free_when_its_lease_has_ended(task: AddTask, new_hand:
     assert [one.id for one in other.claim()] == [job.id]
 
 
-def test_L3_reclaiming_counts_a_loss_and_says_who_held_it(task: AddTask, hand: Hand) -> None:
+def test_reclaiming_counts_a_loss_and_says_who_held_it(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     hand.rows(
         "insert into outlive.workers (id, name, hostname, pid, version, slots, started_at, last_seen)"
@@ -100,7 +100,7 @@ def test_L3_reclaiming_counts_a_loss_and_says_who_held_it(task: AddTask, hand: H
     assert (again.attempt, again.losses, again.ready_at) == (2, 1, claimed.ready_at)
 
 
-def test_L3_whoever_reclaims_a_job_logs_who_held_it(start: Start, hand: Hand, connection: db.Connection) -> None:
+def test_whoever_reclaims_a_job_logs_who_held_it(start: Start, hand: Hand, connection: db.Connection) -> None:
     job = faults.add.enqueue(1, 2)
     hand.knows(faults.add)
     hand.rows(
@@ -116,7 +116,7 @@ def test_L3_whoever_reclaims_a_job_logs_who_held_it(start: Start, hand: Hand, co
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
-def test_L3_reclaiming_is_idempotent_and_safe_with_many_at_once(
+def test_reclaiming_is_idempotent_and_safe_with_many_at_once(
     task: AddTask, app: App, new_hand: Callable[[], Hand]
 ) -> None:
     hands = [new_hand() for _ in range(8)]
@@ -137,7 +137,7 @@ def test_L3_reclaiming_is_idempotent_and_safe_with_many_at_once(
     assert db.run(hands[0].connection, store.expire()) == []
 
 
-def test_L3_a_healthy_lease_is_left_alone_whoever_holds_it(task: AddTask, hand: Hand) -> None:
+def test_a_healthy_lease_is_left_alone_whoever_holds_it(task: AddTask, hand: Hand) -> None:
     """Reclaiming looks at the lease alone: this worker is in no table of workers."""
     job = task.enqueue(1, 2)
     hand.at(NOON)
@@ -146,7 +146,7 @@ def test_L3_a_healthy_lease_is_left_alone_whoever_holds_it(task: AddTask, hand: 
     assert job.status() is State.RUNNING
 
 
-def test_L4_a_worker_that_comes_back_from_the_dead_writes_nothing(task: AddTask, new_hand: Callable[[], Hand]) -> None:
+def test_a_worker_that_comes_back_from_the_dead_writes_nothing(task: AddTask, new_hand: Callable[[], Hand]) -> None:
     dead, other = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     dead.at(NOON)
@@ -169,7 +169,7 @@ def test_L4_a_worker_that_comes_back_from_the_dead_writes_nothing(task: AddTask,
     assert job.result(timeout=0) == 3
 
 
-def test_L4_a_token_is_worth_nothing_in_another_workers_hands(task: AddTask, new_hand: Callable[[], Hand]) -> None:
+def test_a_token_is_worth_nothing_in_another_workers_hands(task: AddTask, new_hand: Callable[[], Hand]) -> None:
     worker, thief = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     (claimed,) = worker.claim()
@@ -179,7 +179,7 @@ def test_L4_a_token_is_worth_nothing_in_another_workers_hands(task: AddTask, new
     assert worker.end(claimed)
 
 
-def test_L4_the_same_worker_with_an_old_token_of_the_same_job_is_refused(task: AddTask, hand: Hand) -> None:
+def test_the_same_worker_with_an_old_token_of_the_same_job_is_refused(task: AddTask, hand: Hand) -> None:
     task.enqueue(1, 2)
     hand.at(NOON)
     (first,) = hand.claim()
@@ -196,7 +196,7 @@ def began(path: Path) -> list[int]:
     return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
 
 
-def test_L2_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_lease_and_interval(
+def test_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_lease_and_interval(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     """Nobody is told that the holder of the lease should show life: that would end it sooner."""
@@ -221,7 +221,7 @@ def test_L2_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_aft
     assert timedelta(seconds=3) <= free_after < timedelta(seconds=3 + 0.5 + 2)
 
 
-def test_L4_a_worker_that_comes_back_from_the_dead_kills_its_child(
+def test_a_worker_that_comes_back_from_the_dead_kills_its_child(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     frozen = start(lease_s="2", sweep_s="0.5")
@@ -240,7 +240,7 @@ def test_L4_a_worker_that_comes_back_from_the_dead_kills_its_child(
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
-def test_L4_L5_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
+def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     """One of its children has ended its job meanwhile, and has said so; the other is still at it, and is killed."""
@@ -275,7 +275,7 @@ def test_L4_L5_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
         ]
 
 
-def test_L5_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
+def test_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
     start: Start, connect: Callable[[], db.Connection], database_url: str, server_url: str, tmp_path: Path
 ) -> None:
     worker = start(lease_s="4", sweep_s="0.5")
@@ -304,12 +304,12 @@ def test_L5_a_worker_that_cannot_renew_kills_its_children_before_their_leases_en
         ({"grace_s": "5"}, "children get SIGTERM 5 seconds before its end"),
     ],
 )
-def test_L6_contradictory_intervals_are_refused_at_start(start: Start, settings: dict[str, str], reason: str) -> None:
+def test_contradictory_intervals_are_refused_at_start(start: Start, settings: dict[str, str], reason: str) -> None:
     worker = start(wait=False, **settings)
     assert worker.process.wait(20) == 2
     assert reason in " ".join(worker.log().split())
 
 
-def test_L6_intervals_not_set_follow_from_those_that_are() -> None:
+def test_intervals_not_set_follow_from_those_that_are() -> None:
     assert config.load(environ={}).renew_s == 20
     assert config.load(environ={"OUTLIVE_LEASE_S": "8"}).renew_s == 2
