@@ -33,15 +33,10 @@ def test_every_setting_is_in_the_reference() -> None:
     assert [key for key in (*config.KEYS, *config.ALIASES) if f"`{key}`" not in page] == []
 
 
-NOT_YET = {"lab"}
-"""Parts of outlive that are not on the map yet."""
-
-
 def test_the_map_names_every_module_and_only_files_that_exist() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9_/]+\.(?:py|sql))`", page))
-    mapped = {str(path.relative_to(SOURCE)) for path in modules() if path.relative_to(SOURCE).parts[0] not in NOT_YET}
-    assert mapped - named == set()
+    assert {str(path.relative_to(SOURCE)) for path in modules()} - named == set()
     assert [path for path in named if not (SOURCE / path).exists() and not (ROOT / path).exists()] == []
 
 
