@@ -1,6 +1,6 @@
-"""A table of what tests have shown: `--report FILE`. Each is a row, with the last line that it printed.
+"""`--report FILE` writes a table of test results. Each test is a row, with the last line that it printed.
 
-A run of some of them replaces their rows and keeps the others; a test that has not been run yet has a row that says so.
+A run of some tests replaces their rows and keeps the others. A test that was never run has a row that says so.
 """
 
 import re
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-_HEAD = """# What the long tests have shown: {version}
+_HEAD = """# Results of the long tests: {version}
 
-`./run test --long` writes this: the tests that need longer than `./run test` allows, one after the other, with the
-bounds that the guarantees name. The last column is what a test has measured itself. `./run test --long -k NAME`
+`./run test --long` writes this page. It runs the tests that take longer than `./run test` allows, one after the other,
+with the bounds that the guarantees name. The last column shows what a test has measured. `./run test --long -k NAME`
 replaces the rows of the tests that it runs.
 
 {summary}
