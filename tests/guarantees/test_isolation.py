@@ -328,9 +328,9 @@ def test_a_worker_claims_only_tasks_that_it_has(start: Start, connection: db.Con
 
 
 def reload(worker: Worker) -> None:
-    before = worker.log().count("imported anew")
+    before = worker.log().count("the app was reloaded")
     os.kill(worker.pid, signal.SIGHUP)
-    eventually(lambda: worker.log().count("imported anew") > before)
+    eventually(lambda: worker.log().count("the app was reloaded") > before)
 
 
 def test_a_task_that_is_gone_is_released_for_5_s_untouched(

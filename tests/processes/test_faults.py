@@ -273,14 +273,14 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
             (group / "cgroup.procs").write_text(str(pid))
         (group / "pids.max").write_text("1")  # Also what ends makes no room.
         jobs = [faults.add.enqueue(n, n) for n in range(20)]
-        eventually(lambda: "no new child" in worker.log(), within_s=20, what="it says so")
+        eventually(lambda: "a child could not be forked" in worker.log(), within_s=20, what="it says so")
         eventually(lambda: not running(connection), what="what it had claimed before has ended")
         told = time.monotonic()
         eventually(lambda: running(connection) or time.monotonic() > told + 3)
         assert not running(connection)
         (group / "pids.max").write_text("max")
         assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
-        assert worker.says("children can be made again")
+        assert worker.says("children can be forked again")
     finally:
         worker.stop()
         group.rmdir()
@@ -294,7 +294,7 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
     opened = {int(name) for name in os.listdir(f"/proc/{worker.pid}/fd")}
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (max(opened) + 1, usual[1]))
     jobs = [faults.add.enqueue(n, n) for n in range(20)]
-    eventually(lambda: "no new child" in worker.log(), within_s=20, what="it says so")
+    eventually(lambda: "a child could not be forked" in worker.log(), within_s=20, what="it says so")
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, usual)
     assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
     eventually(lambda: len(os.listdir(f"/proc/{worker.pid}/fd")) <= len(opened) + 3, what="none has leaked")
@@ -604,7 +604,7 @@ def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing:
     assert changing.version.enqueue().result(timeout=20) == 1
     source.write_text(CHANGING.format(n=2) + WAITING)
     worker.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "imported anew: 2 tasks" in worker.log(), within_s=20)
+    eventually(lambda: "the app was reloaded: 2 tasks" in worker.log(), within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 2
     (tmp_path / "go").touch()
     assert waiting.result(timeout=20) == 1
@@ -632,7 +632,7 @@ def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start: Start, chang
     os.kill(worker.zygote(), signal.SIGKILL)
     eventually((tmp_path / "first").exists, within_s=20, what="the new zygote imports")
     worker.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "imported anew" in worker.log(), within_s=20)
+    eventually(lambda: "the app was reloaded" in worker.log(), within_s=20)
     (tmp_path / "go on").touch()
     assert changing.version.enqueue().result(timeout=20) == 2
 

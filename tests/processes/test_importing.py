@@ -45,7 +45,7 @@ def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
         assert {one.outcome for one in before} == {Outcome.RELEASED}
         assert all(reason in (one.error or "") for one in before)
         assert last.outcome is Outcome.SUCCEEDED
-    assert worker.log().count("are tried again every") == 1
+    assert worker.log().count("are retried every") == 1
 
 
 def test_an_interpreter_that_cannot_be_executed_blames_no_job(

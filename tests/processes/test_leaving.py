@@ -24,14 +24,14 @@ def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start: Start, h
     pid = faults.stay_after_the_end.enqueue(how).result(timeout=20)
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
-    assert ("has not exited" in worker.log()) == (how == "our loop")
+    assert ("after its last job: it is killed" in worker.log()) == (how == "our loop")
 
 
 def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start: Start) -> None:
     worker = start(slots=1)
     pid = faults.stay_warm_for_ever.enqueue().result(timeout=20)
     worker.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "imported anew" in worker.log(), within_s=20)
+    eventually(lambda: "the app was reloaded" in worker.log(), within_s=20)
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
 
 

@@ -309,7 +309,7 @@ def test_a_reload_that_is_asked_for_during_the_first_import_comes_after_it(
     worker.process.send_signal(signal.SIGHUP)
     (tmp_path / "go").touch()
     worker.started()
-    worker.says("the app is imported anew")
+    worker.says("the app was reloaded")
     connection.execute("select outlive.enqueue('slowly_imported.version', '{}')")
     results = "select result::text from outlive.attempts"
     eventually(lambda: connection.execute(results).fetchall() == [("22",)], within_s=20)

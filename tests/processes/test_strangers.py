@@ -181,7 +181,7 @@ def test_a_task_that_is_gone_after_a_reload_holds_up_nobody(
     eventually(stopped(lambda: (first.status(), second.status()) == (State.SUCCEEDED, State.RUNNING)), within_s=20)
     source.write_text(text.replace("version", "another"))
     worker.process.send_signal(signal.SIGHUP)
-    eventually(stopped(lambda: "imported anew" in worker.log()), within_s=20)
+    eventually(stopped(lambda: "the app was reloaded" in worker.log()), within_s=20)
     os.kill(parent, signal.SIGCONT)
     assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1
 

@@ -158,7 +158,7 @@ def cancels(worker: UUID) -> Statement[set[int]]:
 
 
 def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:
-    """The last report of each attempt. A field that is None leaves the stored one as it is."""
+    """The last report of each attempt. A field without a value leaves the stored one as it is."""
     fields = ("token", "current", "total", "message")
     reports = [
         {name: getattr(one, name) for name in fields if getattr(one, name) is not None}

@@ -6,14 +6,14 @@ import asyncio
 from uuid import UUID
 
 from outlive import store
-from outlive.worker.crew import Crew
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 
 EVERY_S = 0.1
 
 
 class BegunMarks:
-    def __init__(self, worker: UUID, session: Session, slots: Crew) -> None:
+    def __init__(self, worker: UUID, session: Session, slots: Slots) -> None:
         self._worker, self._session, self._slots = worker, session, slots
 
     async def run_once(self) -> None:

@@ -1,4 +1,4 @@
-"""Cancel requests: jobs that have not begun end at once, running ones get SIGTERM and then SIGKILL."""
+"""Cancel requests: jobs that wait end at once, running ones get SIGTERM and then SIGKILL."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from uuid import UUID
 
 from outlive import store
 from outlive.states import Outcome
-from outlive.worker.crew import Crew
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.watch import Watch
 
 CHECK_S = 0.5
 
 
 class Cancels:
-    def __init__(self, worker: UUID, session: Session, *, slots: Crew, watch: Watch) -> None:
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, watch: Watch) -> None:
         self._worker, self._session, self._slots, self._watch = worker, session, slots, watch
 
     async def run_once(self) -> None:

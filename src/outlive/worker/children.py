@@ -1,4 +1,4 @@
-"""A child as the supervisor sees it: its socket, its output, what it has to do, and how it ends."""
+"""A child as the supervisor sees it: its socket, its output, its jobs, and how it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from outlive.protocol import (
 from outlive.states import Outcome
 from outlive.worker import memory, tickets
 from outlive.worker.cgroups import Group
-from outlive.worker.nursery import Nursery
+from outlive.worker.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
     from outlive.worker.parents import Parent
@@ -48,7 +48,7 @@ MAX_LINE_CHARS = 300
 
 @dataclass(slots=True)
 class Assignment:
-    """An attempt that a child has been given."""
+    """An attempt on its way through a slot."""
 
     job: Claimed
     facts: TaskFacts
@@ -57,28 +57,28 @@ class Assignment:
     memory_bytes: int | None
     checkpoint: bytes | None
     marked: bool
-    """The database knows that it has begun, or begins at once."""
+    """The database has it as begun: it was claimed for a free slot, or was marked since."""
     alone: bool = False
-    """Nothing else may run in this worker, until the database knows that something does."""
+    """A suspect: no other job may run in this worker until the database has recorded that one does."""
     taken: float = field(default_factory=time.monotonic)
     waits_until: float = 0.0
-    """When it goes back to the queue if no child could take it."""
+    """When it is released if no child has taken it."""
     started: float = 0.0
     moved: float = 0.0
     begun: bool = False
     imported: bool = False
-    """The interpreter that it has to itself has imported the app; other jobs had the app from the beginning."""
+    """With `preload=False`: its own interpreter has imported the app."""
     completing: bool = False
     verdict: tuple[Outcome, str] | None = None
-    """Why the supervisor has decided to end it, if it has."""
+    """The supervisor's decision to end it, and why."""
     term_sent: float | None = None
     peak_bytes: int = 0
     base_bytes: int = 0
-    """What its child had when it began."""
+    """The memory of its child when it began."""
     begun_at: float = 0.0
-    """By the clock that files are stamped with."""
+    """Wall-clock time, which files are stamped with."""
     kills_before: int = 0
-    """How many processes of its child's the kernel had killed for want of memory before it began."""
+    """How many processes of its child the kernel had killed for lack of memory before it began."""
 
 
 @dataclass(slots=True)
@@ -99,43 +99,43 @@ class Child:
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
     asking: int = 0
-    """Its calls that wait for an answer."""
+    """How many of its calls wait for an answer."""
     unread: int = 0
-    """Answers that it has not read, as far as we can see."""
+    """How many answers it may not have read."""
     retiring: bool = False
     distrusted: bool = False
     leaving_since: float | None = None
-    """Since when it has nothing to do any more, and should exit."""
+    """Since when it should have exited."""
     exited: bool = False
     inherited_bytes: int | None = None
-    """What it had from its zygote when its first job with a limit began; 0 if that goes on in a new interpreter."""
+    """The memory inherited from its parent when its first limited job began; 0 for a new interpreter."""
     executed: bool = False
-    """Whether it went on in a new interpreter: until then its memory is its zygote's."""
+    """Whether it runs a new interpreter by now: until then its memory is its parent's."""
     born_at: float = field(default_factory=time.time)
     files_bytes: int = 0
     look_again: float = 0.0
     weigh_again: float = 0.0
 
     @property
-    def nursery(self) -> Nursery:
-        return self.parent.nursery
+    def zygote(self) -> ZygoteHandle:
+        return self.parent.zygote
 
     @property
     def bound(self) -> bool:
-        """Whether it waits for more jobs of its task after those that it has."""
+        """Whether it may run more jobs of its task after those that it has."""
         return self.task is not None and not self.retiring
 
     @property
     def open_to_more(self) -> bool:
-        """Whether it may be given jobs ahead: not behind one that has lost its worker before, or is being stopped."""
+        """Whether it may be given jobs ahead. Not behind a job with losses, nor behind one that is being stopped."""
         return not self.retiring and not any(one.job.losses or one.verdict for one in self.given)
 
     def runs(self, token: int) -> bool:
-        """Whether this is the attempt that it runs now."""
+        """Whether it runs this attempt."""
         return bool(self.given) and self.given[0].job.token == token
 
     def give(self, assignments: list[Assignment], max_result_bytes: int) -> None:
-        """Hand over work, in order. The first begins now if nothing is before it."""
+        """Send it jobs. It runs them in order."""
         tickets.put(self.tickets, [one.job.token for one in assignments])
         for assignment in assignments:
             job = assignment.job
@@ -151,7 +151,7 @@ class Child:
         self.flush()
 
     def take_back(self) -> list[Assignment]:
-        """What it has not begun, and does not begin any more."""
+        """Take back the jobs that it did not begin."""
         tokens = tickets.take_back(self.tickets)
         back = [one for one in self.given if one.job.token in tokens]
         if back:
@@ -160,17 +160,17 @@ class Child:
         return back
 
     def has_begun(self) -> bool:
-        """Whether the first of what it was given has begun."""
+        """Whether its first job has begun."""
         current = self.given[0]
         current.begun = current.begun or tickets.left(self.tickets) < len(self.given)
         return current.begun
 
     def runs_over(self, now: float) -> bool:
-        """Its job takes longer than all the work that a child is given ahead: nothing should wait behind it."""
+        """Whether its job takes longer than all the work that a child is given ahead: no job should wait behind it."""
         return bool(self.given) and now - self.given[0].started > OVER_S
 
     def begin(self) -> None:
-        """The first of what it was given begins, with the memory that the child has already."""
+        """Its first job begins, with the memory that the child has now."""
         assignment = self.given[0]
         assignment.started = assignment.moved = time.monotonic()
         if assignment.memory_bytes is not None:
@@ -197,7 +197,7 @@ class Child:
         self.unsent += encode_frame(message)
 
     def answer(self, reply: Reply) -> None:
-        """Answer one of its calls."""
+        """Send the answer to a call."""
         self.asking -= 1
         if not self.exited:
             self.send(reply)
@@ -205,7 +205,7 @@ class Child:
             self.flush()
 
     def flush(self) -> bool:
-        """Send what can be sent, and the rest when there is room for it; True when nothing is left."""
+        """Send as much as the socket takes, and the rest later; True if all is sent."""
         waited = self.waiting_to_send
         self.waiting_to_send = False
         try:
@@ -214,7 +214,7 @@ class Child:
         except BlockingIOError:
             self.waiting_to_send = True
         except (BrokenPipeError, ConnectionResetError):
-            self.unsent.clear()  # It is dead; its exit says the rest.
+            self.unsent.clear()  # It is dead, and its exit is reported.
         if not self.unsent:
             self.unread = 0
         if self.waiting_to_send and not waited:
@@ -224,7 +224,7 @@ class Child:
         return not self.waiting_to_send
 
     def read_output(self) -> bool:
-        """Take what it has printed, and keep the end. Bounded per call: a flood waits in the pipe. False at its end."""
+        """Read what it has printed, and keep the tail. A flood waits in the pipe. False at the end of the output."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(4):
                 data = os.read(self.output, 65536)
@@ -236,7 +236,7 @@ class Child:
         return True
 
     def take_output(self, mark: bytes | None) -> str | None:
-        """The output of the job that has just ended: up to the mark if the child made one, else all of it."""
+        """The output of the job that has just ended: up to the mark, if the child wrote one."""
         if mark is not None and (at := self.tail.find(mark)) >= 0:
             data, rest = bytes(self.tail[:at]), self.tail[at + len(mark) :]
             self.tail = rest
@@ -246,7 +246,7 @@ class Child:
         return as_text(data[-OUTPUT_TAIL_BYTES:])
 
     def take_stack(self) -> str | None:
-        """What faulthandler wrote."""
+        """The stack that faulthandler wrote."""
         try:
             size = os.lseek(self.stack, 0, os.SEEK_END)
             return as_text(os.pread(self.stack, STACK_BYTES, max(0, size - STACK_BYTES)))
@@ -256,11 +256,11 @@ class Child:
     def signal(self, number: int) -> None:
         if not self.pid or self.exited:
             return
-        if not kernel.kill_group(self.pid, number):  # It has not made its group yet.
+        if not kernel.kill_group(self.pid, number):  # It has no group of its own yet.
             kernel.kill(self.pid, number)
 
     def dismiss(self) -> None:
-        """Nothing more comes: it exits when it reads that."""
+        """Tell it to exit after the jobs that it has."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
@@ -272,7 +272,7 @@ class Child:
 
 
 class Load:
-    """What a warm child has to do, and what it is about to be given as well."""
+    """A warm child's jobs, and those that it is about to be given."""
 
     __slots__ = ("added", "child", "length")
 
@@ -282,7 +282,7 @@ class Load:
 
 
 class _Overrides(msgspec.Struct):
-    """The limits that a job has of its own; unset ones are its task's, and null is none."""
+    """A job's own limits. An unset limit is its task's; null means no limit."""
 
     timeout_s: float | msgspec.UnsetType | None = msgspec.UNSET
     stall_s: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -298,20 +298,20 @@ def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None) -> Assi
         stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
         memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
         checkpoint=checkpoint,
-        marked=facts.recycle_after == 1 or job.attempt > 1,  # Only the others are claimed ahead.
+        marked=facts.recycle_after == 1 or job.attempt > 1,  # Only first attempts of warm tasks are claimed ahead.
         alone=job.alone_s > 0,
     )
 
 
 def as_text(data: bytes) -> str | None:
-    """Bytes as text that Postgres takes."""
+    """Bytes as text that Postgres accepts."""
     return data.decode("utf-8", "replace").replace("\0", "") if data else None
 
 
 def died(
     assignment: Assignment, status: int, *, peak_bytes: int, cpu_s: float, output: str | None, stack: str | None
 ) -> Ended:
-    """How an attempt ended whose process is gone without an answer."""
+    """The end of an attempt whose process died without an answer."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     name = None if number is None else _signal_name(number)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
@@ -339,7 +339,7 @@ def died(
 
 
 def _last_line(output: str | None) -> str:
-    """What it printed last, to stdout or stderr, which are one; that is often the reason."""
+    """The last line of its output, which often names the cause."""
     return next((line.strip()[-MAX_LINE_CHARS:] for line in reversed((output or "").splitlines()) if line.strip()), "")
 
 

@@ -16,7 +16,6 @@ import psycopg
 from outlive import store
 from outlive.config import Config
 from outlive.model import Claimed, Lane
-from outlive.worker.crew import Crew
 from outlive.worker.idling import Idling
 from outlive.worker.lane_finder import LaneFinder
 from outlive.worker.lanes import Key
@@ -24,6 +23,7 @@ from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.reconciliation import Reconciliation
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
 
@@ -41,7 +41,7 @@ class ClaimLoop:
         config: Config,
         session: Session,
         *,
-        slots: Crew,
+        slots: Slots,
         leases: Leases,
         outbox: Outbox,
         sources: SourceOutcomes,

@@ -1,4 +1,4 @@
-"""How attempts end: as their child says, or as its death tells."""
+"""How attempts end: by their child's answer, or by its death."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outlive.worker.children import Assignment, Child, died
 from outlive.worker.deferred_ends import DeferredEnds
 
 MAX_UNBEGUN = 10
-"""How often in a row a job may be the next one of a child that dies, before it is blamed: it may kill by its size."""
+"""How often in a row a job may be the next one of a dying child before it is blamed: its size may kill the child."""
 UNBEGUN_KEPT = 10_000
 NOT_IMPORTED_S = 5.0
 TELL_AGAIN_S = 60.0
@@ -29,15 +29,15 @@ _log = logging.getLogger("outlive.worker")
 def answered(
     child: Child, ended: Assignment, done: Done, outcome: Outcome, deferred: DeferredEnds, *, draining: bool
 ) -> tuple[Ended, bool]:
-    """Its end, and whether that looks like the work of a stop that this worker did not ask for."""
-    if done.marked:  # Else all that it printed was read before.
+    """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
+    if done.marked:  # Otherwise its output was read before.
         child.read_output()
     error, killed_by, stopped = done.error, None, False
     if ended.verdict is not None:
         outcome, error = ended.verdict
         killed_by = "SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None
     elif outcome is Outcome.RELEASED and done.after_s is None and not draining:
-        # A signal from elsewhere is a kill, or the job would come back for ever: unless all of the worker stops.
+        # A signal from elsewhere counts as a kill, unless the whole worker stops: the job would return forever.
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
     elif outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
@@ -75,7 +75,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
 
 
 def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:
-    """Of what a dead child was given and did not answer for: what it had begun, and all the others."""
+    """The unanswered jobs of a dead child: the one that it had begun, and the others."""
     back = child.take_back()
     if not child.given:
         return None, back
@@ -84,7 +84,7 @@ def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:
 
 
 class NotImported:
-    """Interpreters of their own (`preload=False`) that ended before they had imported the app: no job is to blame."""
+    """New interpreters (`preload=False`) that died before they had imported the app: no job is to blame."""
 
     def __init__(self) -> None:
         self._told = ("", 0.0)
@@ -94,7 +94,7 @@ class NotImported:
         return not begun.facts.preload and not begun.imported and not judged
 
     def end(self, child: Child, begun: Assignment, status: int) -> Ended:
-        """It goes back and is tried again in a while. That is logged once a minute, for whichever job."""
+        """Release the job for a few seconds. This is logged once a minute, not for each job."""
         output = child.take_output(None)
         how = f"exit code {os.WEXITSTATUS(status)}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"
         last = (output or "").strip().rpartition("\n")[2]
@@ -102,7 +102,7 @@ class NotImported:
         words, told_at = self._told
         if words != error or time.monotonic() - told_at > TELL_AGAIN_S:
             self._told = (error, time.monotonic())
-            _log.error("jobs of %s wait, and are tried again every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
+            _log.error("jobs of %s wait, and are retried every %g s: %s", begun.job.task, NOT_IMPORTED_S, error)
         return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
 
 
@@ -113,7 +113,7 @@ class Unbegun:
         self._times: dict[UUID, int] = {}
 
     def too_often(self, one: Assignment) -> bool:
-        """It has happened again. True if it may be the arrival of the job that kills its children."""
+        """Count one more death. True if receiving the job may be what kills its children."""
         times = self._times.pop(one.job.id, 0) + 1
         self._times[one.job.id] = times
         if len(self._times) > UNBEGUN_KEPT:

@@ -10,16 +10,16 @@ import time
 from uuid import UUID
 
 from outlive import store
-from outlive.worker.crew import Crew
 from outlive.worker.lane_finder import LOOK_S, LaneFinder
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
 
 PAUSES_S = (0.005, 0.02, 0.08, 0.32, LOOK_S)
 
 
 class Idling:
-    def __init__(self, worker: UUID, session: Session, *, slots: Crew, finder: LaneFinder, wake: Wakeup) -> None:
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, finder: LaneFinder, wake: Wakeup) -> None:
         self._worker, self._session = worker, session
         self._slots, self._finder, self._wake = slots, finder, wake
         self._asleep = False

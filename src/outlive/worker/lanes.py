@@ -1,4 +1,4 @@
-"""Which lanes a worker offers to its next claim, from where on, and in whose turn: this is priority, then fairness.
+"""Which lanes a worker claims from next, and from which watermark: by priority first, then in turn.
 
 No less urgent job is claimed while a more urgent one could be: lanes that can't be claimed together are claimed in the
 order of their priorities. Pure: it is told what was found and claimed, and says what to offer.
@@ -15,10 +15,10 @@ from outlive.model import Claimed, Lane, LaneState, Sourced
 MAX_OFFERED = 64
 MAX_DRY = 32
 SLACK = timedelta(milliseconds=20)
-"""Transactions commit late: a watermark stays this far behind what was claimed."""
+"""A watermark stays this far behind the last claimed job, because transactions commit late."""
 
 ASK_AGAIN_S = 5.0
-"""A source may be changed by hand while a worker waits for it: no worker waits longer before it looks."""
+"""How long a worker waits for a closed source before it asks again, at most: an operator may change it."""
 
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -29,21 +29,21 @@ class Lanes:
     def __init__(self) -> None:
         self._marks: dict[Key, datetime | None] = {}
         self._dry: dict[Key, datetime | None] = {}
-        """Lanes without a source that had nothing lately: they are offered before what is less urgent."""
+        """Lanes without a source that were empty lately. They are offered before less urgent lanes."""
         self._closed: dict[str, float] = {}
-        """Sources that admit no job now, and when (monotonic) to ask them again."""
+        """Sources that admit no job now, and when (monotonic) to ask again."""
         self.opens_at: float | None = None
-        """When (monotonic) the first of the sources opens that looks have left out."""
+        """When (monotonic) the first source opens that the search has skipped."""
 
     def found(self, states: Iterable[LaneState]) -> None:
-        """What has something now, of the lanes without a source."""
+        """The search found these lanes without a source."""
         before = self._dry | self._marks
         self._replace(states, lambda key: not key[1])
         dry = [key for key in before if not key[1] and key not in self._marks]
         self._dry = {key: before[key] for key in dry[-MAX_DRY:]}
 
     def found_sourced(self, found: Sourced, after: tuple[str, str], now: float) -> None:
-        """What has something now, of the sources behind `after`, as far as the look has come."""
+        """The search found these lanes, among the sources after `after`, as far as it got."""
         self._replace(
             found.lanes,
             lambda key: key[1] != "" and after < key[:2] and (found.reached is None or key[:2] <= found.reached),
@@ -54,7 +54,7 @@ class Lanes:
         self.opens_at = min(opening, default=None)
 
     def _replace(self, states: Iterable[LaneState], looked_at: Callable[[Key], bool]) -> None:
-        """Lanes known before keep their place in the line, so that turns go on. Nothing visible is before its mark."""
+        """Known lanes keep their turn. No visible job is before its lane's watermark."""
         ready: dict[Key, datetime | None] = {
             (state.queue, state.source, state.task, state.priority): _mark(state.ready_at)
             for state in states
@@ -70,9 +70,9 @@ class Lanes:
         quota: Callable[[Key], int],
         now: float = 0.0,
     ) -> list[Lane]:
-        """The most urgent first, then in turn; some 64 at most, of one kind. No source is asked before it said to.
+        """The lanes for the next claim: the most urgent first, then in turn; about 64 at most, all of one kind.
 
-        `kind` says what can be claimed together. What is None can't begin now, but nothing less urgent goes before it.
+        `kind` says what can be claimed together. Lanes of the kind None can't begin now; no less urgent lane goes before them.
         """
         keys = [key for key in self._marks if key[2] in tasks and self._closed.get(key[1], 0.0) <= now]
         keys.sort(key=lambda key: key[3])
@@ -91,14 +91,14 @@ class Lanes:
         return [Lane(*key, mark=self._marks.get(key, self._dry.get(key)), quota=quota(key)) for key in offered]
 
     def wait(self, waits_s: Mapping[str, float], now: float) -> None:
-        """Don't ask these sources before. Those that stay closed for longer are found again when they open."""
+        """Don't ask these sources again until they open. The search finds those again that stay closed for long."""
         self._closed = {source: until for source, until in self._closed.items() if until > now}
         self._closed |= {source: now + min(wait_s, ASK_AGAIN_S) for source, wait_s in waits_s.items()}
         if any(wait_s > ASK_AGAIN_S for wait_s in waits_s.values()):
             self._marks = {key: mark for key, mark in self._marks.items() if waits_s.get(key[1], 0.0) <= ASK_AGAIN_S}
 
     def opens_in_s(self, now: float) -> float | None:
-        """When a source that has jobs here may admit one; None if none is waited for."""
+        """When the first closed source with jobs opens; None if no source is closed."""
         waited_for = {key[1] for key in self._marks}
         due = [until - now for source, until in self._closed.items() if until > now and source in waited_for]
         return min(due, default=None)
@@ -108,7 +108,7 @@ class Lanes:
         return self.opens_at is not None or any(key[1] for key in self._marks)
 
     def claimed(self, offered: list[Lane], jobs: list[Claimed], limit: int) -> None:
-        """Move the watermarks, send those that were served to the end of the line, and note those that ran dry.
+        """Move the watermarks, send served lanes to the end of the turn, and note lanes that are empty.
 
         Those that were not reached, or whose source admits no more now, keep their place: it is their turn next.
         """
@@ -133,5 +133,5 @@ class Lanes:
 
 
 def _mark(first: datetime) -> datetime | None:
-    """From where on a lane is scanned. Enqueue refuses moments before 2000: what is there may be earlier still."""
+    """The watermark of a lane. Enqueue refuses times before 2000, so a lane with such a job has none."""
     return first - SLACK if first > _EARLIEST else None

@@ -23,7 +23,7 @@ class Leases:
             self._trusted_until[token] = since + self._trusted_s
 
     def renew(self, tokens: Iterable[int], *, since: float) -> None:
-        """Like `hold`, for the attempts that have not ended meanwhile."""
+        """Like `hold`, for the attempts that this worker still holds."""
         self.hold((token for token in tokens if token in self._trusted_until), since=since)
 
     def trust_until(self, token: int, moment: float) -> None:

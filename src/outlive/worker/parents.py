@@ -1,6 +1,6 @@
-"""Parents: forks of the zygote, each of which forks the children of one slot.
+"""Parents: forks of the zygote. Each forks the children of one slot.
 
-Below a parent, one child at a time has work. A job that kills its parent harms no other job, and is known by that.
+One child at a time has work below a parent. A job that kills its parent harms no other job, and is the known culprit.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from dataclasses import dataclass, field
 from outlive.protocol import Fork, ForkParent
 from outlive.worker import tickets
 from outlive.worker.children import Child
-from outlive.worker.nursery import Heard, Nursery, ask, close, listen
+from outlive.worker.zygote_handle import Report, ZygoteHandle, ask, close, listen
 
 
 @dataclass(slots=True, eq=False)
 class Parent:
     number: int
-    nursery: Nursery
+    zygote: ZygoteHandle
     control: socket.socket
     read: Callable[[], None] = lambda: None
     pid: int = 0
     children: list[Child] = field(default_factory=list)
     dead: bool = False
     culprits: int = 0
-    """How many of its children had been given work when it died, and so may have killed it."""
+    """How many of its children had work when it died: any of them may have killed it."""
 
     @property
     def engaged(self) -> bool:
-        """One of its children has a job, or waits for the next of its task."""
+        """Whether one of its children has a job, or waits for the next job of its task."""
         return any(child.given or child.bound for child in self.children)
 
     @property
     def may_have_another(self) -> bool:
-        """Whether it may fork the child that has the next job: the last may still have work, unless that has no end."""
+        """Whether it may fork another child ahead. It may not beside a warm child, which may stay forever."""
         return not self.dead and all(child.task and not child.bound for child in self.children)
 
     def ask_for_child(self, number: int) -> Child:
@@ -60,14 +60,14 @@ class Parent:
         self.children.append(child)
         return child
 
-    def hear_last(self) -> None:
-        """What it said before it died: children of its own may have ended before."""
+    def read_last(self) -> None:
+        """Read what it reported before it died: some of its children may have ended before."""
         if not self.dead:
             self.dead = True
             self.read()
 
     def hang_up(self) -> None:
-        """It kills what is below it and exits."""
+        """Close its control socket: it kills its children and exits."""
         self.dead = True
         close(self.control)
 
@@ -76,8 +76,8 @@ class Parents:
     def __init__(self) -> None:
         self._all: dict[int, Parent] = {}
 
-    def make(self, number: int, zygote: Nursery, hear: Callable[[Parent, Heard], None]) -> Parent:
-        """It can be asked for children at once, and forks them as soon as it is there."""
+    def make(self, number: int, zygote: ZygoteHandle, handle: Callable[[Parent, Report], None]) -> Parent:
+        """Ask the zygote for a parent. It can be asked for children at once, and forks them when it is there."""
         with contextlib.ExitStack() as opened:
             ours, theirs = socket.socketpair()
             opened.callback(ours.close)
@@ -86,16 +86,16 @@ class Parents:
             opened.pop_all()
         ours.setblocking(False)
         parent = self._all[number] = Parent(number, zygote, ours)
-        parent.read = listen(ours, lambda message: hear(parent, message))
+        parent.read = listen(ours, lambda message: handle(parent, message))
         return parent
 
-    def for_next(self, zygote: Nursery) -> Parent | None:
-        """The one that forks the next child: rather one that has nothing to do."""
+    def for_next(self, zygote: ZygoteHandle) -> Parent | None:
+        """The parent that forks the next child: preferably one without work."""
         able = [one for one in self.of(zygote) if one.may_have_another]
         return min(able, key=lambda one: one.engaged, default=None)
 
-    def of(self, zygote: Nursery) -> list[Parent]:
-        return [one for one in self._all.values() if one.nursery is zygote]
+    def of(self, zygote: ZygoteHandle) -> list[Parent]:
+        return [one for one in self._all.values() if one.zygote is zygote]
 
     def numbered(self, number: int) -> Parent | None:
         return self._all.get(number)
@@ -107,8 +107,8 @@ class Parents:
         return [one.pid for one in self._all.values() if one.pid and not one.dead]
 
     def spare(self, parent: Parent, most: int) -> None:
-        """End a parent that is left over. Children that wait for jobs of their task have parents to themselves."""
-        if not parent.children and len(self.of(parent.nursery)) > most:
+        """End a parent without children if there are more than `most`: idle warm children have parents too."""
+        if not parent.children and len(self.of(parent.zygote)) > most:
             self.end(parent)
 
     def end(self, parent: Parent) -> None:

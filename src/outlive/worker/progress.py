@@ -45,7 +45,7 @@ class ProgressWriter:
         self._unwritten[progress.token] = progress if before is None else progress.after(before)
 
     def hold(self, end: Ended) -> bool:
-        """Keep an end until the progress before it is written; False if there is none to wait for."""
+        """Keep an end until the progress before it is written; False if no progress waits."""
         if end.token not in self._unwritten:
             return False
         self.held_ends.append(end)

@@ -21,8 +21,8 @@ from outlive.statement import Statement
 from outlive.states import State
 from outlive.worker import cgroups
 from outlive.worker.alerts import Alerts
-from outlive.worker.nursery import SIGN
 from outlive.worker.session import Session
+from outlive.worker.zygote_handle import SIGN
 
 LOOK_S = 1.0
 SECOND_LOOK_S = 0.5
@@ -42,7 +42,7 @@ A worker that died with the server is declared dead at most 15 s after the serve
 connects, these ten, and a check.
 """
 UNSEEN = 0
-"""The key of a worker that has not taken its lock since the server started."""
+"""The key of a worker without a lock since the server started."""
 LEAVE_TO_OTHERS_S = 2.0
 CRASHING_JOBS = 5
 CRASHING_WITHIN_S = 600.0
@@ -65,7 +65,7 @@ class Reaper:
         self._missing: dict[UUID, tuple[int, float]] = {}
         """Workers whose lock was missing in the last check, with the lock's key, and since when."""
         self._unseen_s: dict[UUID, float] = {}
-        """Workers that have not taken their lock since the server started, and for how long checks have found that.
+        """Workers without a lock since the server started, and for how long checks have found that.
 
         This count goes on when the server crashes again: living workers take their locks before the next check.
         """

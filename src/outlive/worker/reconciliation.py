@@ -18,10 +18,10 @@ from outlive import store
 from outlive.config import Config
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
-from outlive.worker.crew import Crew
 from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.slow_ends import failed_for_good
 
 _log = logging.getLogger("outlive.worker")
@@ -29,7 +29,7 @@ _log = logging.getLogger("outlive.worker")
 
 class Reconciliation:
     def __init__(
-        self, worker: UUID, config: Config, session: Session, *, slots: Crew, leases: Leases, outbox: Outbox
+        self, worker: UUID, config: Config, session: Session, *, slots: Slots, leases: Leases, outbox: Outbox
     ) -> None:
         self._worker, self._session = worker, session
         self._slots, self._leases, self._outbox = slots, leases, outbox

@@ -10,11 +10,11 @@ from uuid import UUID
 from outlive import store
 from outlive.config import Config
 from outlive.states import Outcome
-from outlive.worker.crew import Crew
 from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 
 _log = logging.getLogger("outlive.worker")
 
@@ -26,7 +26,7 @@ class Renewal:
         config: Config,
         session: Session,
         *,
-        slots: Crew,
+        slots: Slots,
         leases: Leases,
         outbox: Outbox,
         progress: ProgressWriter,

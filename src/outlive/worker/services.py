@@ -13,7 +13,6 @@ from outlive.worker.begun_marks import BegunMarks
 from outlive.worker.cancels import Cancels
 from outlive.worker.claims import ClaimLoop
 from outlive.worker.completions import Completions
-from outlive.worker.crew import Crew
 from outlive.worker.goodbye import say_goodbye
 from outlive.worker.heartbeat import Heartbeat
 from outlive.worker.identity import Identity
@@ -27,6 +26,7 @@ from outlive.worker.registration import Registration
 from outlive.worker.renewal import Renewal
 from outlive.worker.reports import AttemptReports
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.suspects import Suspects
 from outlive.worker.wakeup import Wakeup
@@ -62,7 +62,7 @@ class Services:
             registration=self.registration,
             wake=wake,
         )
-        self.slots = slots = Crew(config, me.slots, zygotes, reports)
+        self.slots = slots = Slots(config, me.slots, zygotes, reports)
         self.claims = ClaimLoop(
             me.id,
             config,

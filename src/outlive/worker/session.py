@@ -59,7 +59,7 @@ class Session:
         return self._connection is not None and db.pooled(self._connection)
 
     async def connect(self) -> db.AsyncConnection:
-        """The connection, made if there is none that works."""
+        """The connection. A broken one is replaced."""
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = await db.aconnect(self.url, self._purpose)
             self.generation += 1

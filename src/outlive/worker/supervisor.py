@@ -111,7 +111,7 @@ class Supervisor:
 
     async def _start(self) -> Services:
         """Import the app, then connect to the database that it or the settings name."""
-        ready = await self._zygotes.nursery.ready()
+        ready = await self._zygotes.current.ready()
         self._app_url = ready.database_url
         url = await asyncio.to_thread(self._url, self._app_url)
         services = self._services = Services(self.me, self._config, url, self._zygotes, self._alerts)
@@ -167,7 +167,7 @@ class Supervisor:
                 await self._zygotes.reload()
             except Exception:
                 _log.exception("the app was not reloaded")
-            facts = self._zygotes.nursery.facts
+            facts = self._zygotes.current.facts
             if facts and facts.database_url != self._app_url:
                 _log.error("the app now names another database: restart this worker, it still uses the old one")
 

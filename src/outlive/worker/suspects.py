@@ -1,4 +1,4 @@
-"""Suspects: jobs that lost worker after worker, and begin alone in one.
+"""Suspects: jobs that lost several workers, and begin alone in the next one.
 
 Nothing else is claimed while a suspect is alone. When its time is over the database is told first, and only then may
 other jobs begin beside it: `alone` in the database always means that nothing was beside it.
@@ -17,16 +17,16 @@ import psycopg
 from outlive import store
 from outlive.config import Config
 from outlive.worker.claims import ClaimLoop
-from outlive.worker.crew import Crew
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 0.25
 WAITING_LOOK_S = 5.0
-"""How often a worker asks whether a suspect has waited for too long."""
+"""How often a worker checks whether a suspect has waited too long."""
 MAKE_ROOM_AFTER_S = 60.0
 ROOM_S = 60.0
-"""How long a worker stops claiming to make room, at most; and how long it then works before it does so again."""
+"""How long a worker stops claiming to make room, at most, and how long it then claims before it may stop again."""
 _ROOM = "outlive suspects"
 
 _log = logging.getLogger("outlive.worker")
@@ -34,7 +34,7 @@ _log = logging.getLogger("outlive.worker")
 
 class Suspects:
     def __init__(
-        self, worker: UUID, config: Config, session: Session, *, slots: Crew, claims: ClaimLoop, wake: Wakeup
+        self, worker: UUID, config: Config, session: Session, *, slots: Slots, claims: ClaimLoop, wake: Wakeup
     ) -> None:
         self._worker, self._config, self._session = worker, config, session
         self._slots, self._claims, self._wake = slots, claims, wake
@@ -48,17 +48,17 @@ class Suspects:
             await self._make_room()
 
     async def _let_others_in(self) -> None:
-        """End the time alone of a suspect that has outlived it."""
+        """End the time alone of a suspect that has survived it."""
         one = self._slots.suspect()
         if one is None or time.monotonic() - (one.started or one.taken) < one.job.alone_s:
             return
         if await self._session.run(store.let_others_in(self._worker, one.job.token)):
             one.alone = False
-            _log.info("job %s has outlived its time alone: other jobs run beside it", one.job.id)
+            _log.info("job %s survived its time alone: other jobs run beside it now", one.job.id)
             self._wake.notify()
 
     async def _make_room(self) -> None:
-        """Claim nothing for a while, so that this worker becomes idle and can take a suspect. One worker at a time."""
+        """Claim nothing for a while, so that this worker becomes idle and can claim a suspect. One worker at a time."""
         if self._session.pooled or self._slots.draining or self._slots.has_suspect():
             return
         if not await self._one_waits() or not await self._session.run(store.try_lock(_ROOM)):
@@ -75,7 +75,7 @@ class Suspects:
             self._claims.making_room = False
             self._ask_at = time.monotonic() + ROOM_S
             self._wake.notify()
-            with contextlib.suppress(psycopg.Error):  # A connection that broke has given the lock back.
+            with contextlib.suppress(psycopg.Error):  # A broken connection has released the lock.
                 await self._session.run(store.unlock(_ROOM))
 
     async def _one_waits(self) -> bool:

@@ -1,4 +1,4 @@
-"""Watching children: time, progress, memory, leases. What goes over a limit is told to end, then made to."""
+"""The watch: it checks the time, progress, memory and leases of running jobs, and ends those that exceed a limit."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import time
 from outlive.states import Outcome
 from outlive.worker import memory_limits
 from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
-from outlive.worker.crew import Crew
 from outlive.worker.leases import Leases
+from outlive.worker.slots import Slots
 
 WATCH_S = 0.05
 BEGIN_S = 2.0
-"""A child that takes longer than this to begin what it was given does not run."""
+"""A child that takes longer than this to begin its job is stuck."""
 
 _log = logging.getLogger("outlive.worker")
 
 
 class Watch:
-    def __init__(self, slots: Crew, leases: Leases) -> None:
+    def __init__(self, slots: Slots, leases: Leases) -> None:
         self._slots, self._leases = slots, leases
 
     async def run_once(self) -> None:
@@ -30,7 +30,7 @@ class Watch:
         self._slots.zygotes.sweep()
         self._slots.zygotes.wake(now)
         self._slots.zygotes.fork_ahead()
-        self._slots.hearing.resume()
+        self._slots.reader.resume()
         self._slots.look_for_trouble(now)
         self._slots.deferred.judge(now)
         self._slots.drop_unplaced(now, self._leases)
@@ -53,21 +53,21 @@ class Watch:
                     self._slots.relieve(child)
 
     def _enforce_idle(self) -> None:
-        """What a warm child keeps between jobs counts as well."""
+        """The memory that a warm child keeps between jobs counts too."""
         for child in self._slots.children:
             facts = self._slots.tasks.get(child.task or "")
             if facts and facts.memory_bytes is not None and not child.given and not child.retiring:
                 memory_limits.enforce_idle(child, facts.memory_bytes)
 
     def _end_finished(self, now: float) -> None:
-        """A child that has had its last job exits by itself, unless that job has left something that keeps it."""
+        """Kill children that do not exit after their last job: it may have left a thread or patched `os._exit`."""
         for child in self._slots.children:
             if not child.retiring or child.given or not child.pid:
                 continue
             if child.leaving_since is None:
                 child.leaving_since = now
             elif now - child.leaving_since > LEAVE_S:
-                _log.warning("child %d has not exited %g s after its last job: it is killed", child.pid, LEAVE_S)
+                _log.warning("child %d still runs %g s after its last job: it is killed", child.pid, LEAVE_S)
                 child.signal(signal.SIGKILL)
                 child.leaving_since = now
 
@@ -81,9 +81,9 @@ class Watch:
             memory_limits.enforce(child, current)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
-        """SIGTERM now, SIGKILL after a while. A job that has just ended is left alone: a signal would hit the next."""
+        """Send SIGTERM now and SIGKILL later, unless the job has just ended: a signal would hit the next one."""
         current = child.given[0]
-        current.verdict = (outcome, error)  # First: nothing more is put behind it.
+        current.verdict = (outcome, error)  # First, so that no other job is given to this child.
         if not self._slots.isolate(child):
             current.verdict = None
             return
@@ -98,9 +98,9 @@ class Watch:
             child.signal(signal.SIGKILL)
 
     def _fence(self, child: Child) -> None:
-        """Its lease can't be trusted any more: somebody else may run it soon.
+        """Kill a job whose lease can't be trusted: another worker may run it soon.
 
-        The lease stays known until the end is written: what is unknown would be adopted, and run beside the dying.
+        The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
         """
         _log.error("job %s: its lease could not be renewed in time; its process is killed", child.given[0].job.id)
         child.given[0].verdict = (Outcome.LOST, "Worker died unexpectedly")

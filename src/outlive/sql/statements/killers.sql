@@ -85,7 +85,7 @@ select c.id, case when c.cancel_requested
 from caught c;
 
 -- name: quarantine_killers
--- pending, retryable -> quarantined: jobs that have reached their crash limit. Zero rows: there are none.
+-- pending, retryable -> quarantined: jobs that have reached their crash limit. Zero rows: no job did.
 with due as (
   select w.id from outlive.waiting w, lateral outlive.policy_of(w.id, w.task) p
   where w.crashes > 0 and w.crashes >= p.max_crashes

@@ -91,7 +91,7 @@ on conflict (worker) do update set
 returning worker;
 
 -- name: absent
--- Workers that should hold their lock and don't. With the key 0: workers that have not shown life since the server
+-- Workers that should hold their lock and don't. With the key 0: workers without a sign of life since the server
 -- started or crashed, though they had before. With a null key: this worker itself, if it was declared dead.
 -- One check proves nothing. The reaper checks again in the same session, half a second later, or many seconds
 -- later for the key 0. A lock counts only in the session in which the worker took it; the same key in another

@@ -1,6 +1,6 @@
-"""The crew: a worker's children and who does what. It hands out work, and turns every end into data.
+"""The slots of a worker: they give claimed jobs to children, and turn every end into data.
 
-It knows processes and no database; what it learns goes to the `Report` that it was given.
+They know processes and no database. What happens to attempts goes to `AttemptEvents`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
+from outlive.worker.child_reader import ChildReader, ChildReports
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment
 from outlive.worker.deferred_ends import DeferredEnds, looks_stopped, released
 from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, answered, divided, unanswered
-from outlive.worker.hearing import ChildReports, Hearing
 from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
 from outlive.worker.zygotes import Zygotes
@@ -31,7 +31,7 @@ MAX_AHEAD = 400
 WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
 MOVE_S = 0.04
-"""The same for one that was taken back from a child, where there may be room in another worker."""
+"""The same for a job that was taken back from a child: another worker may have room for it."""
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 _log = logging.getLogger("outlive.worker")
@@ -46,10 +46,10 @@ class AttemptEvents(ChildReports, Protocol):
     def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None: ...
 
 
-class Crew:
-    def __init__(self, config: Config, slots: int, zygotes: Zygotes, report: AttemptEvents) -> None:
-        self.config, self.slots, self.zygotes, self.report = config, slots, zygotes, report
-        self.hearing = Hearing(report, self._done)
+class Slots:
+    def __init__(self, config: Config, size: int, zygotes: Zygotes, report: AttemptEvents) -> None:
+        self.config, self.size, self.zygotes, self.report = config, size, zygotes, report
+        self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
         self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}
@@ -58,7 +58,7 @@ class Crew:
         self.draining = False
         self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
-        """Why no job can begin here at present."""
+        """Why this worker can't begin jobs at present."""
         self._unbegun = Unbegun()
         self._not_imported = NotImported()
         self.oom_kills = Kills()
@@ -67,8 +67,8 @@ class Crew:
     def children(self) -> Collection[Child]:
         return self.zygotes.children.values()
 
-    def imported(self, ready: Ready) -> None:
-        """The app is there, or is there anew."""
+    def app_imported(self, ready: Ready) -> None:
+        """The app was imported or reloaded."""
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
         self.sources = ready.sources
         for one in [one for one in self.unplaced if one.job.task not in self.tasks]:
@@ -76,13 +76,13 @@ class Crew:
             self._give_back(one.job)
         self.report.app_imported(self.tasks, self.sources)
 
-    def born(self) -> None:
-        """There is a child that has nothing to do, or room for one."""
+    def child_ready(self) -> None:
+        """A child is ready for a job, or a slot is free."""
         self._place()
         self.report.slot_freed()
 
     def look_for_trouble(self, now: float) -> None:
-        """Say once that nothing can begin here, and once that it can again."""
+        """Report once that no job can begin here, and once that jobs can begin again."""
         trouble = self.zygotes.trouble(now)
         if trouble == self.trouble:
             return
@@ -93,7 +93,7 @@ class Crew:
         self.trouble = trouble
         self.report.trouble_changed(trouble)
 
-    # Work
+    # Room for jobs
 
     @property
     def busy(self) -> list[Child]:
@@ -101,29 +101,29 @@ class Crew:
 
     @property
     def _free(self) -> int:
-        return self.slots - len(self.busy) - len(self.unplaced)
+        return self.size - len(self.busy) - len(self.unplaced)
 
     def capacity(self) -> int:
-        """How many more jobs could begin at once: there is a slot for each, and a child, or one that is being made."""
+        """How many more jobs can begin now: those with a free slot, and a child that is ready or being forked."""
         if self.draining or self.has_suspect():
             return 0
         return max(0, min(self._free, self.zygotes.at_hand() - len(self.unplaced)))
 
     def idle(self) -> bool:
-        """Nothing is under way, and something could be."""
-        return self.capacity() == self.slots
+        """Whether all slots are free."""
+        return self.capacity() == self.size
 
     def has_suspect(self) -> bool:
-        """Whether a job that may kill workers has this one to itself."""
+        """Whether a suspect has this worker to itself."""
         return self.suspect() is not None
 
     def suspect(self) -> Assignment | None:
-        """The job that nothing else may run beside, for now."""
+        """The suspect that runs alone for now."""
         given = (child.given[0] for child in self.children if child.given)
         return next((one for one in (*self.unplaced, *given) if one.alone), None)
 
     def room(self) -> dict[str, int]:
-        """How many jobs of which warm tasks could be given to children that are bound to them."""
+        """How many more jobs the warm children of each task can be given ahead."""
         room: dict[str, int] = {}
         if self.draining or self.has_suspect():
             return room
@@ -131,7 +131,7 @@ class Crew:
         for child in self.children:
             if child.task not in self.tasks or not child.open_to_more or child.runs_over(now):
                 continue
-            if not child.given:  # It is asked only if no other child can be made, else its slot is free for all tasks.
+            if not child.given:  # Only if no other child can be forked: otherwise any task may have its slot.
                 free -= 1
                 if free < 0:
                     continue
@@ -142,23 +142,23 @@ class Crew:
         return room
 
     def ahead(self, task: str) -> int:
-        """How many jobs of a warm task make up the work that its child should have before it; 1 for all others."""
+        """How many jobs a child of this task should have at a time; 1 unless the task is warm."""
         facts = self.tasks[task]
         if facts.recycle_after == 1 or facts.limits.source:
             return 1
         return max(1, min(MAX_AHEAD, facts.recycle_after, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6))))
 
     def content(self) -> bool:
-        """Nothing is urgent: most slots are taken, or all, by children that have enough before them."""
+        """Whether the slots have enough to do for some milliseconds."""
         free = self.capacity()
         if free:
-            return 2 * free < self.slots - 1
+            return 2 * free < self.size - 1
         return all(
             child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in self.busy
         )
 
     def take(self, jobs: list[Claimed]) -> None:
-        """Give claimed jobs to children; what has no child yet waits for one that is being made."""
+        """Give claimed jobs to children. A job without a child waits for the next one that is forked."""
         if self.draining:
             for job in jobs:
                 self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="its worker stops"))
@@ -177,15 +177,15 @@ class Crew:
         self._hand_out(assignments, WAIT_FOR_CHILD_S)
 
     def _hand_out(self, assignments: list[Assignment], wait_s: float) -> None:
-        """To warm children that have room; the others wait for a child that is ready or being made."""
+        """Queue jobs at warm children that have room. The others wait for a ready child."""
         lines: dict[str, list[Load]] = {}
         now, free = time.monotonic(), self._free
         for one in assignments:
-            if one.job.task not in self.tasks:  # It was taken back from a child of the app before the last reload.
+            if one.job.task not in self.tasks:  # A child from before the last reload returned it.
                 self._give_back(one.job)
                 continue
             line = self._shortest(lines, one, now)
-            if line is None or (line.length and free > 0):  # A free slot is better than a place in a line.
+            if line is None or (line.length and free > 0):  # A free slot is better than a place in a queue.
                 one.waits_until = now + wait_s
                 self.unplaced.append(one)
                 free -= 1
@@ -198,10 +198,12 @@ class Crew:
         self._place()
 
     def _give_back(self, job: Claimed) -> None:
-        self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="this worker has not its task", after_s=5.0))
+        self.report.ended(
+            job, Ended(job.token, Outcome.RELEASED, error="this worker does not have the task", after_s=5.0)
+        )
 
     def _shortest(self, lines: dict[str, list[Load]], one: Assignment, now: float) -> Load | None:
-        """The shortest line of jobs of this task that this one may join. Lines are looked for once per task."""
+        """The warm child of this task with the fewest jobs that can take one more; `lines` caches them per task."""
         facts, task = one.facts, one.job.task
         if facts.recycle_after == 1 or one.job.losses:
             return None
@@ -218,13 +220,13 @@ class Crew:
     def _place(self) -> None:
         if self.draining:
             return
-        while self.unplaced and (free := self.slots - len(self.busy)) > 0:
+        while self.unplaced and (free := self.size - len(self.busy)) > 0:
             first = self.unplaced[0]
             child = self._for(first)
             if child is None:
                 break
             share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
-            # Nothing is put before or behind a job with losses: if it kills its worker again, it alone is to blame.
+            # A job with losses is given alone: if it kills its worker again, no other job is suspected.
             mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
             mine = [first] if first.job.losses else mine
             mine = mine[: min(share, self.ahead(first.job.task), first.facts.recycle_after - child.served)]
@@ -235,35 +237,35 @@ class Crew:
         self.zygotes.fork_ahead()
 
     def _for(self, first: Assignment) -> Child | None:
-        """An idle child: of the same task, or one that has no task yet."""
+        """An idle child of the same task, or one without a task."""
         if first.facts.recycle_after > 1 and not first.job.losses:
             for child in self.children:
                 if child.task == first.job.task and not child.given and child.pid and not child.retiring:
                     return child
         return self.zygotes.take_ready()
 
-    # What a child has not begun
+    # Jobs that have not begun
 
     def relieve(self, child: Child) -> None:
-        """Its job runs over: what was given ahead begins elsewhere."""
-        self.hearing.hear_output(child)  # Its answer may be waiting to be read.
+        """Its job takes long: the jobs behind it begin elsewhere."""
+        self.reader.hear_output(child)  # Its answer may not be read yet.
         if len(child.given) > 1 and child.runs_over(time.monotonic()):
             self.isolate(child)
 
     def give_up_on(self, child: Child) -> None:
-        """It does not begin what it was given: it is stopped, or stuck."""
-        _log.warning("child %d does not begin its job: it is killed, and the job is given to another", child.pid)
+        """A child does not begin its job: it is stopped, or stuck."""
+        _log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
         child.retiring = True
         self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
         child.signal(signal.SIGKILL)
 
     def isolate(self, child: Child) -> bool:
-        """Let nothing begin behind its job. False if the next one has begun: the job's answer is not read yet."""
+        """Take back the jobs behind its current one. False if the next has begun, and the answer is not read yet."""
         self._hand_out(self._take_back(child), MOVE_S)
         return len(child.given) == 1
 
     def cancel(self, tokens: Collection[int]) -> None:
-        """End those that have not begun; the others are for the watch."""
+        """Cancel jobs before they begin. The watch stops running ones."""
         back = [one for one in self.unplaced if one.job.token in tokens]
         self.unplaced = deque(one for one in self.unplaced if one.job.token not in tokens)
         for child in self.busy:
@@ -277,45 +279,45 @@ class Crew:
         self._hand_out([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
 
     def drop_unplaced(self, now: float, leases: Leases) -> None:
-        """What no child could take goes back to the queue."""
+        """Release jobs that waited too long for a child."""
         late = [one for one in self.unplaced if now > one.waits_until or leases.expired(one.job.token, now)]
         for one in late:
             self.unplaced.remove(one)
             self._release(one)
 
     def unmarked(self) -> list[Assignment]:
-        """What has begun and is still under way, though the database may not know it."""
+        """Jobs that run and are not marked as begun in the database."""
         return [child.given[0] for child in self.busy if not child.given[0].marked and child.has_begun()]
 
     def _take_back(self, child: Child) -> list[Assignment]:
         back = child.take_back()
         if back and child.retiring and not child.given:
-            child.dismiss()  # Its last job was among them.
+            child.dismiss()  # It was waiting for its last job.
         return back
 
     def _release(self, one: Assignment, why: str = "it had not begun") -> None:
         self.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error=why))
 
     def _retire_surplus(self) -> None:
-        """A warm child that has nothing to do gives its slot to others."""
+        """Retire idle warm children that are more than there are slots."""
         bound = [child for child in self.children if child.task and child.pid and not child.retiring]
         for child in bound:
-            if len(bound) <= self.slots:
+            if len(bound) <= self.size:
                 return
             if not child.given:
                 child.retiring = True
                 child.dismiss()
                 bound.remove(child)
 
-    # What children say
+    # Ends
 
     def _done(self, child: Child, done: Done) -> None:
-        """The job that it runs has ended, it says."""
+        """A child reports the end of its job."""
         if (outcome := _OUTCOMES.get(done.outcome)) is None:
-            self.hearing.distrust(child, "ends its job in a way that there is not")
+            self.reader.distrust(child, "reports an outcome that does not exist")
             return
         if len(done.result or b"") > self.config.max_result_bytes:
-            self.hearing.distrust(child, "gives a result that is larger than it may be")
+            self.reader.distrust(child, "sends a result over the limit")
             return
         ended = child.given.popleft()
         took_s = time.monotonic() - ended.started
@@ -324,24 +326,24 @@ class Crew:
         if child.given:
             child.begin()
         if outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
-            ended.verdict = in_group(child.group, ended)  # It fails because what it had started was killed.
+            ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.
         end, stopped = answered(child, ended, done, outcome, self.deferred, draining=self.draining)
-        self._tell(ended, end, stopped=stopped)
+        self._report_end(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.recycle_after:
-            child.dismiss()  # It was told of no last job; it has become surplus since.
+            child.dismiss()  # It was retired after its last job was sent.
         elif self.unplaced and not child.given:
             self._place()
 
-    def _tell(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
-        """How an attempt that had begun has ended. One that was stopped waits until it is known by whom."""
+    def _report_end(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
+        """Report an end. An attempt that was stopped waits until it is known why."""
         self._unbegun.forget(ended)
         if stopped and not self.draining:
             self.deferred.defer(ended.job, end, completing=ended.completing)
             return
         self.report.ended(ended.job, released(end) if stopped else end, completing=ended.completing)
 
-    def gone(self, child: Child, exit: Exited) -> None:
-        """A child has ended, and what it left behind: the job that it had begun and not answered for is to blame."""
+    def child_exited(self, child: Child, exit: Exited) -> None:
+        """A child died. The job that it had begun and not answered is the culprit; the others are released."""
         if not child.given:
             return
         begun, others = divided(child)
@@ -354,22 +356,22 @@ class Crew:
         elif begun is not None:
             end = unanswered(child, begun, exit)
             stopped = begun.verdict is None and (self.draining or looks_stopped(exit.status, end.stack))
-            self._tell(begun, end, stopped=stopped)
+            self._report_end(begun, end, stopped=stopped)
         child.given.clear()
         for other in others:
             self._release(other)
 
-    def fallen(self, child: Child, exit: Exited, *, only: bool) -> None:
-        """A child died with its parent. Its job did that, if no other job was there and memory had not run out."""
+    def parent_died(self, child: Child, exit: Exited, *, only: bool) -> None:
+        """A child died with its parent. Its job killed the parent if it was the only one, and memory was not short."""
         if child.given and child.has_begun() and not self.draining:
             if not only or self.oom_kills.verdict(child, child.given[0], exit.status, self.zygotes.groups):
-                self.orphaned([child])
+                self.zygote_died([child])
                 return
             child.given[0].verdict = child.given[0].verdict or KILLED_PARENT
-        self.gone(child, exit)
+        self.child_exited(child, exit)
 
-    def orphaned(self, children: list[Child]) -> None:
-        """Their zygote died, and they with it: what they had begun is lost, at nobody's fault."""
+    def zygote_died(self, children: list[Child]) -> None:
+        """Children died with their zygote: the jobs that had begun are lost."""
         for child in children:
             begun, others = divided(child)
             for one in others:
@@ -378,7 +380,7 @@ class Crew:
                 end = Ended(begun.job.token, Outcome.LOST, error="Worker died unexpectedly")
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
-    # The end
+    # Stopping
 
     def tell_to_stop(self) -> None:
         self.draining = self.zygotes.closing = True
@@ -392,6 +394,6 @@ class Crew:
             child.flush()
 
     def end(self) -> list[Assignment]:
-        """Stop handing out work, and return what has not ended."""
+        """Stop handing out work, and return the jobs that are left."""
         self.draining = True
         return [assignment for child in self.children for assignment in child.given] + list(self.unplaced)

@@ -1,4 +1,4 @@
-"""A crew without a database, so that a test says when it hears its children: moments that otherwise pass too soon."""
+"""A slots without a database, so that a test says when it hears its children: moments that otherwise pass too soon."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.children import Child
-from outlive.worker.crew import Crew
 from outlive.worker.leases import Leases
+from outlive.worker.slots import Slots
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
 from tests.waiting import aeventually, eventually
@@ -26,7 +26,7 @@ WARM = "tests.faults.warm_until"
 
 
 class Heard:
-    """Keeps the ends that a crew reports."""
+    """Keeps the ends that a slots reports."""
 
     def __init__(self) -> None:
         self.ends: dict[int, Ended] = {}
@@ -51,18 +51,18 @@ class Heard:
 
 
 @asynccontextmanager
-async def crew_of_one() -> AsyncIterator[tuple[Crew, Watch, Heard]]:
+async def one_slot() -> AsyncIterator[tuple[Slots, Watch, Heard]]:
     heard, config = Heard(), Config()
     zygotes = Zygotes("tests.faults:app", uuid4(), 1)
-    crew = Crew(config, 1, zygotes, heard)
+    slots = Slots(config, 1, zygotes, heard)
     zygotes.start()
     try:
-        zygotes.open(await zygotes.nursery.ready(), crew)
-        await aeventually(lambda: bool(crew.zygotes.ready))
-        crew.pace_s[WARM] = 0.001  # Jobs of this task are given ahead.
-        yield crew, Watch(crew, Leases(lease_s=300, renew_s=20)), heard
+        zygotes.open(await zygotes.current.ready(), slots)
+        await aeventually(lambda: bool(slots.zygotes.ready))
+        slots.pace_s[WARM] = 0.001  # Jobs of this task are given ahead.
+        yield slots, Watch(slots, Leases(lease_s=300, renew_s=20)), heard
     finally:
-        crew.end()
+        slots.end()
         zygotes.end()
         await zygotes.gone()
 
@@ -81,10 +81,10 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
     tmp_path: Path, verdict: Outcome
 ) -> None:
     async def play() -> dict[int, Outcome]:
-        async with crew_of_one() as (crew, watch, heard):
-            crew.take(claimed("", str(tmp_path / "go")))
-            eventually((tmp_path / "go.begun").exists, what="the first has ended, and the crew has not heard of it")
-            (child,) = crew.busy
+        async with one_slot() as (slots, watch, heard):
+            slots.take(claimed("", str(tmp_path / "go")))
+            eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots has not heard of it")
+            (child,) = slots.busy
             watch.end(child, verdict, "by this test")
             await aeventually(lambda: len(heard.ends) == 1)
             assert not heard.outcomes().get(2)
@@ -97,11 +97,11 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
 
 def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
-        async with crew_of_one() as (crew, watch, heard):
-            crew.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")))
+        async with one_slot() as (slots, watch, heard):
+            slots.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")))
             eventually((tmp_path / "first.begun").exists)
-            crew.cancel({1, 2})
-            (child,) = crew.busy
+            slots.cancel({1, 2})
+            (child,) = slots.busy
             watch.end(child, Outcome.CANCELLED, "cancelled on request")
             await aeventually(lambda: len(heard.ends) == 2)
             return heard.outcomes()
@@ -112,10 +112,10 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
 
 def test_what_was_given_behind_a_job_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
-        async with crew_of_one() as (crew, watch, heard):
-            crew.take(claimed(str(tmp_path / "first"), ""))
+        async with one_slot() as (slots, watch, heard):
+            slots.take(claimed(str(tmp_path / "first"), ""))
             eventually((tmp_path / "first.begun").exists)
-            (child,) = crew.busy
+            (child,) = slots.busy
             watch.end(child, Outcome.TIMED_OUT, "by this test")
             assert len(child.given) == 1
             await aeventually(lambda: len(heard.ends) == 2)

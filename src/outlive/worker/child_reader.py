@@ -1,4 +1,4 @@
-"""Hearing children: what they say is read in bounded pieces, checked, and only then believed.
+"""Reading from children: frames are read in bounded pieces, and checked before they count.
 
 A job has its child's socket, so every frame may be forged. A frame counts only for the attempt that its child runs, a
 frame that no child of ours sends costs the sender its process, and no child keeps the worker from hearing the others.
@@ -32,10 +32,10 @@ from outlive.worker.children import Child
 
 READ_BYTES = 64 * 1024
 LAST_WORDS_BYTES = 512 * 1024
-"""How much is read of a child that is gone: more than a socket holds, and little enough to be read at once."""
+"""How much is read from a dead child: more than a socket holds, and little enough to read at once."""
 LARGE_BYTES = 256 * 1024
 BUDGET_BYTES = 24 * 1024 * 1024
-"""How much of what jobs have said in large frames waits in memory to be written."""
+"""How much data of large frames may wait in memory to be written."""
 MAX_CALLS = 8
 """How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
 interrupts it."""
@@ -44,7 +44,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 class ChildReports(Protocol):
-    """What children say."""
+    """What children report."""
 
     def called(self, child: Child, call: Call) -> None: ...
     def secret_of(self, token: int) -> str: ...
@@ -52,16 +52,16 @@ class ChildReports(Protocol):
     def pending_bytes(self) -> int: ...
 
 
-class Hearing:
+class ChildReader:
     def __init__(self, reports: ChildReports, done: Callable[[Child, Done], None]) -> None:
         self._reports, self._done = reports, done
-        self._speaker: Child | None = None
+        self._reading: Child | None = None
         """The child whose large frame is being read."""
         self._waiting: deque[Child] = deque()
-        """Children that have begun a large frame, and are not read until the one before them is done."""
+        """Children that have begun a large frame, and wait for their turn."""
 
     def hear(self, child: Child) -> bool:
-        """Hear a piece of what it says; False when there is nothing more to hear now."""
+        """Read a piece; False if there is no more to read now."""
         try:
             data = child.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -74,7 +74,7 @@ class Hearing:
         garbled: GarbledFrame | None = None
         try:
             messages = child.frames.feed(data)
-        except GarbledFrame as error:  # Its job before may have answered: that counts.
+        except GarbledFrame as error:  # The frames before it count: an earlier job may have answered.
             messages, garbled = error.before, error
         for message in messages:
             match message:
@@ -92,29 +92,29 @@ class Hearing:
             if child.distrusted:
                 return False
         if garbled is not None:
-            self.distrust(child, f"says what nobody understands ({garbled})")
+            self.distrust(child, f"sends a frame that can't be decoded ({garbled})")
             return False
         if child.unsent:
             child.flush()
-        if child.frames.unfinished_bytes > LARGE_BYTES or self._speaker is child:
+        if child.frames.unfinished_bytes > LARGE_BYTES or self._reading is child:
             self._take_turns(child)
         return True
 
     def hear_all(self, child: Child) -> None:
-        """What it said before it died. Bounded: a process that it has left behind may still be talking."""
+        """Read what it sent before it died. Bounded: a process that it left behind may still write."""
         for _ in range(LAST_WORDS_BYTES // READ_BYTES):
             if child.distrusted or not self.hear(child):
                 return
 
     def hear_output(self, child: Child) -> None:
-        """Hear what it said before reading what it printed since."""
+        """Read its frames first, then its output."""
         if child.socket.fileno() >= 0 and not child.distrusted and child not in self._waiting:
             self.hear(child)
         if not child.read_output():
             asyncio.get_running_loop().remove_reader(child.output)
 
     def distrust(self, child: Child, reason: str) -> None:
-        """Nothing more is heard from it but its end."""
+        """Kill a child that breaks the protocol, and ignore what else it sends."""
         _log.error("child %d %s: it is killed", child.pid, reason)
         asyncio.get_running_loop().remove_reader(child.socket.fileno())
         child.retiring = child.distrusted = True
@@ -125,9 +125,9 @@ class Hearing:
 
     def _end(self, child: Child, done: Done) -> None:
         if not child.runs(done.token):
-            self.distrust(child, "answers for a job that it does not have")
+            self.distrust(child, "answers for a job that it does not run")
         elif len(done.error or "") > MAX_ERROR_CHARS or len(done.stack or "") > MAX_STACK_CHARS:
-            self.distrust(child, "gives an error that is longer than it may be")
+            self.distrust(child, "sends an error over the limit")
         else:
             self._done(child, done)
 
@@ -148,9 +148,9 @@ class Hearing:
         return not child.distrusted
 
     def _progress(self, child: Child, progress: Progress) -> None:
-        """What a thread says that an earlier job of a warm child has left behind counts for nothing."""
+        """Progress counts only for the current job: a thread of an earlier job in a warm child may report too."""
         if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_PROGRESS_CHARS:
-            self.distrust(child, "reports more than a job may")
+            self.distrust(child, "sends progress over the limit")
         elif child.runs(progress.token):
             child.given[0].moved = time.monotonic()
             self._reports.progressed(progress)
@@ -158,10 +158,10 @@ class Hearing:
     # Large frames, one at a time
 
     def _take_turns(self, child: Child) -> None:
-        """Read on, or let this child wait in its own memory while others' large frames are in ours."""
-        if child is self._speaker:
+        """Read on, or let this child keep its large frame until those of others are written."""
+        if child is self._reading:
             if child.frames.unfinished_bytes <= LARGE_BYTES:
-                self._speaker = None
+                self._reading = None
                 self.resume()
         elif child not in self._waiting:
             self._waiting.append(child)
@@ -169,19 +169,19 @@ class Hearing:
             self.resume()
 
     def resume(self) -> None:
-        """Let the next one speak whose large frame fits beside what is not written yet."""
-        if self._speaker is not None or not self._waiting:
+        """Read the next large frame, if it fits beside the data that is not written yet."""
+        if self._reading is not None or not self._waiting:
             return
         pending_bytes = self._reports.pending_bytes()
         if pending_bytes and pending_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
             return
-        child = self._speaker = self._waiting.popleft()
+        child = self._reading = self._waiting.popleft()
         asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)
 
     def forget(self, child: Child) -> None:
-        """It is gone: the next one may speak."""
+        """The child is gone: read the next one."""
         if child in self._waiting:
             self._waiting.remove(child)
-        if child is self._speaker:
-            self._speaker = None
+        if child is self._reading:
+            self._reading = None
             self.resume()

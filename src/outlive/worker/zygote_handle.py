@@ -1,4 +1,4 @@
-"""The supervisor's end of the zygote: starting it, asking it and its parents for processes, hearing of their ends."""
+"""The supervisor's handle of one zygote: it starts the zygote, asks it for processes, and reads its reports."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from outlive.worker.cgroups import Group
 from outlive.worker.strays import OWN
 
 TREE = "_OUTLIVE_TREE"
-"""The variable by which every process below a worker is known as its own, also after it was orphaned."""
+"""This variable marks every process below a worker, also after it was orphaned."""
 SIGN = "_OUTLIVE_SUPERVISOR"
-"""The variable that says which supervisor they belong to, so that the next one on this machine can find them."""
+"""This variable names the supervisor, so that the next worker on this machine can find its leftover processes."""
 
-Heard = Forked | NotForked | Exited | Left | None
+Report = Forked | NotForked | Exited | Left | None
 
 MAX_LINE_BYTES = 65536
 END_S = 2.0
-"""How long a zygote that was told to end may take to kill what is below it."""
+"""How long a zygote that was told to end may take to kill its tree."""
 
 
 class Output:
-    """What a zygote says, as the app's own lines while it is imported.
+    """What a zygote prints, such as the app's own lines during the import.
 
-    They go to our stderr in our way: a zygote that wrote them there itself would wait for a stderr that is not read.
+    The supervisor's log writer relays them: a zygote that wrote to stderr itself would block while stderr is not read.
     """
 
     def __init__(self, pipe: io.FileIO) -> None:
@@ -65,7 +65,7 @@ class Output:
             self._forget()
 
     def close(self) -> None:
-        """Also when it has not ended; its last words so far are heard."""
+        """Relay what has been printed so far, and stop reading."""
         if not self._pipe.closed:
             self._read()
         if not self._pipe.closed:
@@ -77,8 +77,8 @@ class Output:
         self._pipe.close()
 
 
-def listen(control: socket.socket, hear: Callable[[Heard], None]) -> Callable[[], None]:
-    """Hear what a zygote or a parent says; its death is the message None. Returns what hears it at once."""
+def listen(control: socket.socket, handle: Callable[[Report], None]) -> Callable[[], None]:
+    """Handle each report of a zygote or parent, and None at its death. Returns a function that reads at once."""
     frames = FrameReader(FROM_ZYGOTE)
 
     def read() -> None:
@@ -90,18 +90,18 @@ def listen(control: socket.socket, hear: Callable[[Heard], None]) -> Callable[[]
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(control)
-            hear(None)
+            handle(None)
             return
         for message in frames.feed(data):
             if isinstance(message, Forked | NotForked | Exited | Left):
-                hear(message)
+                handle(message)
 
     asyncio.get_running_loop().add_reader(control, read)
     return read
 
 
 def ask(control: socket.socket, request: ToZygote, descriptors: list[int]) -> None:
-    """Have a zygote or a parent fork; Forked or NotForked answers."""
+    """Ask a zygote or parent to fork. It answers Forked or NotForked."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         socket.send_fds(control, [encode_frame(request)], descriptors)
 
@@ -112,9 +112,7 @@ def close(control: socket.socket) -> None:
     control.close()
 
 
-class Nursery:
-    """One zygote."""
-
+class ZygoteHandle:
     def __init__(self, target: str, worker: UUID, group: Group | None = None, hidden: Collection[str] = ()) -> None:
         self.target, self.worker, self.group = target, worker, group
         self.hidden = {OWN, *hidden}
@@ -122,14 +120,14 @@ class Nursery:
         self.hung_up_at: float | None = None
 
     def start(self) -> None:
-        """Exec it, before any connection exists: no child may inherit one."""
+        """Exec the zygote, with no descriptor of the supervisor but its control socket."""
         ours, theirs = socket.socketpair()
         environ = {name: value for name, value in os.environ.items() if name not in self.hidden}
         environ |= {TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
         read, write = os.pipe2(os.O_CLOEXEC)
-        said = io.FileIO(read)
+        printed = io.FileIO(read)
         with theirs, io.FileIO(write, "w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), self.target],
@@ -144,10 +142,10 @@ class Nursery:
             self.group.add(self.process.pid)
         ours.setblocking(False)
         self.control = ours
-        self._output = Output(said)
+        self._output = Output(printed)
 
     async def ready(self) -> Ready:
-        """What the app has, once it is imported; AppNotFound with the traceback if it can't be."""
+        """Wait until the app is imported, and return its tasks and sources; AppNotFound if it can't be imported."""
         loop = asyncio.get_running_loop()
         frames = FrameReader(FROM_ZYGOTE)
         while True:
@@ -162,7 +160,7 @@ class Nursery:
                 raise AppNotFound(f"the process that imports {self.target} {await self._ended()}")
 
     async def _ended(self) -> str:
-        """How it ended. The app may also have closed its connection, and goes on."""
+        """How the import ended. The app may also have closed the control socket, and run on."""
         for _ in range(50):
             if (code := self.process.poll()) is not None:
                 return f"died with code {code}"
@@ -170,14 +168,14 @@ class Nursery:
         return "closed its connection to the worker"
 
     def hang_up(self) -> None:
-        """Close its control socket: it kills what is below it and exits, which takes a moment."""
+        """Close its control socket: it kills its tree and exits, which takes a moment."""
         close(self.control)
         self._output.close()
         self.facts = None
         self.hung_up_at = time.monotonic()
 
     def lives(self) -> bool:
-        """Whether the zygote is there. One that was told to end and takes too long is killed."""
+        """Whether its process lives. A zygote that was told to end and takes too long is killed."""
         if self.process.poll() is not None:
             return False
         if self.hung_up_at is not None and time.monotonic() - self.hung_up_at > END_S:
