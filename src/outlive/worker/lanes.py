@@ -72,7 +72,7 @@ class Lanes:
     ) -> list[Lane]:
         """The lanes for the next claim: the most urgent first, then in turn; about 64 at most, all of one kind.
 
-        `kind` says what can be claimed together. Lanes of the kind None can't begin now; no less urgent lane goes before them.
+        `kind` says what can be claimed together. Jobs of the kind None can't begin now; no less urgent job goes before.
         """
         keys = [key for key in self._marks if key[2] in tasks and self._closed.get(key[1], 0.0) <= now]
         keys.sort(key=lambda key: key[3])
