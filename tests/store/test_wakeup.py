@@ -9,7 +9,7 @@ import pytest
 from outlive import App, db, store
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.worker.wakeup import NO_SOURCE
+from outlive.worker.wakeup import CANCEL, NO_SOURCE
 from tests.store.making import (
     WORKER,
     Connect,
@@ -81,6 +81,17 @@ def test_a_job_without_a_source_does_not_send_workers_to_their_sources(
     enqueue(connection, [request(source="shop")])
     enqueue(connection, [request(), request(source="shop")])
     assert listener.payloads() == ["", ""]
+
+
+def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(
+    connection: db.Connection, listener: Listener
+) -> None:
+    running = make(connection)
+    claim(connection)
+    db.run(connection, store.cancel([make(connection)]))
+    assert listener.payloads() == []
+    db.run(connection, store.cancel([running]))
+    assert listener.payloads() == [CANCEL]
 
 
 def test_who_is_awake_again_is_not_notified_any_more(connection: db.Connection, listener: Listener) -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from uuid import UUID
 
 from outlive import store
 from outlive.states import Outcome
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
+from outlive.worker.wakeup import Wakeup
 from outlive.worker.watch import Watch
 
 CHECK_S = 0.5
+"""How often requests are looked for without a notification."""
 
 
 class Cancels:
-    def __init__(self, worker: UUID, session: Session, *, slots: Slots, watch: Watch) -> None:
-        self._worker, self._session, self._slots, self._watch = worker, session, slots, watch
+    def __init__(self, worker: UUID, session: Session, *, slots: Slots, watch: Watch, wake: Wakeup) -> None:
+        self._worker, self._session, self._slots, self._watch, self._wake = worker, session, slots, watch, wake
 
     async def run_once(self) -> None:
-        await asyncio.sleep(CHECK_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_S):
+                await self._wake.cancel.wait()
+        self._wake.cancel.clear()
         if not self._slots.busy and not self._slots.unplaced:
             return
         tokens = await self._session.run(store.cancels(self._worker))

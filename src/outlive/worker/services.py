@@ -78,7 +78,7 @@ class Services:
         self.renewal = Renewal(
             me.id, config, session, slots=slots, leases=self.leases, outbox=self.outbox, progress=self.progress
         )
-        self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch)
+        self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
         self._connected: tuple[Session | Liveness, ...] = (

@@ -1,4 +1,4 @@
-"""What wakes the claim loop."""
+"""What wakes the claim loop, and the check for cancel requests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import contextlib
 
 NO_SOURCE = "no source"
 """The notification of a job without a source."""
+CANCEL = "cancel"
+"""The notification of a cancel request for a running job."""
 
 
 class Wakeup:
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.cancel = asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
 
@@ -20,7 +23,10 @@ class Wakeup:
         self._event.set()
 
     def notify(self, payload: str = "") -> None:
-        """Something was enqueued, or this worker can run more tasks than before."""
+        """Something was enqueued, this worker can run more tasks than before, or a running job was cancelled."""
+        if payload == CANCEL:
+            self.cancel.set()
+            return
         self.look = True
         self.look_at_sources = self.look_at_sources or payload != NO_SOURCE
         self._event.set()

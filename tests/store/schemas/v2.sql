@@ -1072,6 +1072,9 @@ begin
         update outlive.running r set cancel_requested = true where r.token =
           (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
         changed := found;
+        if changed then
+          perform pg_notify('outlive', 'cancel');  -- Its worker checks for cancel requests at once.
+        end if;
       end if;
       state := outlive.state_of(id);
       if changed or state in ('succeeded', 'failed', 'cancelled') then
