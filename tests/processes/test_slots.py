@@ -15,6 +15,7 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
+from outlive.worker import tickets
 from outlive.worker.children import Child
 from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
@@ -122,3 +123,18 @@ def test_what_was_given_behind_a_job_that_is_stopped_begins_elsewhere(tmp_path: 
             return heard.outcomes()
 
     assert asyncio.run(play()) == {1: Outcome.TIMED_OUT, 2: Outcome.SUCCEEDED}
+
+
+def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path: Path) -> None:
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, watch, heard):
+            slots.take(claimed(str(tmp_path / "first"), "", ""))
+            eventually((tmp_path / "first.begun").exists)
+            (child,) = slots.busy
+            assert tickets.take_back(child.tickets) == {2, 3}  # As a job does that reads its child's descriptors.
+            async with asyncio.timeout(20):
+                while len(heard.ends) < 3:
+                    await watch.run_once()
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.CRASHED, 2: Outcome.RELEASED, 3: Outcome.RELEASED}

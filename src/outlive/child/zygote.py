@@ -199,7 +199,8 @@ class Zygote:
                     exits.append(_exited(pid, status, usage))
                 if not gone and (late or not killed):
                     self.left.add(pid)
-                    self.say(Left(pid))
+                    if not killed:
+                        self.say(Left(pid))
             time.sleep(PAUSE_S)
         return exits
 

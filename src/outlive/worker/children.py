@@ -104,6 +104,8 @@ class Child:
     """How many answers it may not have read."""
     retiring: bool = False
     distrusted: bool = False
+    unread_answer: tuple[int, float] | None = None
+    """The attempt that must have ended, because the next one has begun, and since when this is known."""
     leaving_since: float | None = None
     """Since when it should have exited."""
     exited: bool = False

@@ -10,6 +10,7 @@ from outlive import kernel
 from outlive.states import Outcome
 from outlive.worker import memory, oom
 from outlive.worker.children import Assignment, Child
+from outlive.worker.oom import Verdict
 
 ASK_SHARE = 20
 """Reading a child's exact memory may take a twentieth of the time, and examining its open files another."""
@@ -17,17 +18,15 @@ ASK_SHARE = 20
 _log = logging.getLogger("outlive.worker")
 
 
-def enforce(child: Child, current: Assignment) -> None:
-    """Kill a job that uses more than its limit. Retire its child afterwards if earlier jobs left more than that."""
+def verdict(child: Child, current: Assignment) -> Verdict | None:
+    """Whether a job uses more than its limit. Its child retires if earlier jobs left more than that."""
     if not current.facts.preload:
         if not _executed(child):
-            return
+            return None
         current.peak_bytes = max(current.peak_bytes, kernel.peak_bytes(child.pid))
-    if child.group is not None and (verdict := oom.in_group(child.group, current)):
-        current.verdict = verdict  # One of its processes is dead; the others follow.
-        child.signal(signal.SIGKILL)
-    elif current.memory_bytes is not None:
-        _measure(child, current, current.memory_bytes)
+    if child.group is not None and (killed := oom.in_group(child.group, current)):
+        return killed
+    return None if current.memory_bytes is None else _measure(child, current, current.memory_bytes)
 
 
 def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
@@ -40,7 +39,7 @@ def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
     return 0 if inherited else reported_bytes
 
 
-def _measure(child: Child, current: Assignment, limit_bytes: int) -> None:
+def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | None:
     pids = memory.tree(child.pid)
     anonymous, shared = memory.resident_bytes(pids)
     files = _files(child, pids, current.begun_at)
@@ -52,13 +51,10 @@ def _measure(child: Child, current: Assignment, limit_bytes: int) -> None:
         used = _own_bytes(child, pids, current.begun_at) - kept
         if used > limit_bytes:
             current.peak_bytes = max(current.peak_bytes, used)
-            current.verdict = (
-                Outcome.OUT_OF_MEMORY,
-                f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}",
-            )
-            child.signal(signal.SIGKILL)
+            return Outcome.OUT_OF_MEMORY, f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}"
     elif kept > limit_bytes and not child.retiring and _may_ask(child):
         child.retiring = _own_bytes(child, pids, child.born_at) > limit_bytes
+    return None
 
 
 def enforce_idle(child: Child, limit_bytes: int) -> None:

@@ -32,6 +32,8 @@ WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
 MOVE_S = 0.04
 """The same for a job that was taken back from a child: another worker may have room for it."""
+UNREAD_S = 1.0
+"""How long the answer of a job may be unread while the next one has begun."""
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 _log = logging.getLogger("outlive.worker")
@@ -260,9 +262,19 @@ class Slots:
         child.signal(signal.SIGKILL)
 
     def isolate(self, child: Child) -> bool:
-        """Take back the jobs behind its current one. False if the next has begun, and the answer is not read yet."""
+        """Take back the jobs behind its current one. False if the next has begun, and the answer is not read yet.
+
+        The answer is sent before the next job begins. If it does not arrive, the job has taken the others' tickets.
+        """
         self._hand_out(self._take_back(child), MOVE_S)
-        return len(child.given) == 1
+        if len(child.given) == 1:
+            return True
+        now, token = time.monotonic(), child.given[0].job.token
+        if child.unread_answer is None or child.unread_answer[0] != token:
+            child.unread_answer = (token, now)
+        elif now - child.unread_answer[1] > UNREAD_S:
+            self.reader.distrust(child, "took the tickets of jobs that it does not run")
+        return False
 
     def cancel(self, tokens: Collection[int]) -> None:
         """Cancel jobs before they begin. The watch stops running ones."""

@@ -78,19 +78,27 @@ class Watch:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
             self._slots.zygotes.shelter(child, current)
-            memory_limits.enforce(child, current)
+            if (over := memory_limits.verdict(child, current)) and self._decide(child, *over):
+                child.signal(signal.SIGKILL)
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
-        """Send SIGTERM now and SIGKILL later, unless the job has just ended: a signal would hit the next one."""
+        """Send SIGTERM now and SIGKILL later."""
         current = child.given[0]
-        current.verdict = (outcome, error)  # First, so that no other job is given to this child.
-        if not self._slots.isolate(child):
-            current.verdict = None
+        if not self._decide(child, outcome, error):
             return
         if outcome is Outcome.TIMED_OUT:
             _log.warning("Job %s timed out", current.job.id)
         current.term_sent = time.monotonic()
         child.signal(signal.SIGTERM)
+
+    def _decide(self, child: Child, outcome: Outcome, error: str) -> bool:
+        """Decide to end its job. False if that has just ended: a signal would hit the next one."""
+        current = child.given[0]
+        current.verdict = (outcome, error)  # First, so that no other job is given to this child.
+        if not self._slots.isolate(child):
+            current.verdict = current.verdict if child.distrusted else None
+            return False
+        return True
 
     def _insist(self, child: Child, current: Assignment, now: float) -> None:
         overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
@@ -103,5 +111,7 @@ class Watch:
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
         """
         _log.error("job %s: its lease could not be renewed in time; its process is killed", child.given[0].job.id)
-        child.given[0].verdict = (Outcome.LOST, "Worker died unexpectedly")
+        self._slots.isolate(child)
+        for one in child.given:
+            one.verdict = (Outcome.LOST, "Worker died unexpectedly")
         child.signal(signal.SIGKILL)
