@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from outlive.lab.gameday.history import Fault, Kind
-from outlive.lab.gameday.options import Asked, Bounds
+from outlive.lab.gameday.options import Bounds, Options
 from outlive.lab.gameday.times import Times, measure
 from outlive.lab.gameday.verdict import judge
 from tests.gameday.making import STEADY, VICTIM, Story
@@ -140,8 +140,8 @@ def test_a_bound_that_is_missed_makes_the_verdict_wrong() -> None:
     story.history.began_s = crash.started_s or 0.0
 
     def verdict(bounds: Bounds) -> dict[str, object]:
-        asked = Asked(seed=1, bounds=bounds)
-        return judge(asked, story.history, story.found(), seconds=1.0, postgres="18").as_json()
+        options = Options(seed=1, bounds=bounds)
+        return judge(options, story.history, story.found(), seconds=1.0, postgres="18").as_json()
 
     assert verdict(Bounds())["right"] is False
     right = verdict(Bounds(child_death_s=0.3))

@@ -55,11 +55,11 @@ def gameday(
     Without a database it starts a temporary Postgres, and restarts it during the game.
     """
     from outlive.lab.gameday import main
-    from outlive.lab.gameday.options import BUSY, Asked, Bounds, check
+    from outlive.lab.gameday.options import BUSY, Bounds, Options, check
 
     if kills is not None and minutes is not None:
         raise ConfigError("--kills and --minutes are both given: give only one of them")
-    asked = Asked(
+    options = Options(
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
         kills=200 if kills is None else kills,
         minutes=minutes,
@@ -71,5 +71,5 @@ def gameday(
         force=force,
         bounds=BUSY if busy else Bounds(),
     )
-    check(asked)
-    raise typer.Exit(main(context.config, asked))
+    check(options)
+    raise typer.Exit(main(context.config, options))

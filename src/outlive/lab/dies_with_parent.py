@@ -1,20 +1,18 @@
-"""A worker that dies with whoever started it, even if that one is killed.
+"""Runs `outlive …` as a process that the kernel kills when its parent dies.
 
-`python -m outlive.lab.dies_with_parent PARENT worker …` is `outlive worker …` otherwise.
+`python -m outlive.lab.dies_with_parent PARENT worker …`, where PARENT is a pid.
 """
 
-import ctypes
 import os
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+from outlive import kernel
 
 
 def main() -> None:
     parent = int(sys.argv.pop(1))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # It died before we asked.
+    kernel.die_with_parent()
+    if os.getppid() != parent:  # The parent died before that.
         sys.exit(1)
     from outlive.cli import main
 

@@ -1,12 +1,13 @@
-"""A worker as a process of its own, for a while: started, watched, and gone with all that is below it."""
+"""`outlive worker` as a process: start it, see that it lives, and stop it with all processes below it."""
 
-import contextlib
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +22,8 @@ LOG = "worker.log"
 @contextmanager
 def worker(
     target: str, *, url: str, slots: int, directory: Path, more: Mapping[str, str] | None = None
-) -> Iterator["subprocess.Popen[bytes]"]:
-    """It is asked to stop at the end, and made to if it takes its time; nothing of it is left but its log.
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that is stopped afterwards, and killed if that takes long. Only its log stays.
 
     `more` goes into its environment.
     """
@@ -33,41 +34,37 @@ def worker(
         _stop(process)
 
 
-def start_worker(target: str, *, url: str, slots: int, log: Path, more: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Whoever starts it must stop it; if he is killed, it is too."""
+def start_worker(target: str, *, url: str, slots: int, log: Path, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker that the caller must stop. If the caller is killed, the kernel kills the worker."""
     words = [str(os.getpid()), "worker", target, "--slots", str(slots), "--quiet"]
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OUTLIVE_") and name not in config.ALIASES
+    }
     with log.open("ab") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "outlive.lab.dies_with_parent", *words],
-            env=_environment(url) | dict(more),
-            cwd=log.parent,  # Not where the user's outlive.toml may lie.
+            env=ours | {"OUTLIVE_DATABASE_URL": url} | dict(more),
+            cwd=log.parent,  # The current directory may have an outlive.toml.
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            start_new_session=True,  # Ctrl-C is for us, and we stop it.
+            start_new_session=True,  # Ctrl-C reaches only the caller, which then stops the worker.
         )
 
 
-def expect_alive(process: "subprocess.Popen[bytes]", directory: Path) -> None:
-    """Say what its log says if it has ended by itself."""
+def expect_alive(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Raise an error with the end of the log if the worker has ended."""
     if (code := process.poll()) is not None:
         last = (directory / LOG).read_text(errors="replace")[-2000:]
         raise OutliveError(f"the worker ended with exit code {code}: {last}")
 
 
-def _environment(url: str) -> dict[str, str]:
-    """Ours without any setting of the user's, and with the address."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("OUTLIVE_") and name not in config.ALIASES
-    }
-    return kept | {"OUTLIVE_DATABASE_URL": url}
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     below = kernel.descendants_of(process.pid)
-    with _deaf():
+    # A second Ctrl-C must not interrupt the cleaning up, which takes seconds at most.
+    with handling((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN):
         process.send_signal(signal.SIGTERM)
         for patience_s, insist in ((HURRY_S, signal.SIGTERM), (STOP_S, signal.SIGKILL)):
             try:
@@ -80,9 +77,9 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def await_end(pids: list[int]) -> None:
-    """A zygote whose supervisor is gone kills what is below it, which takes a moment."""
+    """Wait for processes whose supervisor is gone: their zygote kills them. After a while, kill them here."""
     deadline = time.monotonic() + STOP_S
-    while any(_lives(pid) for pid in pids):
+    while any(is_alive(pid) for pid in pids):
         if time.monotonic() > deadline:
             for pid in pids:
                 kernel.kill(pid)
@@ -90,34 +87,29 @@ def await_end(pids: list[int]) -> None:
         time.sleep(0.01)
 
 
-def _lives(pid: int) -> bool:
-    """Zombies don't: their parent has only not looked yet."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    words = kernel.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return bool(words) and words[0] != b"Z"
 
 
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """A second Ctrl-C must not keep us from cleaning up; it takes seconds at most."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C, so that what was started goes."""
+    """Treat SIGTERM like Ctrl-C, so that everything that was started is stopped."""
+    with handling((signal.SIGTERM,), _interrupt):
+        yield
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+@contextmanager
+def handling(numbers: tuple[signal.Signals, ...], action: Callable[..., object] | signal.Handlers) -> Iterator[None]:
+    """Handle some signals differently for a while."""
+    before = {number: signal.signal(number, action) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -18,7 +18,7 @@ from outlive import store
 from outlive.model import Ended
 from outlive.worker.leases import Leases
 from outlive.worker.session import Session
-from outlive.worker.slow_ends import SlowEnds, refused
+from outlive.worker.slow_ends import NOT_OURS, SlowEnds, refused
 from outlive.worker.wakeup import Wakeup
 
 CAREFUL_S = 5.0
@@ -62,7 +62,7 @@ class Outbox:
         for end in ends:
             self._leases.drop(end.token)
         for token in stale:
-            _log.warning("attempt %d no longer belongs to this worker: its end is not written", token)
+            _log.warning(NOT_OURS, token)
 
     def keep(self, tokens: Collection[int]) -> None:
         """Drop the ends of attempts that the database no longer has under this worker."""

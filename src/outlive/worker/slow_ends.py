@@ -21,6 +21,7 @@ from outlive.states import Outcome
 from outlive.worker.leases import Leases
 from outlive.worker.session import LARGE_BYTES, Session, SessionPool
 
+NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
 SESSIONS = 3
 AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
@@ -149,7 +150,7 @@ async def write_end(run: Run, worker: UUID, end: Ended) -> Ended | None:
             raise
         stale = True
     if stale:
-        _log.warning("attempt %d no longer belongs to this worker: its end is not written", end.token)
+        _log.warning(NOT_OURS, end.token)
     return None
 
 

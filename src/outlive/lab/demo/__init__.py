@@ -1,15 +1,15 @@
-"""`outlive demo`: the coin example, on a Postgres and workers that leave nothing behind, while things go wrong.
+"""`outlive demo`: runs the coin example on a temporary Postgres, while jobs and a worker are killed.
 
-`example` finds the example, `process` starts its workers, `play` is what happens, `look` what the database says of it,
-`verdict` whether that is right, and `show` what people see.
+`example` finds the example, `play` runs it, `snapshot` reads the database, `verdict` checks the result, and `show`
+prints everything.
 """
 
 
 def main(*, json: bool = False, quick: bool = False) -> int:
-    """0 only if everything is as it must be."""
+    """0 only if every check holds."""
     from outlive.lab.demo import example
 
     example.reach()
-    from outlive.lab.demo import play  # Now that what it needs can be imported.
+    from outlive.lab.demo import play  # It imports the example.
 
     return play.main(json=json, quick=quick)

@@ -1,4 +1,4 @@
-"""What people see of the demo: tables that live, or plain lines where nobody watches; then evidence and summary."""
+"""The output of the demo: live tables on a terminal, plain lines elsewhere; then the evidence and the summary."""
 
 import sys
 from collections import deque
@@ -18,10 +18,10 @@ from outlive.cli import screen
 from outlive.cli.screen import Column, Row
 from outlive.cli.show import evidence_of
 from outlive.cli.sources import SOURCES
-from outlive.lab.demo.snapshot import Bad, Seen
+from outlive.lab.demo.snapshot import BadEnd, Snapshot
 from outlive.states import Outcome, State
 
-LINES = 10
+EVENTS = 10
 """How many of the last events stay on the screen."""
 STEPS = 10
 SIDE_BY_SIDE = 120
@@ -29,21 +29,19 @@ _WORKER_STYLES = {"active": "green", "dead": "bold red"}
 
 
 class Audience(Protocol):
-    """Who is told what happens."""
-
     def say(self, words: str | Text, /) -> None: ...
-    def see(self, seen: Seen, total: int, /) -> None: ...
+    def see(self, seen: Snapshot, total: int, /) -> None: ...
 
 
-class Nobody:
-    """Wants only the summary."""
+class Silence:
+    """Prints nothing, because only the summary is wanted."""
 
     def say(self, words: str | Text) -> None: ...
-    def see(self, seen: Seen, total: int) -> None: ...
+    def see(self, seen: Snapshot, total: int) -> None: ...
 
 
-class Reader:
-    """Reads line by line: what happens, and every tenth part of the work."""
+class Lines:
+    """Prints a line for each event, and for every tenth part of the work."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -51,51 +49,54 @@ class Reader:
     def say(self, words: str | Text) -> None:
         screen.say(words)
 
-    def see(self, seen: Seen, total: int) -> None:
-        step = STEPS * seen.settled() // max(1, total)
+    def see(self, seen: Snapshot, total: int) -> None:
+        step = STEPS * seen.finished() // max(1, total)
         if step > self._step:
             self._step = step
-            screen.say(f"{seen.settled()} of {total} jobs are done")
+            screen.say(f"{seen.finished()} of {total} jobs are done")
 
 
-class Watcher:
-    """Watches tables that change in place."""
+class Board:
+    """Shows tables that change in place."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._lines: deque[Text] = deque(maxlen=LINES)
+        self._events: deque[Text] = deque(maxlen=EVENTS)
         self._board: RenderableType = Text()
 
     def say(self, words: str | Text) -> None:
         line = words if isinstance(words, Text) else Text(words)
         line.no_wrap, line.overflow = True, "ellipsis"
-        self._lines.append(line)
+        self._events.append(line)
         self._live.update(self._whole(), refresh=True)
 
-    def see(self, seen: Seen, total: int) -> None:
+    def see(self, seen: Snapshot, total: int) -> None:
         self._board = _board(seen, total)
         self._live.update(self._whole(), refresh=True)
 
     def _whole(self) -> RenderableType:
-        return Group(self._board, Rule("what happens", style="dim"), *self._lines)
+        return Group(self._board, Rule("what happens", style="dim"), *self._events)
 
 
 @contextmanager
 def audience(*, json: bool) -> Iterator[Audience]:
     if json:
-        yield Nobody()
+        yield Silence()
     elif not sys.stdout.isatty():
-        yield Reader()
+        yield Lines()
     else:
         with Live(Text(), console=screen.console(), auto_refresh=False) as live:
-            yield Watcher(live)
+            yield Board(live)
 
 
-def _board(seen: Seen, total: int) -> RenderableType:
-    head = Text(f"{seen.settled()} of {total} jobs  ", style="bold")
+def _board(seen: Snapshot, total: int) -> RenderableType:
+    head = Text(f"{seen.finished()} of {total} jobs  ", style="bold")
     bar = Table.grid(padding=(0, 1))
-    bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.settled(), width=50))
-    jobs, workers = screen.table(_JOBS, _job_rows(seen)), screen.table(_WORKERS, seen.workers[-4:])
+    bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.finished(), width=50))
+    jobs, workers = (
+        screen.table(_JOBS, [{"task": task, **counts} for task, counts in sorted(seen.counts.items())]),
+        screen.table(_WORKERS, seen.workers[-4:]),
+    )
     sources = screen.table(_SOURCES, seen.sources)
     if screen.console().width >= SIDE_BY_SIDE:
         pair = Table.grid(padding=(0, 6))
@@ -109,10 +110,6 @@ def _board(seen: Seen, total: int) -> RenderableType:
 _SHOWN = (State.PENDING, State.RUNNING, State.RETRYABLE, State.SUCCEEDED, State.QUARANTINED)
 
 
-def _job_rows(seen: Seen) -> list[Row]:
-    return [{"task": task, **counts} for task, counts in sorted(seen.counts.items())]
-
-
 def _number(state: State) -> Column:
     def cell(row: Row) -> Text:
         number = row.get(state, 0)
@@ -122,7 +119,7 @@ def _number(state: State) -> Column:
 
 
 def _slots(row: Row) -> Text:
-    """A dot for each slot, full while it has a job."""
+    """A dot for each slot, filled while the slot runs a job."""
     if row["state"] != "active":
         return Text()
     return Text("●" * row["running"], style="bold blue").append(
@@ -142,8 +139,8 @@ _SOURCES = (
 )
 
 
-def ending(bad: Bad) -> Text:
-    """One line about an attempt that ended badly."""
+def bad_end(bad: BadEnd) -> Text:
+    """A line about an attempt that did not succeed."""
     text = Text(f"{bad.name}, attempt {bad.attempt}: ").append_text(screen.state(bad.outcome))
     if bad.error and bad.outcome is not Outcome.LOST:
         text.append(f" ({screen.plain(screen.one_line(bad.error))})", style="dim")
@@ -151,18 +148,16 @@ def ending(bad: Bad) -> Text:
 
 
 def breaker(name: str, *, opened: bool) -> Text:
-    words = "opens: its jobs wait, those of others go on" if opened else "closes: the probe was answered"
+    words = "opens: its jobs wait, and other jobs go on" if opened else "closes: the probe was answered"
     return Text(f"the breaker of {name} ").append(words, style="bold red" if opened else "green")
 
 
-def killing(pid: int, jobs: int) -> Text:
-    return Text(f"kill -9 {pid}", style="bold red").append(
-        f": a worker, and {jobs} of its jobs were running", style="not bold"
-    )
+def kill(pid: int, jobs: int) -> Text:
+    return Text(f"kill -9 {pid}", style="bold red").append(f": a worker that runs {jobs} jobs", style="not bold")
 
 
 def evidence(connection: db.Connection) -> None:
-    """What took processes down, and what speaks for that."""
+    """The jobs in quarantine, with their last attempts."""
     out = screen.console()
     out.print(Rule("in quarantine, with the evidence"))
     for row in db.run(connection, store.list_killers()):
@@ -172,23 +167,25 @@ def evidence(connection: db.Connection) -> None:
         out.print(head, *evidence_of(bad[-1]), Text(), sep="\n")
 
 
-def summary(told: Mapping[str, Any]) -> None:
+def summary(found: Mapping[str, Any]) -> None:
     out = screen.console()
     out.print(Rule("summary"))
-    for name, value in told.items():
+    for name, value in found.items():
         if name not in ("right", "wrong"):
-            shown = screen.plain(_said(name, value))
+            shown = screen.plain(_shown(name, value))
             out.print(Text(f"{name.replace('_', ' '):<20}", style="dim").append(shown, style="not dim bold"))
-    for words in told["wrong"]:
+    for words in found["wrong"]:
         out.print(Text(f"wrong: {screen.plain(words)}", style="bold red"))
-    if told["right"]:
-        out.print(Text("checked against the database: every job and every price is where it must be", "bold green"))
+    if found["right"]:
+        out.print(Text("checked against the database: every job and every price is as it must be", "bold green"))
 
 
-def _said(name: str, value: Any) -> object:
+def _shown(name: str, value: Any) -> object:
     match name:
         case "quarantined":
-            return ", ".join(f"{one['task'].rpartition('.')[2]} {one['source']} ({_cause(one)})" for one in value)
+            return ", ".join(
+                f"{one['task'].rpartition('.')[2]} {one['source']} ({one['outcome']}, {one['signal']})" for one in value
+            )
         case "workers_lost":
             return ", ".join(
                 f"1 with {one['jobs']} running, noticed in {one['noticed_s']} s, replaced in {one['replaced_s']} s"
@@ -197,7 +194,3 @@ def _said(name: str, value: Any) -> object:
         case "breaker":
             return f"{value['source']}: opened {value['opened']}, closed {value['closed']}"
     return value
-
-
-def _cause(killer: Mapping[str, Any]) -> str:
-    return f"{killer['outcome']}, {killer['signal']}"

@@ -1,4 +1,4 @@
-"""What the database says of the demo at one moment."""
+"""What the database holds of the demo at one moment."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ select (select count(*) from outlive.waiting) + (select count(*) from outlive.ru
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
-    """An attempt that ended badly, and what became of its job."""
+class BadEnd:
+    """An attempt that did not succeed, and the state of its job after it."""
 
     token: int
     task: str
@@ -35,44 +35,47 @@ class Bad:
 
     @property
     def name(self) -> str:
-        """What the job was about, for people."""
+        """A name of the job for people."""
         return " ".join(part for part in (self.task.rpartition(".")[2], self.source, self.title) if part)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The whole of it."""
-
+class Snapshot:
     counts: dict[str, Counter[str]]
     """How many jobs of each task are in each state."""
     workers: list[Row]
     sources: list[Row]
-    bad: list[Bad]
+    bad_ends: list[BadEnd]
     unfinished: int
 
-    def settled(self) -> int:
-        states = sum(self.counts.values(), Counter[str]())
+    def states(self) -> Counter[str]:
+        return sum(self.counts.values(), Counter[str]())
+
+    def finished(self) -> int:
+        """How many jobs have succeeded, failed, or are in quarantine."""
+        states = self.states()
         return states[State.SUCCEEDED] + states[State.QUARANTINED] + states[State.FAILED]
 
     def worker(self, pid: int) -> Row | None:
-        """The worker of that process, once it has written itself down."""
+        """The worker of a process, if it has registered."""
         return next((row for row in self.workers if row["pid"] == pid), None)
 
     def source(self, name: str) -> Row | None:
         return next((row for row in self.sources if row["name"] == name), None)
 
 
-def look(connection: db.Connection) -> Seen:
+def take(connection: db.Connection) -> Snapshot:
     counts: dict[str, Counter[str]] = {}
     for row in db.run(connection, store.stats()):
         counts.setdefault(row["task"].rpartition(".")[2], Counter())[row["state"]] += row["jobs"]
     workers = db.run(connection, store.list_workers())
     workers.sort(key=lambda row: row["started_at"])
-    bad = [
-        Bad(token, task, source, title, attempt, Outcome(outcome), error, State(state))
+    bad_ends = [
+        BadEnd(token, task, source, title, attempt, Outcome(outcome), error, State(state))
         for token, task, source, title, attempt, outcome, error, state in connection.execute(_ENDED_BADLY).fetchall()
     ]
-    return Seen(counts, workers, db.run(connection, store.list_sources()), bad, count(connection, _UNFINISHED))
+    sources = db.run(connection, store.list_sources())
+    return Snapshot(counts, workers, sources, bad_ends, count(connection, _UNFINISHED))
 
 
 def count(connection: db.Connection, query: str) -> int:

@@ -1,4 +1,4 @@
-"""Whether the demo ended as it had to: what the database holds, against what the sites offered."""
+"""Whether the demo ended as it must: compares the database with what the sites offered."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,16 +11,17 @@ import outlive
 from coins import catalog, site, tasks
 from outlive import db, store
 from outlive.cli import screen
-from outlive.lab.demo.snapshot import Seen, count, look
+from outlive.lab.demo import snapshot
+from outlive.lab.demo.snapshot import Snapshot, count
 from outlive.states import Outcome, State
 
 Key = tuple[str, str, str]
-"""Scope, source and key of a record."""
+"""The scope, source and key of a record."""
 
 
 @dataclass(slots=True)
 class Loss:
-    """The worker that was killed, and when (by the database's clock) that was known and made good."""
+    """The killed worker, and how long its death took to be noticed and made good, by the database's clock."""
 
     pid: int
     killed_at: datetime
@@ -29,7 +30,7 @@ class Loss:
     noticed_s: float | None = None
     replaced_s: float | None = None
 
-    def look(self, seen: Seen, say: Callable[[str], None]) -> None:
+    def update(self, seen: Snapshot, say: Callable[[str], None]) -> None:
         dead, new = seen.worker(self.pid), seen.worker(self.successor)
         if self.noticed_s is None and dead is not None and dead["state"] == "dead":
             self.noticed_s = (dead["died_at"] - self.killed_at).total_seconds()
@@ -41,7 +42,7 @@ class Loss:
 
 @dataclass(slots=True)
 class Breaker:
-    """How often the breaker of one source was seen to open and close."""
+    """How often the breaker of one source opened and closed."""
 
     source: str
     opened: int = 0
@@ -50,7 +51,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was done, to be compared with what was found."""
+    """What the demo did."""
 
     intakes: Sequence[catalog.Intake]
     acknowledged: Sequence[UUID]
@@ -61,7 +62,7 @@ class Played:
 
 
 def expected_jobs(intakes: Sequence[catalog.Intake]) -> Counter[State]:
-    """Each coin is collected once, searched for on three sites, and valued for each of them that can be read."""
+    """Each coin is collected once, searched for on three sites, and valued after each search that succeeds."""
     searches = len(intakes) * len(catalog.KINDS)
     poisoned = sum(site.is_poison(name, one["title"]) for name in catalog.KINDS for one in intakes)
     succeeded = len(intakes) + 2 * (searches - poisoned)
@@ -69,7 +70,7 @@ def expected_jobs(intakes: Sequence[catalog.Intake]) -> Counter[State]:
 
 
 def expected_points(played: Played) -> tuple[dict[Key, tuple[float, int]], int]:
-    """Every price that can be read, its best match and its cents; and how often they are shown, all in all."""
+    """Every price that can be read, with its best match and its cents; and how many offers there are in all."""
     points: dict[Key, tuple[float, int]] = {}
     shown = 0
     for intake in played.intakes:
@@ -96,15 +97,15 @@ def _offers(name: str, intake: catalog.Intake) -> Iterator[catalog.Offer]:
 
 
 def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
-    """What the database says, and what of it is wrong."""
-    seen = look(connection)
-    states = sum(seen.counts.values(), Counter[str]())
+    """The figures of the demo, and the list of what is wrong."""
+    seen = snapshot.take(connection)
+    states = seen.states()
     records = db.run(connection, store.list_records(limit=1_000_000))
     points = [one for one in records if one.scope.startswith(tasks.PRICES)]
     valuations = [one for one in records if one.scope == tasks.VALUATIONS]
     intakes = {one.dedupe_key: one.data for one in records if one.scope == tasks.INTAKES}
     loss, breaker = played.loss, played.breaker
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "coins": len(played.intakes),
         "acknowledged": len(played.acknowledged),
         "spawned": states.total() - len(played.acknowledged),
@@ -121,16 +122,12 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
         "finished_twice": count(connection, _TWICE),
     }
     wrong = [
-        *(["the coins that came in are not those that are written down"] if intakes != _by_id(played) else []),
-        *_wrong_jobs(connection, played, seen, told),
-        *_wrong_records(played, points, valuations, told),
-        *_wrong_troubles(played, told, seen),
+        *_wrong_intakes(played, intakes),
+        *_wrong_jobs(connection, played, seen, figures),
+        *_wrong_records(played, points, valuations, figures),
+        *_wrong_troubles(played, figures, seen),
     ]
-    return {**told, "wrong": wrong, "right": not wrong}
-
-
-def _by_id(played: Played) -> dict[str, catalog.Intake]:
-    return {one["id"]: one for one in played.intakes}
+    return {**figures, "wrong": wrong, "right": not wrong}
 
 
 _RETRIED = "select count(*) from outlive.attempts where outcome <> 'released' and state in ('pending', 'retryable')"
@@ -144,48 +141,52 @@ where a.outcome = 'succeeded' and j.task like '%.search'
 """
 
 
-def _wrong_jobs(connection: db.Connection, played: Played, seen: Seen, told: dict[str, Any]) -> Iterator[str]:
+def _wrong_intakes(played: Played, recorded: Mapping[str, object]) -> Iterator[str]:
+    if recorded != {one["id"]: one for one in played.intakes}:
+        yield "the recorded coins differ from those that came in"
+
+
+def _wrong_jobs(connection: db.Connection, played: Played, seen: Snapshot, figures: dict[str, Any]) -> Iterator[str]:
     found = db.run(connection, store.statuses(list(played.acknowledged)))
     if missing := [id for id in played.acknowledged if found.get(id) is not State.SUCCEEDED]:
-        yield f"{len(missing)} acknowledged jobs have not succeeded, {missing[0]} among them"
-    states = sum(seen.counts.values(), Counter[str]())
-    if states != expected_jobs(played.intakes):
-        yield f"jobs are {_words(states)}, and not {_words(expected_jobs(played.intakes))}"
-    if told["finished_twice"]:
-        yield f"{told['finished_twice']} jobs were finished twice"
-    causes = sorted((str(one["outcome"]), str(one["signal"])) for one in told["quarantined"])
+        yield f"{len(missing)} acknowledged jobs did not succeed, {missing[0]} among them"
+    if seen.states() != expected_jobs(played.intakes):
+        yield f"jobs are {_words(seen.states())} instead of {_words(expected_jobs(played.intakes))}"
+    if figures["finished_twice"]:
+        yield f"{figures['finished_twice']} jobs were finished twice"
+    causes = sorted((str(one["outcome"]), str(one["signal"])) for one in figures["quarantined"])
     if causes != [("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")]:
-        yield f"in quarantine are {causes}, and not one that segfaults and one that eats memory"
+        yield f"in quarantine are {causes} instead of one job that segfaults and one that eats memory"
 
 
 def _wrong_records(
-    played: Played, points: Sequence[outlive.Record], valuations: Sequence[outlive.Record], told: dict[str, Any]
+    played: Played, points: Sequence[outlive.Record], valuations: Sequence[outlive.Record], figures: dict[str, Any]
 ) -> Iterator[str]:
     found = {(one.scope, one.source, one.dedupe_key): (one.strength, _cents(one)) for one in points}
     expected, shown = expected_points(played)
     if found != expected:
         missing, more = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
-        yield f"of {len(expected)} price points {missing} are missing, {more} more are there, or some are others"
-    if told["duplicates_refused"] != shown - len(expected):
-        yield f"{told['duplicates_refused']} duplicates were refused, and not {shown - len(expected)}"
+        yield f"of {len(expected)} price points {missing} are missing, {more} are unexpected, or some differ"
+    if figures["duplicates_refused"] != shown - len(expected):
+        yield f"{figures['duplicates_refused']} duplicates were refused instead of {shown - len(expected)}"
     by_coin: dict[str, list[outlive.Record]] = {tasks.prices_of(one["id"]): [] for one in played.intakes}
     for one in points:
         by_coin.setdefault(one.scope, []).append(one)
     right = {one["id"]: tasks.valued(by_coin[tasks.prices_of(one["id"])]) for one in played.intakes}
     if {one.dedupe_key: one.data for one in valuations} != right:
-        yield "the valuations are not those of the price points, one for each coin"
+        yield "the valuations do not follow from the price points, one for each coin"
 
 
 def _cents(point: outlive.Record) -> int:
     return int(cast("dict[str, Any]", point.data)["cents"])
 
 
-def _wrong_troubles(played: Played, told: dict[str, Any], seen: Seen) -> Iterator[str]:
-    """What had to go wrong, did."""
+def _wrong_troubles(played: Played, figures: dict[str, Any], seen: Snapshot) -> Iterator[str]:
+    """Everything that must go wrong did."""
     loss, breaker = played.loss, played.breaker
     if loss is None or loss.noticed_s is None or loss.replaced_s is None:
         yield "no worker was killed, noticed and replaced"
-    outcomes = Counter(bad.outcome for bad in seen.bad)
+    outcomes = Counter(bad.outcome for bad in seen.bad_ends)
     for outcome in (Outcome.LOST, Outcome.TIMED_OUT, Outcome.FAILED):
         if not outcomes[outcome]:
             yield f"no attempt ended as {outcome}"

@@ -1,6 +1,6 @@
-"""Holds what was seen against what was found. Pure: it takes data and gives data, so that seeded bugs can prove it.
+"""Compares what the game saw with what the database holds. It is pure, so that tests can seed bugs.
 
-Each rule gives its breaches. A rule that nothing breaks is no proof that nothing can: see `bound`.
+Each rule yields its breaches. A rule without breaches proves only a bound: see `bound`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from outlive.lab.gameday.history import (
-    LATE,
-    WORKER_KILLS,
+    TAKEN_OVER,
     ZYGOTE_KILLS,
     Answer,
     Attempt,
@@ -25,23 +24,23 @@ from outlive.lab.gameday.options import Bounds
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 BY_OTHERS = frozenset({"timed_out", "out_of_memory", "cancelled"})
-"""Outcomes that nothing in a game leads to."""
+"""Outcomes that no fault of a game causes."""
 
 ZYGOTE_S = 30.0
 CRASH_S = 60.0
-"""How much later a kill may be recorded: its supervisor may be frozen, or the database away."""
+"""How late a kill may be recorded: its supervisor may be frozen, or the database away."""
 
 RECONNECT_S = 10.0
 ENOUGH = 5
-"""So many workers that slept past their leases must have brought something to the fence."""
+"""If so many workers were frozen past their leases, at least one late write must have reached the fence."""
 
 SLACK_S = 0.01
-"""How exactly the database's clock is known."""
+"""How exactly the game knows the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A rule that was broken, by whom, and how."""
+    """A broken rule, the job or worker that breaks it, and how."""
 
     rule: str
     subject: str
@@ -49,7 +48,7 @@ class Breach:
 
 
 def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
-    """Everything that is wrong."""
+    """All breaches."""
     lives = _lives(found)
     return [
         *_lost(history, found, lives),
@@ -69,7 +68,7 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
 
 
 def bound(kills: int) -> str:
-    """What it means that something never happened in so many kills: the rule of three."""
+    """The bound that a game without a breach proves: the rule of three."""
     return f"none in {kills:,} kills: less than {3 / kills:.2%} of kills, at 95 %" if kills else "no kill, no bound"
 
 
@@ -85,23 +84,23 @@ def _lives(found: Found) -> Lives:
 
 
 def _acknowledged(history: History, found: Found) -> set[UUID]:
-    """What clients were told is there, and what jobs wrote that they were told."""
+    """The jobs that the database acknowledged to clients and to other jobs."""
     asked = {ask.id for ask in history.asks if ask.answer is Answer.OK}
     return asked | {effect.spawned for effect in found.effects if effect.spawned is not None}
 
 
 def _lost(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
-    """V1 and V13: what was acknowledged is there, and in the end it is finished."""
-    places: dict[UUID, str] = dict(found.places)
+    """Each acknowledged job exists, and in the end it is finished."""
+    places = dict(found.places)
     for id in _acknowledged(history, found) - found.jobs.keys():
-        yield Breach("lost", str(id), "it was acknowledged and is not there")
+        yield Breach("lost", str(id), "it was acknowledged and does not exist")
     for id in found.jobs:
         if any(attempt.state in FINAL for attempt in lives.get(id, ())):
             continue
         if id not in places:
             yield Breach("lost", str(id), "it is neither finished nor waiting, running or held")
         elif places[id] == "held":
-            yield Breach("held", str(id), "it was put aside, and was not to blame")
+            yield Breach("held", str(id), "it is held, and no fault of its own explains that")
         elif not history.cut_short:
             yield Breach(
                 "unfinished", str(id), f"it is still {places[id]} {history.drain_s:.0f} s after the last fault"
@@ -109,32 +108,32 @@ def _lost(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
 
 
 def _unexpected(history: History, found: Found) -> Iterator[Breach]:
-    """Nobody runs what nobody asked for."""
+    """Each job was enqueued by a client or a job."""
     asked = {ask.id for ask in history.asks if ask.answer is not Answer.REFUSED}
     spawned = {effect.spawned for effect in found.effects}
-    # A job that was killed after it asked for another one had no time to write that down.
+    # A job that is killed just after it enqueued another one does not record it.
     breeders = any(task == "breed" for task in found.jobs.values())
     for id, task in found.jobs.items():
         if id not in asked and id not in spawned and not (breeders and task == "note" and id.version == 5):
-            yield Breach("unexpected", str(id), "nobody asked for it, or was told that it was refused")
+            yield Breach("unexpected", str(id), "no client enqueued it, or its client was refused")
 
 
 def _refused(history: History) -> Iterator[Breach]:
     """A client is refused only while the database takes no writes."""
     for ask in history.asks:
         if ask.answer is Answer.REFUSED and not history.away(ask.at_s, ask.at_s, margin_s=RECONNECT_S):
-            yield Breach("refused", str(ask.id), "its client was refused though the database could be written to")
+            yield Breach("refused", str(ask.id), "its client was refused although the database accepted writes")
 
 
 def _finished_twice(found: Found, lives: Lives) -> Iterator[Breach]:
-    """V2: one end, and it is the last of all."""
+    """Each job ends once, and no attempt follows."""
     places = Counter(id for id, _ in found.places)
     for id, attempts in lives.items():
         ends = [attempt for attempt in attempts if attempt.state in FINAL]
         if len(ends) > 1:
             yield Breach("finished twice", str(id), f"attempts {', '.join(str(one.number) for one in ends)} ended it")
         elif ends and (ends[0] is not attempts[-1] or places[id]):
-            yield Breach("finished twice", str(id), f"it goes on after attempt {ends[0].number} has ended it")
+            yield Breach("finished twice", str(id), f"it goes on after attempt {ends[0].number} ended it")
         if ends and ends[0].state != "succeeded":
             yield Breach("ended badly", str(id), f"it is {ends[0].state} after attempt {ends[0].number}")
     for id, count in places.items():
@@ -143,7 +142,7 @@ def _finished_twice(found: Found, lives: Lives) -> Iterator[Breach]:
 
 
 def _effects(found: Found, lives: Lives) -> Iterator[Breach]:
-    """V3: what is done in the transaction that completes the job is done once, by the attempt that completed it."""
+    """An effect in the transaction that completes the job happens once, by the attempt that completed it."""
     done: dict[UUID, list[int]] = defaultdict(list)
     for effect in found.effects:
         done[effect.job].append(effect.token)
@@ -152,23 +151,23 @@ def _effects(found: Found, lives: Lives) -> Iterator[Breach]:
         tokens = done.get(id, [])
         for token in right:
             if token not in tokens:
-                yield Breach("effect missing", str(id), f"attempt with token {token} succeeded and did nothing")
+                yield Breach("effect missing", str(id), f"attempt with token {token} succeeded without its effect")
         if task in found.completing:
             if len(tokens) > 1:
-                yield Breach("effect doubled", str(id), f"it was done {len(tokens)} times, under tokens {tokens}")
+                yield Breach("effect doubled", str(id), f"it happened {len(tokens)} times, under tokens {tokens}")
             for token in set(tokens) - set(right):
-                yield Breach("stale effect", str(id), f"token {token} was not the one that ended it")
+                yield Breach("stale effect", str(id), f"token {token} did not end the job")
 
 
 def _begun_twice(found: Found) -> Iterator[Breach]:
     for token, count in Counter(start.token for start in found.starts).items():
         if count > 1:
-            yield Breach("begun twice", f"token {token}", f"the attempt was run {count} times")
+            yield Breach("begun twice", f"token {token}", f"the attempt ran {count} times")
 
 
 def _counted(lives: Lives) -> Iterator[Breach]:
-    """Each end counts once, and as what it was. A worker that was wrongly given up takes losses back, so those may
-    be fewer; they are never more."""
+    """Each end counts once, under its outcome. A worker that was declared dead by mistake takes losses back, so there
+    may be fewer losses, but never more."""
     for id, attempts in lives.items():
         failures = crashes = losses = 0
         for n, one in enumerate(attempts, start=1):
@@ -181,79 +180,77 @@ def _counted(lives: Lives) -> Iterator[Breach]:
             if (one.failures, one.crashes) != (failures, crashes) or one.losses > losses:
                 seen = f"{one.failures} failures, {one.crashes} crashes and {one.losses} losses"
                 yield Breach(
-                    "miscounted", str(id), f"{seen} after attempt {n}, and not {failures}, {crashes}, {losses}"
+                    "miscounted", str(id), f"{seen} after attempt {n} instead of {failures}, {crashes}, {losses}"
                 )
                 break
             losses = one.losses
         tokens = [one.token for one in attempts]
         if tokens != sorted(tokens):
-            yield Breach("miscounted", str(id), f"tokens that do not grow: {tokens}")
+            yield Breach("miscounted", str(id), f"its tokens do not grow: {tokens}")
 
 
 def _blamed(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
-    """A loss counts only if its worker, or the zygote, vanished without having been told to stop. (What else may not
-    lead to a loss at all, as freezes, reloads, locks and the database's troubles, `_given_up` finds.)"""
-    names = {worker.id: worker.name for worker in found.workers}
+    """A loss counts only if its worker or zygote died without being told to stop. `_given_up` finds losses after other
+    faults: freezes, reloads, locks and outages must cause none."""
+    names = found.worker_names()
     for id, attempts in lives.items():
         before = 0
         for one in attempts:
-            name = names.get(one.worker, "?") if one.worker else "?"
+            name = names.get(one.worker, "?")
             if one.outcome == "lost" and one.losses > before and history.told(name, one.ended_s):
-                words = f"the loss of attempt {one.number} counts, and its worker {name} had been told to stop"
+                words = f"the loss of attempt {one.number} counts, although its worker {name} was told to stop"
                 yield Breach("blamed", str(id), words)
             before = one.losses
 
 
 def _untried(history: History, found: Found) -> Iterator[Breach]:
-    """A game that never brought a late write to the fence proves nothing about it."""
+    """If no late write reached the fence, the game proves nothing about it."""
     pauses = sum(fault.kind is Kind.PAUSE for fault in history.faults)
     taken = history.taken()
     if pauses >= ENOUGH and taken.isdisjoint(found.fenced):
         words = (
-            f"{pauses} trees slept past their leases, others began {len(taken)} of their jobs again, none was fenced"
+            f"{pauses} trees were frozen past their leases, {len(taken)} of their jobs began again, no write was fenced"
         )
         yield Breach("fence untried", "the game", words)
 
 
 def _given_up(history: History, found: Found) -> Iterator[Breach]:
-    """W4: nobody is given up who lives. Behind every loss there is a fault that explains it."""
-    names = {worker.id: worker.name for worker in found.workers}
+    """No living worker is declared dead: a fault explains each loss."""
+    names = found.worker_names()
     faults = _by_worker(history.faults)
     for attempt in found.attempts:
         if attempt.outcome == "lost":
-            name = names.get(attempt.worker, "?") if attempt.worker else "?"
-            if not any(_explains(history, fault, attempt) for fault in faults[name]) and not (
+            name = names.get(attempt.worker, "?")
+            if not any(_explains(fault, attempt) for fault in faults[name]) and not (
                 name in history.short_leases
                 and history.away(attempt.started_s or 0.0, attempt.ended_s, margin_s=RECONNECT_S)
             ):
-                words = f"attempt {attempt.number} was given up, and nothing was done to its worker {name}"
+                words = f"attempt {attempt.number} was declared lost without a fault of its worker {name}"
                 yield Breach("given up wrongly", str(attempt.job), words)
     for worker in found.workers:
-        if worker.state == "dead" and not any(
-            fault.kind in WORKER_KILLS or fault.kind in LATE or history.unheard(fault) for fault in faults[worker.name]
-        ):
-            yield Breach("given up wrongly", worker.name, "it was declared dead and was not")
+        if worker.state == "dead" and not any(fault.kind in TAKEN_OVER for fault in faults[worker.name]):
+            yield Breach("given up wrongly", worker.name, "it was declared dead while it lived")
 
 
-def _explains(history: History, fault: Fault, attempt: Attempt) -> bool:
+def _explains(fault: Fault, attempt: Attempt) -> bool:
     if fault.at_s > attempt.ended_s + SLACK_S:
         return False
     if fault.kind in ZYGOTE_KILLS:
         return attempt.ended_s - fault.at_s < ZYGOTE_S
-    return fault.kind in WORKER_KILLS or fault.kind in LATE or history.unheard(fault)
+    return fault.kind in TAKEN_OVER
 
 
 def _crashed(history: History, found: Found) -> Iterator[Breach]:
-    """Behind every crash there is a kill of just that process, and no kill is behind two crashes."""
-    names = {worker.id: worker.name for worker in found.workers}
+    """A kill of the same process explains each crash, and no kill explains two."""
+    names = found.worker_names()
     kills = _by_worker(fault for fault in history.faults if fault.kind in (Kind.CHILD, Kind.SPARE))
     pids = {start.token: start.pid for start in found.starts}
-    # Those that were killed before they could write down who runs them come last: any kill that is left explains one.
+    # Attempts killed before they wrote their pid come last: any kill that is left explains one of them.
     crashes = sorted(
         (one for one in found.attempts if one.outcome == "crashed"), key=lambda one: (one.token not in pids, one.token)
     )
     for attempt in crashes:
-        name = names.get(attempt.worker, "?") if attempt.worker else "?"
+        name = names.get(attempt.worker, "?")
         pid = pids.get(attempt.token)
         behind = [
             fault
@@ -263,7 +260,7 @@ def _crashed(history: History, found: Found) -> Iterator[Breach]:
         if behind and attempt.signal == "SIGKILL":
             kills[name].remove(behind[0])
         else:
-            words = f"attempt {attempt.number} on {name} crashed ({attempt.signal}), and nobody killed it"
+            words = f"attempt {attempt.number} on {name} crashed ({attempt.signal}) without a kill"
             yield Breach("crashed by itself", str(attempt.job), words)
 
 
@@ -281,9 +278,9 @@ def _outcomes(found: Found) -> Iterator[Breach]:
 
 
 def _processes(history: History, bounds: Bounds) -> Iterator[Breach]:
-    """V8, and workers that end by themselves though the database is there."""
+    """No process survives its worker, and no worker ends by itself while the database is there."""
     for words in history.left_behind:
-        yield Breach("left behind", words, "this process was still there when all workers had gone")
+        yield Breach("left behind", words, "this process was still there when all workers were gone")
     for fault in history.faults:
         if fault.kind is Kind.SUPERVISOR and (fault.orphans_gone_s or 0.0) > bounds.orphans_s:
             words = f"a child survived its supervisor by {fault.orphans_gone_s:.1f} s"
@@ -292,5 +289,5 @@ def _processes(history: History, bounds: Bounds) -> Iterator[Breach]:
         if not history.away(one.at_s - RECONNECT_S, one.at_s):
             yield Breach("worker ended", one.worker, f"it ended by itself with exit code {one.code}")
     if history.drain_s > bounds.drain_s:
-        words = f"it took {history.drain_s:.0f} s, and {bounds.drain_s:g} were allowed"
+        words = f"it took {history.drain_s:.0f} s, and {bounds.drain_s:g} s are allowed"
         yield Breach("drained late", "all jobs", words)

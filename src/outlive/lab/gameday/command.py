@@ -1,4 +1,4 @@
-"""The command: a database that may be used, the game, and what comes out of it."""
+"""The command: find a database, play the game, and tell the verdict."""
 
 from __future__ import annotations
 
@@ -9,44 +9,40 @@ from outlive.cli import screen
 from outlive.config import Config
 from outlive.lab.gameday import report, tables
 from outlive.lab.gameday.game import Game
-from outlive.lab.gameday.options import Asked
+from outlive.lab.gameday.options import Options
 from outlive.lab.gameday.server import server
-from outlive.lab.gameday.verdict import Verdict, judge
+from outlive.lab.gameday.verdict import judge
 from outlive.lab.worker_process import stopped_by_sigterm
 
 STOPPED = 130
 
 
-def main(config: Config, asked: Asked) -> int:
-    """0 only if everything holds; 1 if something does not; 130 if it was stopped and nothing was wrong until then."""
+def main(config: Config, options: Options) -> int:
+    """0 if everything holds, 1 if something does not, 130 if the game was stopped and everything held until then."""
     began = time.monotonic()
     with stopped_by_sigterm(), db.translated_errors(), server(config) as (found, home):
         with db.connect(found.url) as connection:
-            tables.make(connection, force=asked.force)
+            tables.make(connection, force=options.force)
         with report.audience() as audience:
-            game = Game(asked, found, home, audience)
+            game = Game(options, found, home, audience)
             history = game.play()
         with db.connect(found.url) as connection:
             held = tables.read(connection, names=game.names)
             version = f"{connection.info.server_version // 10000}.{connection.info.server_version % 10000}"
-            verdict = judge(asked, history, held, seconds=time.monotonic() - began, postgres=version)
-            told = verdict.as_json(tables.evidence(connection, verdict.suspects()))
+            verdict = judge(options, history, held, seconds=time.monotonic() - began, postgres=version)
+            summary = verdict.as_json(tables.evidence(connection, verdict.suspects()))
             if found.own is None and verdict.right:
                 tables.forget(connection)
-        _tell(verdict, told, asked)
-        if asked.report is not None and not verdict.right:
-            game.keep_logs(asked.report / f"gameday-{asked.seed}.log")
+        if options.json:
+            screen.print_json(summary, indent=-1)
+        else:
+            report.show(verdict)
+        if options.report is not None:
+            page = report.write(verdict, summary, options.report)
+            if not options.json:
+                screen.say(f"the report is {page}")
+            if not verdict.right:
+                game.keep_logs(page.with_suffix(".log"))
     if not verdict.right:
         return 1
     return STOPPED if history.stopped else 0
-
-
-def _tell(verdict: Verdict, told: dict[str, object], asked: Asked) -> None:
-    if asked.json:
-        screen.print_json(told, indent=-1)
-    else:
-        report.show(verdict)
-    if asked.report is not None:
-        page = report.write(verdict, told, asked.report)
-        if not asked.json:
-            screen.say(f"the report is {page}")

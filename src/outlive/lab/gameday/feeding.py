@@ -1,4 +1,4 @@
-"""The clients of a game: threads that ask for jobs, one by one and in batches, and remember what they heard."""
+"""The clients of a game: threads that enqueue jobs, one by one and in batches, and record the answers."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ TASKS: dict[Task[[float], Any, Any], int] = {
 
 @dataclass(slots=True)
 class Feeding:
-    """Keeps so many jobs unfinished, as far as it is told how many are."""
+    """Keeps `target` jobs unfinished."""
 
     seed: int
     target: int
     clock: Callable[[], float]
     asks: list[Ask] = field(default_factory=list)
     seen: int = 0
-    """How many were unfinished at the last look."""
+    """How many jobs were unfinished when the game last counted them."""
     since: int = 0
-    """How many were asked for since then."""
+    """How many jobs were enqueued since then."""
     stopped: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
 
@@ -55,12 +55,12 @@ class Feeding:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when every client has heard its last answer, or has given up waiting for it."""
+        """Returns when every client has its last answer, or has stopped waiting for it."""
         self.stopped.set()
         for thread in self.threads:
             thread.join()
 
-    def look(self, unfinished: int) -> None:
+    def counted(self, unfinished: int) -> None:
         self.seen, self.since = unfinished, 0
 
     def _run(self, rng: random.Random) -> None:
@@ -77,7 +77,7 @@ class Feeding:
 
 
 def _ask(batch: list[BoundJob[Any]]) -> tuple[Answer, list[UUID]]:
-    """All of a batch or none. A job whose key is taken is acknowledged as the one that has the key."""
+    """Enqueue all of a batch or nothing. If a key is taken, the answer names the job that has it."""
     asked = [job.request.id for job in batch]
     try:
         return Answer.OK, [job.id for job in jobs.app.enqueue_many(batch)]
@@ -88,7 +88,7 @@ def _ask(batch: list[BoundJob[Any]]) -> tuple[Answer, list[UUID]]:
 
 
 def choose(rng: random.Random) -> BoundJob[Any]:
-    """Mostly short ones; some are there for so long that many faults find them, a few for longer than a short lease."""
+    """Mostly short jobs; some long enough for many faults to hit them; a few longer than a short lease."""
     if rng.random() < LONG_PART:
         return jobs.pay.job(round(rng.uniform(4.0, 8.0), 3))
     work_s = round(rng.uniform(0.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.1), 3)
@@ -96,5 +96,5 @@ def choose(rng: random.Random) -> BoundJob[Any]:
         return jobs.note.using(dedupe_key=f"key {rng.randrange(KEYS)}").job(work_s)
     task = rng.choices(list(TASKS), list(TASKS.values()))[0]
     if task.policy.recycle_after > 1:
-        work_s = min(work_s, 0.3)  # Others are given to the same process ahead, and wait for it.
+        work_s = min(work_s, 0.3)  # Other jobs wait for the same process.
     return task.job(work_s)

@@ -1,15 +1,12 @@
-"""One game: clients ask, workers work, faults happen, all at once; then everything must come to an end."""
+"""One game: clients enqueue, workers work and faults happen, all at once; then all jobs must be finished."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,27 +20,30 @@ from outlive.errors import OutliveError
 from outlive.lab.gameday import jobs, tables
 from outlive.lab.gameday.faults import Faults
 from outlive.lab.gameday.feeding import Feeding
-from outlive.lab.gameday.history import Exit, History, Kind
-from outlive.lab.gameday.options import Asked
+from outlive.lab.gameday.history import KILLS, Exit, History, Kind
+from outlive.lab.gameday.options import Options
 from outlive.lab.gameday.server import Server
 from outlive.lab.gameday.workers import Workers
+from outlive.lab.worker_process import handling
+from outlive.worker.slow_ends import NOT_OURS
 
 TICK_S = 0.01
-LOOK_S = 0.2
+COUNT_S = 0.2
 START_S = 60.0
 HURRY_S = 15.0
 AHEAD = 5
 """How many jobs are unfinished at any time, for each slot."""
 
 SHARP_S = 0.005
-"""An answer that took longer says too little of the database's clock."""
+"""An answer that took longer tells the database's clock too inexactly."""
 
-FENCED = re.compile(rb"was not ours any more")
+FENCED = NOT_OURS.partition("%d")[2].encode()
+"""How a worker's log tells that it reported an attempt too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far it is."""
+    """How far the game is."""
 
     kills: int
     part: float
@@ -57,30 +57,31 @@ class Audience(Protocol):
 
 
 class Game:
-    def __init__(self, asked: Asked, server: Server, directory: Path, audience: Audience) -> None:
-        self.asked, self.server, self.audience = asked, server, audience
+    def __init__(self, options: Options, server: Server, directory: Path, audience: Audience) -> None:
+        self.options, self.server, self.audience = options, server, audience
         self.names = f"gameday-{uuid4().hex[:8]}-"
-        self.workers = Workers(self.names, server.url, asked.workers, asked.slots, directory)
-        self.feeding = Feeding(asked.seed, AHEAD * asked.workers * asked.slots, self.now_s)
-        self.faults = Faults(random.Random(asked.seed), self.workers, server, self.now_s)
+        self.workers = Workers(self.names, server.url, options.workers, options.slots, directory)
+        self.feeding = Feeding(options.seed, AHEAD * options.workers * options.slots, self.now_s)
+        self.faults = Faults(random.Random(options.seed), self.workers, server, self.now_s)
         self.history = History()
         self._connection: db.Connection | None = None
         self._ahead_s = 0.0
-        """How far the database's clock is ahead of our monotonic one."""
-        self._looked = 0.0
+        """How far the database's clock is ahead of the monotonic one."""
+        self._counted_at = 0.0
         self._away_since: float | None = None
         self._unfinished = 0
-        self._stop_asked = 0
+        self._signals = 0
+        """How many signals have asked the game to stop."""
 
     def now_s(self) -> float:
-        """What the database's clock says."""
+        """The time of the database's clock."""
         return time.monotonic() + self._ahead_s
 
     def play(self) -> History:
-        """All of it; what was started is gone afterwards, whatever happens."""
-        kernel.become_subreaper()  # What is orphaned on the way falls to us, and leaves no zombie.
+        """Play the whole game. All processes that it starts are gone afterwards."""
+        kernel.become_subreaper()  # Orphans become children of this process, which reaps them.
         jobs.app.configure(Config(database_url=self.server.url))
-        with self._hear_signals():
+        with handling((signal.SIGINT, signal.SIGTERM), self._note_signal):
             try:
                 self._begin()
                 self._inject()
@@ -97,83 +98,77 @@ class Game:
         self.history.asks = self.feeding.asks
         self.history.faults = self.faults.done
         self.history.outages += self.faults.outages
-        self.history.reports_fenced = sum(len(FENCED.findall(one.log.read_bytes())) for one in self.workers.gone)
+        self.history.reports_fenced = sum(one.log.read_bytes().count(FENCED) for one in self.workers.gone)
         return self.history
 
     def keep_logs(self, path: Path) -> None:
-        """What all workers said, for who wants to know why something is wrong."""
+        """Write the logs of all workers into one file."""
         with path.open("wb") as file:
             for member in self.workers.gone:
                 file.write(f"== {member.name}\n".encode() + member.log.read_bytes())
 
+    def _note_signal(self, *_: object) -> None:
+        """The game reads the count where it can stop."""
+        self._signals += 1
+
     def _begin(self) -> None:
-        self._look()
+        self._count()
         self.history.began_s = self.now_s()
-        self.audience.say(f"{self.asked.workers} workers with {self.asked.slots} slots each are started")
+        self.audience.say(f"{self.options.workers} workers with {self.options.slots} slots each start")
         deadline = time.monotonic() + START_S
         while any(member.up_since is None for member in self.workers.members) or not self.workers.members:
             self._tick()
             if self.history.exits or time.monotonic() > deadline:
                 log = self.workers.gone[0].log if self.workers.gone else self.workers.members[0].log
                 raise OutliveError(f"a worker does not start: {log.read_text(errors='replace')[-1000:]}")
-            if self._stop_asked:
+            if self._signals:
                 return
         self.feeding.start()
 
     def _inject(self) -> None:
         began = time.monotonic()
-        rng = random.Random(f"{self.asked.seed} times")
+        rng = random.Random(f"{self.options.seed} times")
         due = began + 1.0
-        while not self._stop_asked:
-            took_s = time.monotonic() - began
+        while not self._signals:
             self._tick()
-            self._tell(took_s)
-            if self._over(took_s):
+            standing = self._standing(time.monotonic() - began)
+            self.audience.see(standing)
+            if standing.part >= 1.0:
                 return
             if time.monotonic() >= due and (made := self.faults.inject(self._connection, since_s=self.history.began_s)):
-                due = time.monotonic() + rng.expovariate(self.asked.rate)
+                due = time.monotonic() + rng.expovariate(self.options.rate)
                 if made[0].kind in (Kind.BACKEND, Kind.RESTART):
                     self._away(made[0].at_s)
-        self.audience.say("asked to stop: no more faults, and what is under way comes to its end")
-
-    def _over(self, took_s: float) -> bool:
-        if self.asked.minutes is not None:
-            return took_s >= 60 * self.asked.minutes
-        return self._kills() >= self.asked.kills
+        self.audience.say("asked to stop: there are no more faults, and running jobs may end")
 
     def _kills(self) -> int:
-        return History(faults=self.faults.done).kills
+        return sum(fault.kind in KILLS for fault in self.faults.done)
 
-    def _tell(self, took_s: float) -> None:
-        kills = self._kills()
-        minutes = self.asked.minutes
-        part = took_s / (60 * minutes) if minutes is not None else kills / self.asked.kills
+    def _standing(self, took_s: float) -> Standing:
+        kills, minutes = self._kills(), self.options.minutes
+        part = took_s / (60 * minutes) if minutes is not None else kills / self.options.kills
         up = sum(member.up_since is not None and not member.killed for member in self.workers.members)
         finished = max(0, len(self.feeding.asks) - self._unfinished)
-        self.audience.see(Standing(kills, min(1.0, part), finished, up))
+        return Standing(kills, min(1.0, part), finished, up)
 
     def _drain(self) -> None:
-        """V13: wait until nothing is left to do. A second request to stop ends that too."""
+        """Wait until all jobs are finished, or until another signal."""
         self.workers.thaw(one for one in self.workers.members if one.frozen_until is not None)
         self.faults.finish()
         self.feeding.stop()
-        asked = self._stop_asked
+        signals = self._signals
         last = time.monotonic()
-        self.audience.say(
-            f"{self._kills()} kills are done: all jobs must be finished within {self._patience_s():.0f} s"
-        )
-        self._unfinished = -1  # Until the next look.
-        self._looked = 0.0
-        while self._unfinished and time.monotonic() - last < self._patience_s():
+        patience_s = HURRY_S if signals else self.options.bounds.drain_s + 1.0
+        self.audience.say(f"{self._kills()} kills are done: all jobs must be finished within {patience_s:.0f} s")
+        self._unfinished = -1  # Unknown until they are counted again.
+        self._counted_at = 0.0
+        while self._unfinished and time.monotonic() - last < patience_s:
             self._tick()
-            if self._stop_asked > asked:
+            if self._signals > signals:
                 break
         self.history.drain_s = time.monotonic() - last
-        self.history.stopped = self._stop_asked > 0
+        self.history.stopped = self._signals > 0
         self.history.cut_short = self.history.stopped and self._unfinished != 0
-
-    def _patience_s(self) -> float:
-        return HURRY_S if self._stop_asked else self.asked.bounds.drain_s + 1.0
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
@@ -183,13 +178,13 @@ class Game:
             self.history.exits.append(Exit(member.name, code, self.now_s()))
         self.history.short_leases |= {one.name for one in self.workers.members if self.workers.is_short(one.seat)}
         self.faults.watch_orphans()
-        if time.monotonic() - self._looked >= LOOK_S:
-            self._look()
+        if time.monotonic() - self._counted_at >= COUNT_S:
+            self._count()
             self._reap()
 
-    def _look(self) -> None:
-        """How many jobs are unfinished, which workers are up, and what time it is."""
-        self._looked = time.monotonic()
+    def _count(self) -> None:
+        """Read how many jobs are unfinished, which workers are up, and the database's clock."""
+        self._counted_at = time.monotonic()
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = self.server.connect()
         if self._connection is None:
@@ -198,27 +193,27 @@ class Game:
         names = {"ours": tables.OURS, "names": f"{self.names}%"}
         try:
             asked = time.monotonic()
-            [(unfinished, now_s, up)] = self._connection.execute(tables.LOOK, names).fetchall()
+            [(unfinished, now_s, up)] = self._connection.execute(tables.STANDING, names).fetchall()
         except psycopg.OperationalError:
             self._away(self.now_s())
             return
-        heard = time.monotonic()
-        if heard - asked < SHARP_S or not self._ahead_s:
-            self._ahead_s = now_s - (asked + heard) / 2
+        answered = time.monotonic()
+        if answered - asked < SHARP_S or not self._ahead_s:
+            self._ahead_s = now_s - (asked + answered) / 2
         if self._away_since is not None:
             self.history.outages.append((self._away_since, now_s))
             self._away_since = None
         self._unfinished = unfinished
-        self.feeding.look(unfinished)
+        self.feeding.counted(unfinished)
         self.workers.known(up)
 
     def _away(self, since_s: float) -> None:
         if self._away_since is None:
             self._away_since = since_s
-        self._looked = 0.0
+        self._counted_at = 0.0
 
     def _reap(self) -> None:
-        """Orphans that fell to us; not our workers or who starts the server, for whom somebody waits."""
+        """Reap orphans. Other code waits for the workers, and for the process that restarts the server."""
         if self.faults.restarting():
             return
         ours = {member.process.pid for member in self.workers.members}
@@ -226,17 +221,3 @@ class Game:
             if pid not in ours:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-
-    @contextmanager
-    def _hear_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are noted, and acted on where nothing is half done."""
-
-        def note(*_: object) -> None:
-            self._stop_asked += 1
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, old in before.items():
-                signal.signal(number, old)

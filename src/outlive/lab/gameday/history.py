@@ -1,6 +1,6 @@
-"""What was seen in a game, and what was found in the database after it. Plain data; nothing is decided here.
+"""What a game saw, and what the database holds after it. Plain data, without judgement.
 
-All moments are seconds by the database's clock.
+All times are seconds by the database's clock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from uuid import UUID
 
 
 class Answer(StrEnum):
-    """What a client heard when it asked for a job."""
+    """The answer that a client got when it enqueued a job."""
 
     OK = "ok"
-    """It is there, and must never be lost."""
+    """The job exists, and must never be lost."""
     UNKNOWN = "unknown"
-    """The database did not answer: it may be there or not."""
+    """The database did not answer: the job may exist or not."""
     REFUSED = "refused"
-    """It must not be there."""
+    """The job must not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Ask:
     id: UUID
     answer: Answer
     at_s: float = 0.0
-    """When the client heard the answer."""
+    """When the client got the answer."""
 
 
 class Kind(StrEnum):
@@ -54,26 +54,29 @@ class Kind(StrEnum):
 
 
 GOODBYE_S = 2.0
-"""About as long as a worker takes to come back to a database that was away."""
+"""About as long as a worker needs to reconnect after an outage."""
 
 UNLOCK_S = 2.0
-"""How long after a lock is gone what waited for it may still be tried again."""
+"""How long after a lock is released a write that waited for it may still be retried."""
 
-VANISHED = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY})
-"""After these the worker is dead, and had no warning."""
-
-WORKER_KILLS = VANISHED | {Kind.DEPLOY}
-"""After these the worker is dead."""
+WORKER_KILLS = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY, Kind.DEPLOY})
+"""The worker is dead."""
 
 TOLD = frozenset({Kind.DEPLOY, Kind.STOP})
-"""The worker was told to stop: nothing that happens to its jobs after that counts."""
+"""The worker was told to stop: its jobs are not charged for anything that happens later."""
 
 ZYGOTE_KILLS = frozenset({Kind.ZYGOTE, Kind.REVIVAL})
 LATE = frozenset({Kind.OVERDUE, Kind.PAUSE})
-"""The worker sleeps until its leases are over, and wakes when others have its jobs."""
+"""The worker is frozen until its leases are over, and wakes when other workers have its jobs."""
+
+TAKEN_OVER = WORKER_KILLS | LATE
+"""Other workers take over the jobs of the worker."""
+
+FREEZES = LATE | {Kind.FREEZE}
+DATABASE_FAULTS = frozenset({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART})
 
 KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SPARE}
-"""SIGKILLs of processes of a worker: these are counted."""
+"""SIGKILLs of processes of a worker. The game counts these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +88,20 @@ class Fault:
     pid: int = 0
     """The child that was hit."""
     jobs: frozenset[UUID] = frozenset()
-    """The jobs whose rows a stranger has locked."""
+    """The jobs whose rows a foreign transaction has locked."""
     lasted_s: float = 0.0
-    """For how long."""
+    """For how long the rows are locked."""
     watched: bool = True
-    """Another worker was there, and stayed for long enough to notice."""
+    """Another worker lived, and long enough to notice."""
     taken: frozenset[int] = frozenset()
-    """Attempts that slept just before their completion until another worker had begun their jobs again."""
+    """Attempts that were frozen just before their completion until another worker had begun their jobs again."""
     orphans_gone_s: float | None = None
-    """How long after it the last process below the supervisor was gone."""
+    """How long after the fault the last process below the supervisor was gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A worker that ended without having been killed."""
+    """A worker that ended without being killed."""
 
     worker: str
     code: int
@@ -107,60 +110,60 @@ class Exit:
 
 @dataclass(slots=True)
 class History:
-    """What clients saw, what was done to the workers, and how it ended."""
+    """What clients saw, which faults hit the workers, and how the game ended."""
 
     asks: list[Ask] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
-    """When the database was away, from and to."""
+    """When the database was away: start and end."""
     exits: list[Exit] = field(default_factory=list)
     short_leases: set[str] = field(default_factory=set)
-    """Workers whose lease is so short that an outage may well end it."""
+    """Workers whose lease is so short that an outage may end it."""
     began_s: float = 0.0
     drain_s: float = 0.0
-    """How long after the last fault the last job was finished, or nobody waited any longer."""
+    """How long after the last fault the last job was finished, or the game stopped waiting."""
     stopped: bool = False
-    """Somebody asked it to stop."""
+    """A signal asked the game to stop."""
     cut_short: bool = False
-    """And did not wait for the jobs to finish."""
+    """The game was stopped before all jobs were finished."""
     left_behind: list[str] = field(default_factory=list)
-    """Processes that were still there when all workers had gone."""
+    """Processes that were still there when all workers were gone."""
     reports_fenced: int = 0
-    """How often a worker came to report an attempt that was not its own any more."""
+    """How often a worker reported an attempt that it no longer owned."""
 
     @property
     def kills(self) -> int:
         return sum(fault.kind in KILLS for fault in self.faults)
 
     def taken(self) -> set[int]:
-        """Attempts that woke just before their completion when another worker had their jobs."""
+        """Attempts that woke just before their completion, when another worker had their jobs."""
         return {token for fault in self.faults for token in fault.taken}
 
     def told(self, worker: str, by_s: float) -> bool:
-        """Whether the worker had been told to stop by then, and could tell the database so."""
+        """Whether the worker was told to stop by this time, and could tell the database."""
         told = (one for one in self.faults if one.kind in TOLD and one.worker == worker and one.at_s <= by_s)
         return any(not self.unheard(one) for one in told)
 
     def unheard(self, fault: Fault) -> bool:
-        """Told to stop and killed soon after, while the database was away: that looks like a worker that has died."""
+        """A deploy while the database was away: the database sees only a worker that died."""
         since_s, until_s = fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S
         return fault.kind is Kind.DEPLOY and self.away(since_s, until_s, margin_s=GOODBYE_S)
 
     def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
-        """Whether a stranger had a row of one of these jobs locked at some time in between, or until shortly before."""
+        """Whether a foreign transaction locked one of these jobs in this time, or until shortly before it."""
         return any(
             not one.jobs.isdisjoint(jobs) and one.at_s <= until_s and since_s <= one.at_s + one.lasted_s + UNLOCK_S
             for one in self.faults
         )
 
     def away(self, since_s: float, until_s: float, *, margin_s: float = 0.0) -> bool:
-        """Whether the database was away at some time in between, or until shortly before."""
+        """Whether the database was away in this time, or until `margin_s` before it."""
         return any(start <= until_s and since_s <= end + margin_s for start, end in self.outages)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A row of `attempts`; `ended_s` is when it was committed, where the server says that."""
+    """A row of `attempts`. `ended_s` is the time of the commit, if the server records it."""
 
     job: UUID
     number: int
@@ -178,7 +181,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a job's code wrote first."""
+    """The row that a job writes when it begins."""
 
     token: int
     pid: int
@@ -186,12 +189,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a job's code was there to do."""
+    """The row that is a job's work."""
 
     job: UUID
     token: int
     spawned: UUID | None = None
-    """Another job, which was acknowledged before this was written."""
+    """A job that this one enqueued before it wrote the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +206,20 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the tables hold after the last worker has gone."""
+    """What the tables hold after the last worker is gone."""
 
     jobs: dict[UUID, str]
     """Each job's task, without its module."""
     places: Sequence[tuple[UUID, str]] = ()
-    """Jobs that are not finished, and where they are: waiting, running on a worker, held."""
+    """The unfinished jobs, and where they are: waiting, running on a worker, held."""
     attempts: Sequence[Attempt] = ()
     starts: Sequence[Start] = ()
     effects: Sequence[Effect] = ()
     fenced: Sequence[int] = ()
-    """Tokens that came too late for `ctx.complete`."""
+    """Tokens whose `ctx.complete` came too late."""
     workers: Sequence[Worker] = ()
     completing: Collection[str] = ()
-    """Tasks that end in the transaction of their effect."""
+    """Tasks that complete in the transaction of their effect."""
+
+    def worker_names(self) -> dict[UUID | None, str]:
+        return {worker.id: worker.name for worker in self.workers}

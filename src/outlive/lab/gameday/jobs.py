@@ -1,6 +1,6 @@
-"""The app of a game: jobs that leave a trace when they begin and an effect when they are done.
+"""The app of a game: each job writes a row when it begins and another row, its effect, when it is done.
 
-The traces are in tables of gameday's own, which have no keys on purpose: what happens twice must show.
+The tables have no keys, so that an effect that happens twice shows.
 """
 
 import os
@@ -19,8 +19,7 @@ from outlive.client.app import TaskOptions
 
 
 class Connection(psycopg.Connection[tuple[object, ...]]):
-    """Hesitates before a completion, when the job knows its secret: one that is frozen here writes too late for
-    certain."""
+    """Pauses before a completion. A worker that is frozen in this pause certainly writes too late."""
 
     pause_s = 0.0
 
@@ -30,8 +29,7 @@ class Connection(psycopg.Connection[tuple[object, ...]]):
         return super().execute(query, *words, **more)
 
 
-# They are killed from outside, again and again, and are not to blame: no number of kills may put them into quarantine,
-# and no job may ever give up.
+# The game kills these jobs again and again: no number of kills puts them into quarantine, and no job ever fails.
 SURVIVOR: TaskOptions = {
     "queue": "gameday",
     "max_attempts": 30_000,
@@ -45,7 +43,7 @@ STALE = "OL002"
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
 TROUBLE = "GAMEDAY_TROUBLE"
-"""The environment's name for a file in which the game says what is wrong with this module at the moment."""
+"""The environment variable with the path of a file. While it exists, this module is broken or slow to import."""
 
 BROKEN = "broken"
 HESITATE_S = 0.3
@@ -53,11 +51,11 @@ SLOW_S = 3.0
 
 
 class Stumbled(Exception):
-    """What goes wrong the first time."""
+    """The failure of a first attempt, or of an import."""
 
 
 def _import_badly() -> None:
-    """A deploy may leave an app that takes long to import, or none that can be imported, for a while."""
+    """Be slow or fail, like an app in the middle of a deploy."""
     path = Path(os.environ.get(TROUBLE, "/nowhere"))
     if path.exists():
         if path.read_text() == BROKEN:
@@ -76,7 +74,7 @@ _kept: Connection | None = None
 @app.task(**SURVIVOR)
 def note(work_s: float) -> None:
     """An effect, then a success: at least once."""
-    with _connected() as connection:
+    with _connect() as connection:
         _begin(connection)
         time.sleep(work_s)
         _effect(connection)
@@ -85,7 +83,7 @@ def note(work_s: float) -> None:
 @app.task(**SURVIVOR)
 def pay(work_s: float) -> float:
     """An effect and its completion in one transaction: exactly once."""
-    with _connected() as connection:
+    with _connect() as connection:
         _begin(connection)
         time.sleep(work_s / 2)
         _complete(connection, work_s, before_s=max(work_s / 2, HESITATE_S), after_s=min(work_s / 10, 0.1))
@@ -94,20 +92,20 @@ def pay(work_s: float) -> float:
 
 @app.task(**SURVIVOR)
 def stumble(work_s: float) -> None:
-    """The same, but not at the first attempt."""
-    with _connected() as connection:
+    """The same, but the first attempt fails."""
+    with _connect() as connection:
         _begin(connection)
         if outlive.current().attempt == 1:
-            raise Stumbled("as it was to be")
+            raise Stumbled("the first attempt fails on purpose")
         time.sleep(work_s)
         _complete(connection, None)
 
 
 @app.task(**SURVIVOR)
 def breed(work_s: float) -> None:
-    """Asks for another job, which must then be there; under the same id again if this one is run again."""
+    """Enqueues another job, under the same id in each attempt."""
     offspring = uuid5(OFFSPRING, str(outlive.current().job_id))
-    with _connected() as connection:
+    with _connect() as connection:
         _begin(connection)
         note.using(id=offspring).enqueue(work_s)
         _complete(connection, None, spawned=offspring)
@@ -115,8 +113,8 @@ def breed(work_s: float) -> None:
 
 @app.task(**CALLING)
 def call(work_s: float) -> None:
-    """A job of a source: claimed on another way, and stopped by a lock on the source's row."""
-    with _connected() as connection:
+    """A job of a source: another statement claims it, and a lock on the source's row stops it."""
+    with _connect() as connection:
         _begin(connection)
         time.sleep(work_s)
         _effect(connection)
@@ -133,7 +131,7 @@ def stamp(work_s: float) -> None:
 
 @app.task(**WARM)
 def post(work_s: float) -> None:
-    """A warm job that is done exactly once."""
+    """A warm job with an effect and its completion in one transaction."""
     with _kept_open() as connection:
         _begin(connection)
         _complete(connection, None, before_s=work_s, after_s=work_s)
@@ -144,19 +142,13 @@ COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
 
 def _connect() -> Connection:
     url = app.config.database_url
-    assert url is not None, "the workers of a game are told where its database is"
+    assert url is not None, "the workers of a game get the address of its database"
     return Connection.connect(url, autocommit=True, connect_timeout=10, application_name=f"gameday {os.getpid()}")
 
 
 @contextmanager
-def _connected() -> Iterator[Connection]:
-    with _connect() as connection:
-        yield connection
-
-
-@contextmanager
 def _kept_open() -> Iterator[Connection]:
-    """The process's own, unless a job failed on it: it may be read-only for ever."""
+    """The connection of the process. It is closed after a failure, because it may stay read-only for ever."""
     global _kept
     if _kept is None or _kept.closed or _kept.broken:
         _kept = _connect()
@@ -184,7 +176,7 @@ def _effect(connection: Connection, spawned: UUID | None = None) -> None:
 def _complete(
     connection: Connection, result: object, *, before_s: float = 0.0, after_s: float = 0.0, spawned: UUID | None = None
 ) -> None:
-    """With a pause on either side of the completion, for faults to fall into."""
+    """Complete the job, with a pause before and after, in which faults can happen."""
     context = outlive.current()
     try:
         with connection.transaction():

@@ -1,4 +1,4 @@
-"""What a game was asked to be."""
+"""The options of a game."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from outlive.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What must hold of the times, besides everything else."""
+    """The times that a game must keep."""
 
     worker_death_s: float = 2.0
-    """From a worker's death until the jobs that it ran can be claimed again, p99."""
+    """p99, from the death of a worker until its jobs can be claimed again."""
     zygote_death_s: float = 2.0
     """The same for a zygote."""
     child_death_s: float = 0.1
-    """From a child's death until that is in the database, p99."""
+    """p99, from the death of a child until the database has it."""
     orphans_s: float = 2.0
     """How long children may survive their supervisor."""
     any_death_s: float = 30.0
-    """The longest that any death may take to be noticed, also while the database is away or all workers are dead."""
+    """The limit for each single death, even if the database is away or all workers are dead."""
     on_end_s: float = 20.0
-    """The same, counted only while the database is there without a break: 15 s for a worker that died with it, and some
-    for others to start."""
+    """The same limit while the database is there without a break: 15 s for a worker that died with it, and some
+    seconds until other workers have started."""
     drain_s: float = 60.0
-    """How long after the last fault everything may take to be finished."""
+    """How long after the last fault all jobs must be finished."""
 
 
 BUSY = Bounds(
@@ -38,41 +38,39 @@ BUSY = Bounds(
     on_end_s=30.0,
     drain_s=120.0,
 )
-"""For a machine that has other work: what is slow there need not be slow here."""
+"""For a machine that has other work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """How many kills (or for how long), how fast, by which random numbers, against how many workers."""
-
+class Options:
     seed: int
     kills: int = 200
     minutes: float | None = None
-    """If given, it ends the game, and not the number of kills."""
+    """If it is given, the game ends after this time instead of a number of kills."""
     rate: float = 2.5
-    """Faults a second."""
+    """Faults per second."""
     workers: int = 3
     slots: int = 4
     json: bool = False
     report: Path | None = None
     force: bool = False
-    """Play also in a database that has other jobs."""
+    """Play even in a database that has other jobs."""
     bounds: Bounds = Bounds()
 
 
-def check(asked: Asked) -> None:
-    """Refuse with a sentence what can't be played."""
+def check(options: Options) -> None:
+    """Raise a ConfigError for options that can't be played."""
     for name, value, least, most in (
-        ("--kills", asked.kills, 1, 1_000_000),
-        ("--workers", asked.workers, 2, 50),  # One that dies, and one that notices.
-        ("--slots", asked.slots, 1, 100),
-        ("--seed", asked.seed, 0, 2**63),
+        ("--kills", options.kills, 1, 1_000_000),
+        ("--workers", options.workers, 2, 50),  # One dies, and one notices.
+        ("--slots", options.slots, 1, 100),
+        ("--seed", options.seed, 0, 2**63),
     ):
         if not least <= value <= most:
             raise ConfigError(f"{name} is {value}: it must be from {least} to {most}")
-    if not 0 < asked.rate <= 100:
-        raise ConfigError(f"--rate is {asked.rate:g}: it must be more than 0 and at most 100 faults a second")
-    if asked.minutes is not None and not asked.minutes > 0:
-        raise ConfigError(f"--minutes is {asked.minutes:g}: it must be more than 0")
-    if asked.report is not None and asked.report.exists() and not asked.report.is_dir():
-        raise ConfigError(f"--report is {asked.report}, which is not a directory")
+    if not 0 < options.rate <= 100:
+        raise ConfigError(f"--rate is {options.rate:g}: it must be more than 0 and at most 100 faults a second")
+    if options.minutes is not None and not options.minutes > 0:
+        raise ConfigError(f"--minutes is {options.minutes:g}: it must be more than 0")
+    if options.report is not None and options.report.exists() and not options.report.is_dir():
+        raise ConfigError(f"--report is {options.report}, which is not a directory")

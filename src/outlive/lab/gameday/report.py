@@ -1,11 +1,11 @@
-"""What people see of a game: how far it is, the verdict, and a report to keep."""
+"""The output of a game: its progress, the verdict, and a report."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,40 +24,41 @@ from outlive.lab.gameday.options import BUSY
 from outlive.lab.gameday.verdict import Verdict
 
 LINE_S = 10.0
+STYLES = {"held": "green", "missed": "bold red"}
 SHOWN = 5
-"""How many of those who break a rule are shown; JSON has more."""
+"""How many breaches of a rule are shown; JSON has more."""
 
 
-class Reader:
-    """Reads line by line."""
+class Lines:
+    """Prints a line from time to time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def say(self, words: str) -> None:
         self._console.print(words, soft_wrap=True)
 
     def see(self, standing: Standing) -> None:
-        if time.monotonic() - self._told >= LINE_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._printed_at >= LINE_S:
+            self._printed_at = time.monotonic()
             self.say(_words(standing))
 
 
-class Watcher:
-    """Watches a bar."""
+class Bar:
+    """Shows a progress bar."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=1.0)
-        self._told = 0.0
+        self._printed_at = 0.0
 
     def say(self, words: str) -> None:
         self._progress.console.print(words)
 
     def see(self, standing: Standing) -> None:
-        if time.monotonic() - self._told >= 0.1:
-            self._told = time.monotonic()
+        if time.monotonic() - self._printed_at >= 0.1:
+            self._printed_at = time.monotonic()
             self._progress.update(self._task, completed=standing.part, description=_words(standing))
 
 
@@ -67,32 +68,26 @@ def _words(standing: Standing) -> str:
 
 @contextmanager
 def audience() -> Iterator[Audience]:
-    """On standard error: standard output is for the verdict."""
+    """Progress goes to standard error; standard output is for the verdict."""
     console = Console(stderr=True, highlight=False)
     if not sys.stderr.isatty():
-        yield Reader(console)
+        yield Lines(console)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
-        yield Watcher(progress)
+        yield Bar(progress)
 
 
 def show(verdict: Verdict) -> None:
     out = screen.console()
-    made = _table("faults", "times")
-    for name, count in verdict.faults().items():
-        made.add_row(name, f"{count:,}")
-    out.print(made)
-    made = _table("jobs", "")
-    for name, count in verdict.counts().items():
-        made.add_row(name, f"{count:,}")
-    out.print(made)
-    made = _table("how long it took", "times", "p50", "p99", "max", "must", "")
-    for one in verdict.times:
-        mark = {True: Text("held", "green"), False: Text("missed", "bold red"), None: Text("")}[one.held]
-        figures = [_duration(one.percentile(part)) for part in (0.5, 0.99, 1.0)]
-        made.add_row(one.name, f"{len(one.samples_s):,}", *figures, one.words, mark)
-    out.print(made)
+    for title, head, rows in _tables(verdict):
+        made = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        made.add_column(title, no_wrap=True)
+        for name in head:
+            made.add_column(name, justify="right", no_wrap=True)
+        for row in rows:
+            made.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+        out.print(made)
     for rule, count in Counter(breach.rule for breach in verdict.breaches).items():
         out.print(Text(f"{rule}: {count:,}", style="bold red"))
         for breach in verdict.broken(rule)[:SHOWN]:
@@ -100,94 +95,100 @@ def show(verdict: Verdict) -> None:
     out.print(Text(closing(verdict), style="bold green" if verdict.right else "bold red"), soft_wrap=True)
 
 
+def _tables(verdict: Verdict) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """The title of the first column, the other titles, and the rows."""
+    yield "faults", ["times"], [(name, f"{count:,}") for name, count in verdict.faults().items()]
+    yield "jobs", [""], [(name, f"{count:,}") for name, count in verdict.counts().items()]
+    yield (
+        "how long it took",
+        ["times", "p50", "p99", "max", "must", ""],
+        [
+            (
+                one.name,
+                f"{len(one.samples_s):,}",
+                *(_duration(one.percentile(part)) for part in (0.5, 0.99, 1.0)),
+                one.words,
+                {True: "held", False: "missed", None: ""}[one.held],
+            )
+            for one in verdict.times
+        ],
+    )
+
+
 def closing(verdict: Verdict) -> str:
-    """The last line: what holds, and the bound that it proves."""
+    """The last line: whether the game is right, and the bound that it proves."""
     history = verdict.history
     if history.stopped:
         head = "stopped, and right so far" if verdict.right else "stopped, and wrong"
     else:
         drained = f"everything was finished {history.drain_s:.1f} s after the last fault"
         head = f"right: {drained}" if verdict.right else "wrong"
-    return f"{head}; {verdict.bound} (seed {verdict.asked.seed}, {verdict.seconds:.0f} s)"
+    return f"{head}; {verdict.bound} (seed {verdict.options.seed}, {verdict.seconds:.0f} s)"
 
 
 def _duration(value: float | None) -> str:
     return "" if value is None else f"{value * 1000:,.0f} ms"
 
 
-def _table(first: str, *others: str) -> Table:
-    made = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    made.add_column(first, no_wrap=True)
-    for name in others:
-        made.add_column(name, justify="right", no_wrap=True)
-    return made
-
-
-def can_draw() -> bool:
-    return find_spec("matplotlib") is not None
-
-
-def write(verdict: Verdict, told: Mapping[str, Any], directory: Path) -> Path:
-    """gameday-SEED.md, .json and, where matplotlib is, .png."""
+def write(verdict: Verdict, summary: Mapping[str, Any], directory: Path) -> Path:
+    """Write gameday-SEED.md, .json and, if matplotlib is installed, .png. Returns the path of the page."""
     directory.mkdir(parents=True, exist_ok=True)
-    page = directory / f"gameday-{verdict.asked.seed}.md"
-    text = msgspec.json.format(msgspec.json.encode(told), indent=0 if len(told["marks"]) > 500 else 1)
+    page = directory / f"gameday-{verdict.options.seed}.md"
+    text = msgspec.json.format(msgspec.json.encode(summary), indent=0 if len(summary["marks"]) > 500 else 1)
     page.with_suffix(".json").write_bytes(text + b"\n")
     picture = None
-    if can_draw():
+    if find_spec("matplotlib") is not None:
         from outlive.lab.gameday.plot import draw
 
         picture = page.with_suffix(".png")
-        draw(told, picture)
-    page.write_text(_markdown(verdict, told, picture), encoding="utf-8")
+        draw(summary, picture)
+    page.write_text(_markdown(verdict, summary, picture), encoding="utf-8")
     return page
 
 
-def _markdown(verdict: Verdict, told: Mapping[str, Any], picture: Path | None) -> str:
-    asked, versions = verdict.asked, told["versions"]
-    busy = " --busy" if asked.bounds == BUSY else ""
-    length = f"--minutes {asked.minutes:g}" if asked.minutes is not None else f"--kills {asked.kills}"
+def _markdown(verdict: Verdict, summary: Mapping[str, Any], picture: Path | None) -> str:
+    options, versions = verdict.options, summary["versions"]
+    busy = " --busy" if options.bounds == BUSY else ""
+    length = f"--minutes {options.minutes:g}" if options.minutes is not None else f"--kills {options.kills}"
     lines = [
-        f"# Gameday, seed {asked.seed}",
+        f"# Gameday, seed {options.seed}",
         "",
-        f"`outlive gameday {length} --rate {asked.rate:g} --workers {asked.workers} --slots {asked.slots} "
-        f"--seed {asked.seed}{busy}` on {told['cpu_count']} cores: outlive {versions['outlive']}, PostgreSQL "
+        f"`outlive gameday {length} --rate {options.rate:g} --workers {options.workers} --slots {options.slots} "
+        f"--seed {options.seed}{busy}` on {summary['cpu_count']} cores: outlive {versions['outlive']}, PostgreSQL "
         f"{versions['postgres']}, Python {versions['python']}, psycopg {versions['psycopg']}; {verdict.seconds:.0f} s.",
         "",
         f"**{closing(verdict)[0].upper()}{closing(verdict)[1:]}.**",
         "",
-        "The seed gives the order of the faults and of the jobs; which of them meet is the machine's doing. Counted as "
-        "kills are SIGKILLs of processes of a worker; the other faults came in between.",
+        "The seed determines the order of the faults and of the jobs; which fault hits which job depends on the "
+        "machine. SIGKILLs of processes of a worker count as kills; the other faults happen in between.",
         "",
     ]
     if picture is not None:
         lines += [f"![throughput, faults and times]({picture.name})", ""]
-    lines += ["| fault | times |", "|---|---:|"]
-    lines += [f"| {name} | {count:,} |" for name, count in verdict.faults().items()]
-    lines += ["", "| jobs | |", "|---|---:|"]
-    lines += [f"| {name} | {count:,} |" for name, count in verdict.counts().items()]
-    lines += ["", *_bounds(verdict)]
-    lines += ["", "| how long it took | times | p50 | p99 | max | must | |", "|---|---:|---:|---:|---:|---|---|"]
-    for one in verdict.times:
-        figures = " | ".join(_duration(one.percentile(part)) for part in (0.5, 0.99, 1.0))
-        mark = {True: "held", False: "**missed**", None: ""}[one.held]
-        lines.append(f"| {one.name} | {len(one.samples_s):,} | {figures} | {one.words} | {mark} |")
+    faults, jobs, times = (_markdown_table(*table) for table in _tables(verdict))
+    lines += [*faults, "", *jobs, "", *_bounds(verdict), "", *times]
     if verdict.breaches:
         lines += ["", "| broken | by | how |", "|---|---|---|"]
         lines += [f"| {one.rule} | {one.subject} | {one.words} |" for one in verdict.breaches[:100]]
     return "\n".join(lines) + "\n"
 
 
+def _markdown_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join([title, *head])} |", f"|---|{'---:|' * len(head)}"]
+    return lines + [f"| {' | '.join(row)} |".replace(" missed |", " **missed** |") for row in rows]
+
+
 def _bounds(verdict: Verdict) -> list[str]:
-    """What every death must keep, and the worst of them."""
-    most, worst = verdict.asked.bounds, verdict.worst_death
+    """The limits of every death, and the slowest one."""
+    most, worst = verdict.options.bounds, verdict.worst_death
     seen = f"; the slowest took {worst.percentile(1.0):.1f} s ({worst.name})" if worst else ""
     return [
-        f"**Every single death must be in the database within {most.any_death_s:g} s{seen}.** That is from the kill to "
-        "the commit that frees or ends the last attempt of the process, also while Postgres is away or read-only, no "
-        "other worker lives, the supervisor is frozen or a stranger has locked the job; such deaths have rows of "
-        f"their own. None may be missing for {most.on_end_s:g} s while the database is there without a break.",
-        f"Of all others p99 must be at most {most.worker_death_s:g} s for a worker, {most.zygote_death_s:g} s for a "
-        f"zygote and {most.child_death_s:g} s for a child. No process may survive its supervisor by more than "
+        f"**Every single death must be in the database within {most.any_death_s:g} s{seen}.** This is the time from "
+        "the kill to the commit that frees or ends the last attempt of the process. It holds even if Postgres is away "
+        "or read-only, no other worker lives, the supervisor is frozen or a foreign transaction has locked the job. "
+        f"The table lists such deaths apart. No death may be missing for {most.on_end_s:g} s while the database is "
+        "there without a break.",
+        f"For all other deaths, p99 must be at most {most.worker_death_s:g} s for a worker, {most.zygote_death_s:g} s "
+        f"for a zygote and {most.child_death_s:g} s for a child. No process may survive its supervisor by more than "
         f"{most.orphans_s:g} s, and everything must be finished {most.drain_s:g} s after the last fault.",
     ]

@@ -1,11 +1,12 @@
-"""What is wrong for some seconds, and then right again: a read-only database, a stranger's locks, an import that goes
-badly, a deploy between its SIGTERM and its SIGKILL. Each spell begins at once, and whoever began it calls `end`."""
+"""Faults that last some seconds: a read-only database, locked rows, an import that fails or is slow.
+
+Each function starts a fault and returns a function that ends it, and that returns False if it must be tried again.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,12 @@ from outlive.lab.gameday.server import Server
 
 SPELL_S = (2.0, 4.0)
 MOST_ROWS = 2
-"""How many jobs a stranger locks: so few that most go on."""
+"""How many jobs a foreign transaction locks: few, so that most jobs go on."""
 
 
 @dataclass(slots=True)
 class Spell:
-    """Something that is wrong until `ends` (monotonic); `end` puts it right, or says that it could not yet."""
+    """A fault that lasts until `ends` (monotonic)."""
 
     ends: float
     end: Callable[[], bool]
@@ -36,7 +37,7 @@ def length_s(rng: random.Random) -> float:
 
 
 def read_only(server: Server, connection: db.Connection, *, since_s: float) -> Callable[[], bool]:
-    """Every session of the game comes back as one that can't write, and stays so until it is replaced."""
+    """Make the database read-only for the sessions of the game, which are ended and reconnect."""
     _allow(connection, writing=False)
     server.end_sessions(connection, since_s=since_s)
 
@@ -57,8 +58,7 @@ def _allow(connection: db.Connection, *, writing: bool) -> None:
     connection.execute(sql.SQL("alter database {} {}").format(sql.Identifier(connection.info.dbname), how))
 
 
-# Each takes what is free and locks it for as long as its transaction is open. The last one is a person's cancel that
-# is never committed.
+# Each statement locks rows until its transaction ends. The last one is an operator's cancel that never commits.
 _LOCKS = (
     "select id from outlive.running where task like %(ours)s limit %(most)s for update skip locked",
     "select j.id from outlive.jobs j join outlive.running r on r.id = j.id where j.task like %(ours)s limit %(most)s "
@@ -71,13 +71,13 @@ _LOCKS = (
 
 
 def lock(server: Server, rng: random.Random) -> tuple[Callable[[], bool], frozenset[UUID]] | None:
-    """A stranger's transaction that stays open, and the jobs that it locks; none if there was nothing to lock."""
+    """Lock rows in a foreign transaction. Also returns the locked jobs; None if there was nothing to lock."""
     statement = rng.choice(_LOCKS)
     stranger = psycopg.connect(server.url, connect_timeout=5, application_name="stranger")
     try:
         stranger.execute("set local lock_timeout = '500ms'")
-        asked = {"ours": tables.OURS, "most": MOST_ROWS, "source": jobs.shop.name}
-        locked = [id for (id,) in stranger.execute(statement.encode(), asked).fetchall()]
+        names = {"ours": tables.OURS, "most": MOST_ROWS, "source": jobs.shop.name}
+        locked = [id for (id,) in stranger.execute(statement.encode(), names).fetchall()]
     except psycopg.Error:
         locked = []
     if not locked:
@@ -85,14 +85,14 @@ def lock(server: Server, rng: random.Random) -> tuple[Callable[[], bool], frozen
         return None
 
     def end() -> bool:
-        stranger.close()  # Which rolls back.
+        stranger.close()  # This rolls back.
         return True
 
     return end, frozenset(id for id in locked if id is not None)
 
 
 def bad_import(path: Path, rng: random.Random) -> Callable[[], bool]:
-    """The next imports of one worker take long, or fail."""
+    """Make the next imports of one worker slow, or make them fail."""
     path.write_text(rng.choice((jobs.BROKEN, "slow")))
 
     def end() -> bool:
@@ -100,8 +100,3 @@ def bad_import(path: Path, rng: random.Random) -> Callable[[], bool]:
         return True
 
     return end
-
-
-def due(spells: list[Spell]) -> list[Spell]:
-    now = time.monotonic()
-    return [spell for spell in spells if now >= spell.ends]

@@ -1,4 +1,4 @@
-"""Gameday's own tables, and reading all that the database holds of a game."""
+"""The tables of a game, and reading what the database holds after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ create table outlive_gameday.effects (job_id uuid not null, token bigint not nul
 create table outlive_gameday.fenced (token bigint not null);
 """
 
-# Only jobs of gameday's own tasks are touched, and a finished game has no worker that would mind.
+# Only jobs of the game's own tasks are deleted.
 _FORGET = """
 with gone as (delete from outlive.jobs where task like %(ours)s returning id),
   waiting as (delete from outlive.waiting where id in (select id from gone)),
@@ -40,14 +40,14 @@ union all select r.id, 'running on ' || coalesce(k.name, r.worker::text)
 union all select id, 'held' from outlive.held where task like %(ours)s
 """
 
-# When it was committed is when others could see it; the statement that wrote it began earlier.
+# The time of the commit is when other sessions can see the row; its statement began earlier.
 _ATTEMPTS = """
 select a.job_id, a.attempt, a.token, a.worker, a.outcome, a.state, a.signal,
   extract(epoch from a.started_at)::float8, extract(epoch from {committed})::float8, a.failures, a.crashes, a.losses
 from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like %(ours)s
 """
 _WORKERS = "select id, name, state from outlive.workers where name like %(names)s"
-LOOK = """
+STANDING = """
 select (select count(*) from outlive.waiting where task like %(ours)s)
      + (select count(*) from outlive.running where task like %(ours)s)
      + (select count(*) from outlive.held where task like %(ours)s),
@@ -56,12 +56,12 @@ select (select count(*) from outlive.waiting where task like %(ours)s)
 """
 
 BUSY = """
-select distinct on (s.pid) s.pid, k.name, r.task
+select distinct on (s.pid) s.pid, k.name
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
 where k.name like %(names)s order by s.pid, s.token desc
 """
 
-# Jobs that have written their effect and not yet asked to be completed: an open transaction tells it.
+# Jobs that have written their effect and are not completed yet, as their open transactions show.
 _READY = """
 select r.token, r.id
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
@@ -77,24 +77,24 @@ where exists (select from outlive.running r where r.id = late.id and r.token > l
 
 
 def ready(connection: db.Connection, name: str) -> dict[int, UUID]:
-    """Attempts of a worker that hesitate before their completion, and their jobs."""
+    """The attempts of a worker that wait before their completion, and their jobs."""
     return dict(connection.execute(_READY, {"name": name}).fetchall())
 
 
 def begun_again(connection: db.Connection, attempts: dict[int, UUID]) -> frozenset[int]:
-    """Those whose job has begun again since."""
+    """The attempts whose jobs have begun again since."""
     late = {"tokens": list(attempts), "jobs": list(attempts.values())}
     return frozenset(token for (token,) in connection.execute(_BEGUN_AGAIN, late))
 
 
 def make(connection: db.Connection, *, force: bool) -> None:
-    """Have nothing of an earlier game here. A database with other people's jobs is refused."""
+    """Make the tables, and delete an earlier game. Refuses a database that has other jobs, unless `force` is set."""
     ours = {"ours": OURS}
     foreign = connection.execute("select task from outlive.jobs where task not like %(ours)s limit 1", ours).fetchone()
     if foreign is not None and not force:
         raise ConfigError(
-            f"the database {connection.info.dbname} has jobs of others (of {foreign[0]}): a game kills sessions and "
-            "takes the machine's time; name another database, or say --force"
+            f"the database {connection.info.dbname} has other jobs (of {foreign[0]}): a game kills sessions and "
+            "slows the machine down; name another database, or give --force"
         )
     with connection.transaction():
         connection.execute(_MAKE)
@@ -102,16 +102,16 @@ def make(connection: db.Connection, *, force: bool) -> None:
 
 
 def forget(connection: db.Connection) -> None:
-    """Leave nothing of the game in somebody's database."""
+    """Delete the game from a configured database."""
     with connection.transaction():
         connection.execute("drop schema if exists outlive_gameday cascade")
         connection.execute(_FORGET, {"ours": OURS})
 
 
 def read(connection: db.Connection, *, names: str) -> Found:
-    """All of it; `names` is how the names of the game's workers begin."""
-    told = connection.execute("show track_commit_timestamp").fetchone() == ("on",)
-    committed = "pg_xact_commit_timestamp(a.xmin)" if told else "a.ended_at"
+    """Read everything. `names` is the prefix of the names of the game's workers."""
+    recorded = connection.execute("show track_commit_timestamp").fetchone() == ("on",)
+    committed = "pg_xact_commit_timestamp(a.xmin)" if recorded else "a.ended_at"
     ours = {"ours": OURS, "names": f"{names}%"}
     tasks = connection.execute("select id, task from outlive.jobs where task like %(ours)s", ours)
     return Found(
@@ -129,7 +129,7 @@ def read(connection: db.Connection, *, names: str) -> Found:
 
 
 def evidence(connection: db.Connection, ids: list[UUID]) -> list[dict[str, object]]:
-    """The attempts of jobs with which something is wrong."""
+    """The attempts of the jobs that break a rule."""
     rows = connection.execute(
         "select job_id, attempt, token, worker, outcome, state, error, signal, started_at, ended_at, failures, "
         "crashes, losses from outlive.attempts where job_id = any(%s) order by job_id, attempt",

@@ -1,4 +1,4 @@
-"""How long it took until deaths were noticed. Pure, like the checker."""
+"""How long deaths took to be noticed. Pure, like the checker."""
 
 from __future__ import annotations
 
@@ -8,43 +8,53 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from outlive.lab.gameday.history import LATE, WORKER_KILLS, ZYGOTE_KILLS, Attempt, Fault, Found, History, Kind
+from outlive.lab.gameday.history import (
+    FREEZES,
+    TAKEN_OVER,
+    WORKER_KILLS,
+    ZYGOTE_KILLS,
+    Attempt,
+    Fault,
+    Found,
+    History,
+    Kind,
+)
 from outlive.lab.gameday.options import Bounds
 
 RECONNECT_S = 5.0
-"""How long after the database is back workers may still be on their way to it."""
+"""How long after an outage workers may still reconnect."""
 
 LATEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long something took each time, and what is asked of it."""
+    """How long something took each time, and its limits."""
 
     name: str
     samples_s: Sequence[float]
     bound_s: float | None = None
-    """What p99 must keep."""
+    """The limit of p99."""
     worst_s: float | None = None
-    """What every single one must keep."""
+    """The limit of every single sample."""
     points: Sequence[tuple[float, float]] = ()
-    """When each of them was, for the picture."""
+    """When each sample happened, and how long it took, for the picture."""
 
     def percentile(self, part: float) -> float | None:
-        """By nearest rank: a value that was really seen."""
+        """By nearest rank, so that it is one of the samples."""
         ordered = sorted(self.samples_s)
         return ordered[math.ceil(part * len(ordered)) - 1] if ordered else None
 
     @property
     def held(self) -> bool | None:
-        """None: nothing is asked of it, or nothing was seen."""
+        """Whether the limits hold; None if there is no limit or no sample."""
         asked = [(self.percentile(part), most_s) for part, most_s in ((0.99, self.bound_s), (1.0, self.worst_s))]
         answers = [seen <= most_s for seen, most_s in asked if seen is not None and most_s is not None]
         return all(answers) if answers else None
 
     @property
     def words(self) -> str:
-        """What is asked of it."""
+        """The limits, for people."""
         asked = (("p99", self.bound_s), ("max", self.worst_s))
         return ", ".join(f"{name} ≤ {most_s:g} s" for name, most_s in asked if most_s is not None)
 
@@ -65,7 +75,7 @@ class Times:
 
 
 def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
-    """Deaths of workers, zygotes and children; apart those that could not be noticed or written down at once."""
+    """Deaths of workers, zygotes and children. Those that could not be noticed or recorded at once are judged apart."""
     deaths = [list(some(history, found)) for some in (_worker_deaths, _zygote_deaths, _child_deaths)]
     (workers, apart), (zygotes, zygotes_apart), (children, children_apart) = (
         _sorted_out(history, some) for some in deaths
@@ -94,7 +104,7 @@ Sample = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """What was done, how long it took until that was known, and whether it could be known at once."""
+    """A fault, how long it took to be noticed, the jobs concerned, and whether it could be noticed at once."""
 
     fault: Fault
     took_s: float
@@ -107,7 +117,7 @@ def _times(name: str, samples: Sequence[Sample], bound_s: float | None, worst_s:
 
 
 def _on_end_s(history: History, death: _Death) -> float:
-    """The longest time for which the database was there without a break, and the death not yet in it."""
+    """The longest time for which the database was there without a break and did not have the death."""
     since_s, until_s = death.fault.at_s, death.fault.at_s + death.took_s
     longest_s = 0.0
     for start, end in sorted(history.outages):
@@ -128,11 +138,11 @@ def _sorted_out(history: History, deaths: Sequence[_Death]) -> tuple[list[Sample
 
 
 def _worker_deaths(history: History, found: Found) -> Iterator[_Death]:
-    """A death took as long as the last of the attempts that it left; one that ran nothing is no sample."""
+    """A death lasts until the last attempt of the worker is recorded. A worker that ran no job is no sample."""
     lost = _lost(found)
     for fault in history.faults:
         if fault.kind in WORKER_KILLS:
-            # Before it was killed it may have lost others with its zygote; those it has recorded itself.
+            # Attempts that were lost earlier, with its zygote, the worker has recorded itself.
             left = [one for one in lost[fault.worker] if one.ended_s > fault.at_s]
             if left:
                 took_s = max(one.ended_s for one in left) - fault.at_s
@@ -140,8 +150,8 @@ def _worker_deaths(history: History, found: Found) -> Iterator[_Death]:
 
 
 def _lost(found: Found) -> dict[str, list[Attempt]]:
-    """What each worker has lost, by its name."""
-    names = {worker.id: worker.name for worker in found.workers}
+    """The lost attempts, by the name of their worker."""
+    names = found.worker_names()
     lost: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in found.attempts:
         if attempt.outcome == "lost" and attempt.worker is not None:
@@ -150,12 +160,12 @@ def _lost(found: Found) -> dict[str, list[Attempt]]:
 
 
 def _zygote_deaths(history: History, found: Found) -> Iterator[_Death]:
-    """As of a worker: the last of what it left. What was lost after its worker had died or slept too, is no sample."""
+    """As for a worker. Attempts that ended after their worker was killed or frozen past its lease are no samples."""
     lost = _lost(found)
     for fault in history.faults:
         if fault.kind in ZYGOTE_KILLS:
             others = [one for one in history.faults if one.worker == fault.worker and one is not fault]
-            graver = [one.at_s for one in others if one.kind in WORKER_KILLS or one.kind in LATE]
+            graver = [one.at_s for one in others if one.kind in TAKEN_OVER]
             left = [
                 one
                 for one in lost[fault.worker]
@@ -168,18 +178,18 @@ def _zygote_deaths(history: History, found: Found) -> Iterator[_Death]:
 
 
 def _child_deaths(history: History, found: Found) -> Iterator[_Death]:
-    """A child that was idle, or whose worker died as well, is no sample."""
+    """A child that was idle, or whose worker died too, is no sample."""
     crashes = {one.token: one for one in found.attempts if one.outcome == "crashed"}
     by_pid: dict[int, list[Attempt]] = defaultdict(list)
     for start in found.starts:
         if crash := crashes.get(start.token):
             by_pid[start.pid].append(crash)
-    frozen = [fault for fault in history.faults if fault.kind is Kind.FREEZE or fault.kind in LATE]
+    frozen = [fault for fault in history.faults if fault.kind in FREEZES]
     for fault in history.faults:
         if fault.kind is Kind.CHILD:
             later = [crash for crash in by_pid[fault.pid] if 0 < crash.ended_s - fault.at_s < LATEST_S]
             if later:
                 first = min(later, key=lambda crash: crash.ended_s)
-                # A supervisor that is frozen sees nothing.
+                # A frozen supervisor notices nothing.
                 blind = any(one.worker == fault.worker and one.at_s <= first.ended_s for one in frozen)
                 yield _Death(fault, first.ended_s - fault.at_s, frozenset({first.job}), seen=not blind)

@@ -1,33 +1,29 @@
-"""The verdict on a game: what was done, what was found, whether that is right, and what it proves. Pure."""
+"""The verdict on a game: its faults, its figures, whether everything is right, and what that proves. Pure."""
 
 from __future__ import annotations
 
-import os
-import platform
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import psycopg
-
-import outlive
+from outlive.lab import environment
 from outlive.lab.gameday import checker, times
 from outlive.lab.gameday.checker import Breach
 from outlive.lab.gameday.history import Answer, Found, History, Kind
-from outlive.lab.gameday.options import Asked
+from outlive.lab.gameday.options import Options
 from outlive.lab.gameday.times import Times
 
 NAMED = 20
-"""How many of those who break a rule are named."""
+"""How many breaches of a rule are named."""
 
 ZERO = ("lost", "finished twice", "effect doubled", "stale effect")
-"""Rules whose count is told even when it is nought."""
+"""Rules whose count is shown even if it is zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    asked: Asked
+    options: Options
     history: History
     found: Found
     breaches: Sequence[Breach]
@@ -43,7 +39,7 @@ class Verdict:
         return [breach for breach in self.breaches if breach.rule == rule]
 
     def suspects(self) -> list[UUID]:
-        """The jobs that break a rule, some of them."""
+        """Some of the jobs that break a rule."""
         found = []
         for subject in dict.fromkeys(breach.subject for breach in self.breaches):
             try:
@@ -54,17 +50,17 @@ class Verdict:
 
     @property
     def bound(self) -> str:
-        """What it proves; of something that did happen nothing is proved."""
+        """The bound that the game proves, if none of these rules is broken."""
         seen = [rule for rule in ZERO if self.broken(rule)]
         return f"no bound: {', '.join(seen)}" if seen else checker.bound(self.history.kills)
 
     @property
     def worst_death(self) -> Times | None:
-        """Those among which the slowest is."""
+        """The times that include the slowest death."""
         return max((one for one in self.times if one.samples_s), key=lambda one: max(one.samples_s), default=None)
 
     def counts(self) -> dict[str, int]:
-        """The figures of the verdict, in the order in which people read them."""
+        """The figures, in the order in which the report shows them."""
         answers = Counter(ask.answer for ask in self.history.asks)
         unknown = {ask.id for ask in self.history.asks if ask.answer is Answer.UNKNOWN}
         ended = {attempt.job for attempt in self.found.attempts if attempt.state == "succeeded"}
@@ -101,11 +97,11 @@ class Verdict:
         rules = Counter(breach.rule for breach in self.breaches)
         return {
             "right": self.right,
-            "seed": self.asked.seed,
+            "seed": self.options.seed,
             "seconds": round(self.seconds, 1),
-            "workers": self.asked.workers,
-            "slots": self.asked.slots,
-            "rate": self.asked.rate,
+            "workers": self.options.workers,
+            "slots": self.options.slots,
+            "rate": self.options.rate,
             **{name.replace(" ", "_"): count for name, count in self.counts().items()},
             "faults": self.faults(),
             "times": [one.as_json() for one in self.times],
@@ -128,23 +124,17 @@ class Verdict:
                 one.name: [[round(at_s - began, 3), round(took_s, 4)] for at_s, took_s in one.points]
                 for one in self.times
             },
-            "cpu_count": os.cpu_count(),
-            "versions": {
-                "outlive": outlive.__version__,
-                "postgres": self.postgres,
-                "python": platform.python_version(),
-                "psycopg": psycopg.__version__,
-            },
+            **environment.describe(self.postgres),
         }
 
 
-def judge(asked: Asked, history: History, found: Found, *, seconds: float, postgres: str) -> Verdict:
+def judge(options: Options, history: History, found: Found, *, seconds: float, postgres: str) -> Verdict:
     return Verdict(
-        asked,
+        options,
         history,
         found,
-        checker.check(history, found, asked.bounds),
-        times.measure(history, found, asked.bounds),
+        checker.check(history, found, options.bounds),
+        times.measure(history, found, options.bounds),
         seconds,
         postgres,
     )

@@ -1,4 +1,4 @@
-"""The workers of a game: real ones, in processes of their own, kept up however often they are taken down."""
+"""The workers of a game: real processes. Each one that dies is replaced."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive import kernel
 from outlive.lab.gameday import jobs
-from outlive.lab.worker_process import start_worker
+from outlive.lab.worker_process import is_alive, start_worker
 
 TARGET = f"{jobs.__name__}:app"
 SHORT_LEASE_S = 5.0
-"""The lease of the worker in the last seat: it can be frozen past it. All others have the default."""
+"""The lease of the worker in the last seat, which can be frozen past it. The others have the default lease."""
 
 STEADY_S = 1.0
 GOODBYE_S = 10.0
 ORPHANS_S = 2.0
-"""How long what has no supervisor any more may take to go."""
+"""How long processes without a supervisor may take to end."""
 JOBS_CONNECT = {"OUTLIVE_JOBS_SEE_DATABASE_URL": "true"}
-"""Jobs of a game write their effects into its database."""
+"""The jobs of a game write their effects into its database."""
 
 
 @dataclass(slots=True)
@@ -36,17 +36,17 @@ class Member:
     process: subprocess.Popen[bytes]
     log: Path
     up_since: float | None = None
-    """Since when (monotonic) the database knows it."""
+    """When (monotonic) the database knew it first."""
     killed: bool = False
-    """Killed or told to stop: its end is no surprise."""
+    """Killed or told to stop, so its end is expected."""
     frozen_until: float | None = None
     frozen: list[int] = field(default_factory=list)
-    """What sleeps besides the supervisor; it wakes some time before it."""
+    """Processes that are frozen with the supervisor; they wake before it."""
     spared_until: float = 0.0
-    """Until then it is a witness."""
+    """Until then it must live, because it is the witness of another death."""
 
     def steady(self, now: float) -> bool:
-        """Up for a while, and neither dead nor frozen."""
+        """Running for a while, and neither killed nor frozen."""
         return (
             self.up_since is not None
             and now - self.up_since >= STEADY_S
@@ -56,13 +56,11 @@ class Member:
         )
 
     def zygote(self) -> int | None:
-        for pid in kernel.children_of(self.process.pid):
-            if b"outlive.child.zygote" in _words(pid):
-                return pid
-        return None
+        below = kernel.children_of(self.process.pid)
+        return next((pid for pid in below if b"outlive.child.zygote" in kernel.read(f"/proc/{pid}/cmdline")), None)
 
     def parents(self) -> list[int]:
-        """What the zygote has forked; each of them forks the children of one slot."""
+        """The processes that the zygote has forked; each forks the children of one slot."""
         zygote = self.zygote()
         return [] if zygote is None else kernel.children_of(zygote)
 
@@ -72,10 +70,10 @@ class Member:
 
 @dataclass(slots=True)
 class Workers:
-    """So many, whatever happens to them."""
+    """A fixed number of seats, each with a running worker."""
 
     names: str
-    """How all their names begin, and so how all their processes are known."""
+    """The prefix of their names, which marks all their processes."""
     url: str
     count: int
     slots: int
@@ -85,7 +83,7 @@ class Workers:
     started: int = 0
 
     def keep(self) -> list[tuple[Member, int]]:
-        """Start anew who is dead. Those that ended by themselves are returned, with their exit codes."""
+        """Replace dead workers. Returns those whose end was not expected, with their exit codes."""
         ended = []
         for member in list(self.members):
             code = member.process.poll()
@@ -95,9 +93,7 @@ class Workers:
                 if not member.killed:
                     ended.append((member, code))
         taken = {member.seat for member in self.members}
-        for seat in range(self.count):
-            if seat not in taken:
-                self.members.append(self._start(seat))
+        self.members += [self._start(seat) for seat in range(self.count) if seat not in taken]
         return ended
 
     def _start(self, seat: int) -> Member:
@@ -111,14 +107,14 @@ class Workers:
         return Member(seat, name, process, log)
 
     def trouble(self, name: str) -> Path:
-        """The file that makes a worker's next import slow, or fail."""
+        """The file that makes the next import of a worker slow, or makes it fail."""
         return self.directory / f"{name}.trouble"
 
     def is_short(self, seat: int) -> bool:
         return seat == self.count - 1
 
     def known(self, names: Collection[str]) -> None:
-        """The database knows these."""
+        """The database knows these workers."""
         for member in self.members:
             if member.up_since is None and member.name in names:
                 member.up_since = time.monotonic()
@@ -134,13 +130,13 @@ class Workers:
             kernel.kill(member.process.pid, signal.SIGCONT)
 
     def wake_below(self, member: Member) -> None:
-        """Its children first: what they write then, nobody has had time to stop."""
+        """Wake the children first, so that they write before another process can stop them."""
         for pid in reversed(member.frozen):
             kernel.kill(pid, signal.SIGCONT)
         member.frozen = []
 
     def stop(self) -> None:
-        """Ask all to stop, and make those that do not."""
+        """Tell all workers to stop, and kill those that do not."""
         self.thaw(self.members)
         for member in self.members:
             member.killed = True
@@ -155,30 +151,25 @@ class Workers:
         self.members = []
 
     def left_behind(self) -> list[str]:
-        """What is still there after a moment; it is killed then, and named."""
+        """Kill the processes of the game that are still there after a moment. Returns their command lines."""
         deadline = time.monotonic() + ORPHANS_S
-        while (found := list(self._processes())) and time.monotonic() < deadline:
+        while (found := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        words = [f"{pid}: {b' '.join(_words(pid).split(bytes(1))).decode(errors='replace')}" for pid in found]
+        commands = [(pid, kernel.read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").strip()) for pid in found]
         for pid in found:
             self.strike(pid)
-        return words
+        return [f"{pid}: {command.decode(errors='replace')}" for pid, command in commands]
 
-    def _processes(self) -> Iterator[int]:
-        """All that have the mark of this game and live."""
-        for name in os.listdir("/proc"):
-            if name.isdigit() and self.is_ours(int(name)) and not is_zombie(int(name)):
-                yield int(name)
+    def _processes(self) -> list[int]:
+        pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+        return [pid for pid in pids if self.is_ours(pid) and is_alive(pid)]
 
     def is_ours(self, pid: int) -> bool:
-        try:
-            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return any(word.startswith(f"OUTLIVE_NAME={self.names}".encode()) for word in words)
+        mark = f"OUTLIVE_NAME={self.names}".encode()
+        return any(entry.startswith(mark) for entry in kernel.read(f"/proc/{pid}/environ").split(b"\0"))
 
     def strike(self, pid: int) -> bool:
-        """SIGKILL a process of this game, and no other that may have got its number meanwhile."""
+        """SIGKILL a process of this game, and never another one that got its pid meanwhile."""
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -192,18 +183,3 @@ class Workers:
             return False
         finally:
             os.close(handle)
-
-
-def _words(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def is_zombie(pid: int) -> bool:
-    """Dead, and only not looked at yet; so is who is gone altogether."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return True
