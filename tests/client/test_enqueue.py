@@ -209,7 +209,7 @@ def test_enqueuing_wakes_a_sleeping_worker_and_nobody_else(app: outlive.App, con
         db.run(connection, store.sleep(uuid4()))
         add.enqueue(2)
         (note,) = listener.notifies(timeout=10, stop_after=1)
-        assert note.payload == ""
+        assert note.payload == "no source"
 
 
 def test_a_database_without_the_schema_is_refused_with_what_to_do(empty_database_url: str) -> None:

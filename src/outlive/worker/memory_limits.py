@@ -32,11 +32,11 @@ def verdict(child: Child, current: Assignment) -> Verdict | None:
 def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
     """The peak of a dead child, as the kernel told its parent.
 
-    For a child that went on in a new interpreter, the kernel reports the parent's peak unless the child used more; then
-    only what was measured while it lived counts.
+    For a child that went on in a new interpreter, the kernel also counts what it had before: a copy of the parent, in
+    which it may use pages that only the zygote has used. Then only what was measured while it lived counts.
     """
-    inherited = not current.facts.preload and reported_bytes <= kernel.peak_bytes(child.parent.pid)
-    return 0 if inherited else reported_bytes
+    inherited_bytes = max(map(kernel.peak_bytes, (child.parent.pid, child.zygote.process.pid)))
+    return 0 if not current.facts.preload and reported_bytes <= inherited_bytes else reported_bytes
 
 
 def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | None:
