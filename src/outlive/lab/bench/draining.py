@@ -46,7 +46,7 @@ class Drain:
     def __init__(self, connection: db.Connection, *, k: int) -> None:
         self._connection, self._k = connection, k
         self._worker, self._lanes = uuid4(), Lanes()
-        self._looked_at = -LOOK_S
+        self._searched_at = -LOOK_S
         self._claimed: list[Claimed] = []
 
     @property
@@ -56,18 +56,18 @@ class Drain:
 
     def turn(self) -> int:
         """End and claim. Returns how many jobs were claimed; 0 means that no job is ready."""
-        if monotonic() - self._looked_at >= LOOK_S:
-            self._look()
+        if monotonic() - self._searched_at >= LOOK_S:
+            self._search()
         while not self._end_and_claim():
-            self._look()
+            self._search()
             if not self._lanes:
                 break
             time.sleep(self._lanes.opens_in_s(monotonic()) or 0.0)
         return len(self._claimed)
 
-    def _look(self) -> None:
+    def _search(self) -> None:
         find_lanes(self._connection, self._lanes)
-        self._looked_at = monotonic()
+        self._searched_at = monotonic()
 
     def _end_and_claim(self) -> bool:
         """As a worker does: one statement, and a second one for the jobs of sources."""

@@ -93,10 +93,8 @@ def _board(seen: Snapshot, total: int) -> RenderableType:
     head = Text(f"{seen.finished()} of {total} jobs  ", style="bold")
     bar = Table.grid(padding=(0, 1))
     bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.finished(), width=50))
-    jobs, workers = (
-        screen.table(_JOBS, [{"task": task, **counts} for task, counts in sorted(seen.counts.items())]),
-        screen.table(_WORKERS, seen.workers[-4:]),
-    )
+    jobs = screen.table(_JOBS, [{"task": task, **counts} for task, counts in sorted(seen.counts.items())])
+    workers = screen.table(_WORKERS, seen.workers[-4:])
     sources = screen.table(_SOURCES, seen.sources)
     if screen.console().width >= SIDE_BY_SIDE:
         pair = Table.grid(padding=(0, 6))
