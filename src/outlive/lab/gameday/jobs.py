@@ -74,8 +74,7 @@ _kept: Connection | None = None
 @app.task(**SURVIVOR)
 def note(work_s: float) -> None:
     """An effect, then a success: at least once."""
-    with _connect() as connection:
-        _begin(connection)
+    with _begun() as connection:
         time.sleep(work_s)
         _effect(connection)
 
@@ -83,8 +82,7 @@ def note(work_s: float) -> None:
 @app.task(**SURVIVOR)
 def pay(work_s: float) -> float:
     """An effect and its completion in one transaction: exactly once."""
-    with _connect() as connection:
-        _begin(connection)
+    with _begun() as connection:
         time.sleep(work_s / 2)
         _complete(connection, work_s, before_s=max(work_s / 2, HESITATE_S), after_s=min(work_s / 10, 0.1))
     return work_s
@@ -93,8 +91,7 @@ def pay(work_s: float) -> float:
 @app.task(**SURVIVOR)
 def stumble(work_s: float) -> None:
     """The same, but the first attempt fails."""
-    with _connect() as connection:
-        _begin(connection)
+    with _begun() as connection:
         if outlive.current().attempt == 1:
             raise Stumbled("the first attempt fails on purpose")
         time.sleep(work_s)
@@ -105,8 +102,7 @@ def stumble(work_s: float) -> None:
 def breed(work_s: float) -> None:
     """Enqueues another job, under the same id in each attempt."""
     offspring = uuid5(OFFSPRING, str(outlive.current().job_id))
-    with _connect() as connection:
-        _begin(connection)
+    with _begun() as connection:
         note.using(id=offspring).enqueue(work_s)
         _complete(connection, None, spawned=offspring)
 
@@ -114,8 +110,7 @@ def breed(work_s: float) -> None:
 @app.task(**CALLING)
 def call(work_s: float) -> None:
     """A job of a source: another statement claims it, and a lock on the source's row stops it."""
-    with _connect() as connection:
-        _begin(connection)
+    with _begun() as connection:
         time.sleep(work_s)
         _effect(connection)
 
@@ -123,8 +118,7 @@ def call(work_s: float) -> None:
 @app.task(**WARM)
 def stamp(work_s: float) -> None:
     """A warm job: its process and its connection serve the next one too."""
-    with _kept_open() as connection:
-        _begin(connection)
+    with _begun(warm=True) as connection:
         time.sleep(work_s)
         _effect(connection)
 
@@ -132,37 +126,37 @@ def stamp(work_s: float) -> None:
 @app.task(**WARM)
 def post(work_s: float) -> None:
     """A warm job with an effect and its completion in one transaction."""
-    with _kept_open() as connection:
-        _begin(connection)
+    with _begun(warm=True) as connection:
         _complete(connection, None, before_s=work_s, after_s=work_s)
 
 
 COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
 
 
-def _connect() -> Connection:
-    url = app.config.database_url
-    assert url is not None, "the workers of a game get the address of its database"
-    return Connection.connect(url, autocommit=True, connect_timeout=10, application_name=f"gameday {os.getpid()}")
-
-
 @contextmanager
-def _kept_open() -> Iterator[Connection]:
-    """The connection of the process. It is closed after a failure, because it may stay read-only for ever."""
+def _begun(*, warm: bool = False) -> Iterator[Connection]:
+    """A connection to the game's database, after the row that says that the job has begun.
+
+    Warm jobs share the connection of their process. It is closed after a failure: it may stay read-only for ever.
+    """
     global _kept
-    if _kept is None or _kept.closed or _kept.broken:
-        _kept = _connect()
+    connection = _kept if warm else None
+    if connection is None or connection.closed or connection.broken:
+        url = app.config.database_url
+        assert url is not None, "the workers of a game get the address of its database"
+        name = f"gameday {os.getpid()}"
+        connection = Connection.connect(url, autocommit=True, connect_timeout=10, application_name=name)
     try:
-        yield _kept
-    except psycopg.Error:
-        _kept.close()
+        starts = "insert into outlive_gameday.starts (token, pid) values (%s, %s)"
+        connection.execute(starts, [outlive.current().token, os.getpid()])
+        yield connection
+    except BaseException:
+        connection.close()
         raise
-
-
-def _begin(connection: Connection) -> None:
-    connection.execute(
-        "insert into outlive_gameday.starts (token, pid) values (%s, %s)", [outlive.current().token, os.getpid()]
-    )
+    if warm:
+        _kept = connection
+    else:
+        connection.close()
 
 
 def _effect(connection: Connection, spawned: UUID | None = None) -> None:
