@@ -95,8 +95,6 @@ class Slots:
         self.trouble = trouble
         self.report.trouble_changed(trouble)
 
-    # Room for jobs
-
     @property
     def busy(self) -> list[Child]:
         return [child for child in self.children if child.given]
@@ -107,17 +105,13 @@ class Slots:
 
     def capacity(self) -> int:
         """How many more jobs can begin now: those with a free slot, and a child that is ready or being forked."""
-        if self.draining or self.has_suspect():
+        if self.draining or self.suspect() is not None:
             return 0
         return max(0, min(self._free, self.zygotes.at_hand() - len(self.unplaced)))
 
     def idle(self) -> bool:
         """Whether all slots are free."""
         return self.capacity() == self.size
-
-    def has_suspect(self) -> bool:
-        """Whether a suspect has this worker to itself."""
-        return self.suspect() is not None
 
     def suspect(self) -> Assignment | None:
         """The suspect that runs alone for now."""
@@ -127,7 +121,7 @@ class Slots:
     def room(self) -> dict[str, int]:
         """How many more jobs the warm children of each task can be given ahead."""
         room: dict[str, int] = {}
-        if self.draining or self.has_suspect():
+        if self.draining or self.suspect() is not None:
             return room
         now, free = time.monotonic(), self._free
         for child in self.children:
@@ -246,8 +240,6 @@ class Slots:
                     return child
         return self.zygotes.take_ready()
 
-    # Jobs that have not begun
-
     def relieve(self, child: Child) -> None:
         """Its job takes long: the jobs behind it begin elsewhere."""
         self.reader.hear_output(child)  # Its answer may not be read yet.
@@ -321,8 +313,6 @@ class Slots:
                 child.dismiss()
                 bound.remove(child)
 
-    # Ends
-
     def _done(self, child: Child, done: Done) -> None:
         """A child reports the end of its job."""
         if (outcome := _OUTCOMES.get(done.outcome)) is None:
@@ -391,8 +381,6 @@ class Slots:
             if begun is not None:
                 end = Ended(begun.job.token, Outcome.LOST, error="Worker died unexpectedly")
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
-
-    # Stopping
 
     def tell_to_stop(self) -> None:
         self.draining = self.zygotes.closing = True

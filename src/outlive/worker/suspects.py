@@ -59,7 +59,7 @@ class Suspects:
 
     async def _make_room(self) -> None:
         """Claim nothing for a while, so that this worker becomes idle and can claim a suspect. One worker at a time."""
-        if self._session.pooled or self._slots.draining or self._slots.has_suspect():
+        if self._session.pooled or self._slots.draining or self._slots.suspect() is not None:
             return
         if not await self._one_waits() or not await self._session.run(store.try_lock(_ROOM)):
             return
