@@ -67,7 +67,7 @@ def test_a_cut_comes_before_the_server_hears_or_before_the_client_does(
 
 
 @pytest.mark.parametrize("way", Way)
-def test_what_was_silent_in_one_direction_arrives_when_it_is_healed(
+def test_bytes_held_back_in_one_direction_arrive_when_the_link_is_healed(
     database_url: str, direct: psycopg.Connection[Any], tmp_path: Path, way: Way
 ) -> None:
     with Proxy(database_url, tmp_path) as proxy, psycopg.connect(proxy.url, autocommit=True) as connection:

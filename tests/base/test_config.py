@@ -176,7 +176,7 @@ def test_a_value_that_is_none_is_refused_by_its_key(key: str, value: object, sai
         ({"file": "[worker]\nslots = 5"}, "the unknown setting worker"),
     ],
 )
-def test_a_setting_that_nobody_knows_is_refused_with_a_suggestion(how: dict[str, Any], said: str) -> None:
+def test_an_unknown_setting_is_refused_with_a_suggestion(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         load(**how)
 

@@ -61,7 +61,7 @@ def test_exponential_backoff_doubles_up_to_its_cap(base_s: float, cap_s: float) 
     assert steps[-1] == cap_s or len(steps) == policy.MAX_BACKOFF_STEPS
 
 
-def test_what_a_task_leaves_unsaid_follows_the_configuration() -> None:
+def test_a_limit_that_a_task_does_not_set_follows_the_configuration() -> None:
     config = Config(max_attempts=7, max_crashes=8, max_losses=9, backoff_base_s=1, backoff_cap_s=4)
     assert policy.limits("t", policy_of(), config) == policy.Limits(
         name="t",
@@ -76,7 +76,7 @@ def test_what_a_task_leaves_unsaid_follows_the_configuration() -> None:
     )
 
 
-def test_what_a_task_says_counts() -> None:
+def test_the_limits_of_a_task_win_over_the_configuration() -> None:
     said = policy_of(
         queue="q",
         source=outlive.App().source("s"),

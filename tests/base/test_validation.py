@@ -40,7 +40,7 @@ THINGS: list[Any] = [-1, float("inf"), float("nan"), 1e12, True, None, [], b"5s"
 
 
 @pytest.mark.parametrize("written", [*WORDS, *THINGS])
-def test_what_is_no_duration_is_refused(written: Any) -> None:
+def test_a_value_that_is_no_duration_is_refused(written: Any) -> None:
     with pytest.raises(ConfigError, match=r"^delay is .*: it must be a duration"):
         validation.seconds("delay", written)
 
@@ -68,7 +68,7 @@ def test_a_size_is_read_as_bytes(written: Any, meant: int) -> None:
 @pytest.mark.parametrize(
     "written", ["", "MB", "0", 0, -1, "-1MB", "0.1B", "1XB", "1MIB5", "12I", True, None, 1.5, "512M", []]
 )
-def test_what_is_no_size_is_refused(written: Any) -> None:
+def test_a_value_that_is_no_size_is_refused(written: Any) -> None:
     with pytest.raises(ConfigError, match=r"^memory is .*: it must be a size"):
         validation.size_bytes("memory", written)
 

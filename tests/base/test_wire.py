@@ -45,13 +45,13 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 @given(json | anything)
-def test_what_is_encoded_comes_out_as_it_went_in(value: object) -> None:
+def test_an_encoded_value_is_decoded_unchanged(value: object) -> None:
     with contextlib.suppress(wire.NotJson):
         assert is_same(wire.decode(wire.encode(value)), value)
 
 
 @given(json)
-def test_json_is_refused_only_for_what_it_can_not_have(value: object) -> None:
+def test_json_is_refused_only_for_values_that_it_cannot_have(value: object) -> None:
     def is_fine(value: Any) -> bool:
         match value:
             case str():
@@ -92,7 +92,7 @@ class Plain(enum.Enum):
 
 
 @pytest.mark.parametrize("value", [Level.LOW, Name.A, OrderedDict(a=1)])
-def test_what_equals_its_plain_form_is_taken_as_that(value: object) -> None:
+def test_a_value_that_equals_its_plain_form_is_accepted(value: object) -> None:
     assert wire.decode(wire.encode(value)) == value
 
 
@@ -106,7 +106,7 @@ class Point(msgspec.Struct):
 
 
 @pytest.mark.parametrize("value", [Plain.A, Point(1), Pair(1, 2), bytearray(b"a"), range(3), ...])
-def test_what_would_come_out_as_something_else_is_refused(value: object) -> None:
+def test_a_value_that_would_be_decoded_differently_is_refused(value: object) -> None:
     with pytest.raises(wire.NotJson, match="value is "):
         wire.encode(value)
 

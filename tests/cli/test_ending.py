@@ -58,7 +58,7 @@ def test_an_unknown_setting_is_wrong_use(cli: Cli, tmp_path: Path) -> None:
     assert "did you mean lease_s?" in ran.err
 
 
-def test_what_the_role_may_not_do_is_said_in_one_line(cli: Cli, database_url: str) -> None:
+def test_a_missing_privilege_is_an_error_of_one_line(cli: Cli, database_url: str) -> None:
     limited = make_conninfo(database_url, options="-c role=outlive_job")
     ran = Cli(limited)("jobs")
     assert ran.code == 1

@@ -101,7 +101,7 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) 
         (("shop_tasks:app", "fetch", '["x"]', "--on-conflict", "fight"), 2, "it must be skip, raise or replace"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_nothing_is_enqueued(
+def test_a_wrong_command_gets_an_error_of_one_line_and_enqueues_nothing(
     cli: Cli, shop: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
     ran = cli("enqueue", *words)

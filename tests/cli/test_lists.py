@@ -86,7 +86,7 @@ def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, world: Worl
     assert "on crawler-1" in text
 
 
-def test_show_says_who_is_running_it(cli: Cli, world: World) -> None:
+def test_show_names_the_worker_that_runs_the_job(cli: Cli, world: World) -> None:
     world.register_worker()
     job = world.job()
     assert "no attempt yet" in cli("show", job).out
@@ -191,7 +191,7 @@ def test_queues_can_be_listed_paused_and_resumed(cli: Cli, world: World) -> None
     assert again.err == "outlive: queue slow was not paused; the paused queues: none\n"
 
 
-def test_pausing_a_queue_that_nobody_used_is_done_with_a_hint(cli: Cli) -> None:
+def test_pausing_an_unused_queue_succeeds_with_a_hint(cli: Cli) -> None:
     ran = cli("queues", "pause", "slwo")
     assert ran.code == 0
     assert "check the name" in ran.out

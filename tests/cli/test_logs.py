@@ -71,7 +71,7 @@ def test_passwords_never_get_into_a_line(form: logs.Format, said: str, capsys: p
     assert "***" in line
 
 
-def test_what_a_job_said_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_of_a_job_cannot_forge_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     for form in ("text", "json"):
         logs.configure(form)
         log.error("failed: %s", "x\n2030-01-01 ERROR Dead worker detected\x1b[2J")
@@ -196,7 +196,7 @@ else:
     assert sorted(said) == ["before", "child", "parent"]
 
 
-def test_what_other_libraries_warn_of_does_not_block_either() -> None:
+def test_log_lines_of_other_libraries_do_not_block_either() -> None:
     read, write = os.pipe()
     process = talking("for _ in range(2_000): logging.getLogger('asyncio').error('x' * 100)", write)
     os.close(write)

@@ -91,7 +91,7 @@ def test_an_app_that_says_much_at_import_starts_also_where_stderr_is_not_read(
     app.connections.close()
 
 
-def test_what_an_app_says_at_import_is_on_the_workers_stderr(database_url: str, start: Start, tmp_path: Path) -> None:
+def test_output_of_an_app_at_import_is_on_the_workers_stderr(database_url: str, start: Start, tmp_path: Path) -> None:
     (tmp_path / "shop_named.py").write_text("print('a word at import')\n1 / 0\n")
     ran = ended(start(database_url, "worker", "shop_named:app", PYTHONPATH=str(tmp_path)))
     assert ran.code == 3

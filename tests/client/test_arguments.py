@@ -61,7 +61,7 @@ names = st.sampled_from(["a", "b", "c", "d", "self", "more", "others", "args"])
 
 
 @given(st.sampled_from(TASKS), st.lists(values, max_size=5), st.dictionaries(names, values, max_size=4))
-def test_what_is_packed_is_unpacked_as_the_same_call(
+def test_packed_arguments_are_unpacked_as_the_same_call(
     task: outlive.Task[..., Any, Any], args: list[Any], kwargs: dict[str, Any]
 ) -> None:
     signature = inspect.signature(task.function)
@@ -122,7 +122,7 @@ def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_json_does_not_carry_is_refused_by_its_place_and_nothing_is_written(
+def test_an_argument_that_is_no_json_is_refused_by_its_path_and_nothing_is_written(
     app: outlive.App, count: Callable[[], int], value: object, said: str
 ) -> None:
     with pytest.raises(outlive.BadArguments, match=said) as raised:
@@ -159,7 +159,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     ],
     ids=lambda value: str(value)[:20].encode("unicode_escape").decode(),
 )
-def test_what_json_carries_arrives_as_it_was(app: outlive.App, connection: db.Connection, value: object) -> None:
+def test_json_arguments_arrive_unchanged(app: outlive.App, connection: db.Connection, value: object) -> None:
     job = take.enqueue(value)
     claimed = claim(connection, job.id)
     (stored,) = connection.execute("select args::text from outlive.jobs where id = %s", [job.id]).fetchall()

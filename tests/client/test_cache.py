@@ -183,7 +183,7 @@ def test_a_key_is_the_source_and_its_parts_in_whatever_order_they_are_named() ->
     assert len({key_of(*one) for one in different}) == len(different)
 
 
-def test_what_is_too_old_is_fetched_anew(tmp_path: Path, fetch: Counted) -> None:
+def test_an_expired_answer_is_fetched_again(tmp_path: Path, fetch: Counted) -> None:
     cache = new(tmp_path)
     assert cache.get("shop", "key", fetch, ttl_s=0.2) == 1
     eventually(lambda: cache.get("shop", "key", fetch) == 2)
@@ -312,7 +312,7 @@ def usual() -> Cache:
     return Cache.of(config.load(environ={}))
 
 
-def test_where_the_home_cannot_be_written_the_cache_is_a_directory_that_nobody_else_can_write_to(
+def test_where_the_home_cannot_be_written_the_cache_is_a_directory_closed_to_other_users(
     homeless: Path, fetch: Counted, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [usual().get("shop", "key", fetch) for _ in range(2)] == [1, 1]
@@ -350,7 +350,7 @@ def lay(trap: str, at: Path, elsewhere: Path) -> None:
         ),
     ],
 )
-def test_a_directory_that_somebody_else_may_have_made_costs_the_cache_and_one_warning(
+def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_warning(
     homeless: Path, tmp_path: Path, trap: str, fetch: Counted, caplog: pytest.LogCaptureFixture
 ) -> None:
     lay(trap, homeless, tmp_path / "elsewhere")
@@ -380,7 +380,7 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def as_somebody(work: Callable[[], object]) -> str:
+def as_another_user(work: Callable[[], object]) -> str:
     """What comes of it in a process of a user who is not root."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
@@ -402,11 +402,11 @@ def as_somebody(work: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_what_may_only_be_read_costs_the_cache_and_not_the_job(open_directory: Path, what: str, fetch: Counted) -> None:
+def test_a_read_only_cache_costs_the_cache_and_not_the_job(open_directory: Path, what: str, fetch: Counted) -> None:
     before = new(open_directory)
     before.get("shop", "known", lambda: 0)
     before.close()
     for path in open_directory.iterdir():
         path.chmod(0o444)
     open_directory.chmod(0o777 if what == "file" else 0o555)
-    assert as_somebody(lambda: [new(open_directory).get("shop", "key", fetch) for _ in range(2)]) == "[1, 2]"
+    assert as_another_user(lambda: [new(open_directory).get("shop", "key", fetch) for _ in range(2)]) == "[1, 2]"

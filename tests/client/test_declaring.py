@@ -202,7 +202,7 @@ def test_a_parameter_may_have_any_name_even_self() -> None:
     assert take(self=1) == [(), {"self": 1}]
 
 
-def test_whatever_a_client_says_its_options_are_small() -> None:
+def test_the_largest_options_of_a_client_are_small() -> None:
     """The database refuses options of more than 8 KB; all that `using` takes has a limit of its own."""
     app = outlive.App()
     most: Using = {

@@ -85,7 +85,7 @@ def test_a_bad_job_in_the_middle_of_many_leaves_nothing(app: outlive.App, count:
     assert count() == 0
 
 
-def test_what_the_database_refuses_late_undoes_the_batches_before(app: outlive.App, count: Callable[[], int]) -> None:
+def test_a_late_refusal_by_the_database_undoes_the_earlier_batches(app: outlive.App, count: Callable[[], int]) -> None:
     add.using(dedupe_key="taken").enqueue(0)
     jobs = [add.job(n) for n in range(5000)]
     jobs[4500] = add.using(dedupe_key="taken", on_conflict="raise").job(0)
@@ -201,7 +201,7 @@ def test_a_dedupe_key_is_free_again_when_its_job_has_ended(
     assert (first.status(), second.status()) == (outlive.State.SUCCEEDED, outlive.State.PENDING)
 
 
-def test_enqueuing_wakes_a_sleeping_worker_and_nobody_else(app: outlive.App, connection: db.Connection) -> None:
+def test_enqueuing_wakes_only_a_sleeping_worker(app: outlive.App, connection: db.Connection) -> None:
     with psycopg.connect(connection.info.dsn, autocommit=True) as listener:
         listener.execute("listen outlive")
         add.enqueue(1)

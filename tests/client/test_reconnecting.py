@@ -135,7 +135,7 @@ def server() -> Iterator[Path]:
     shutil.rmtree(base)
 
 
-def test_a_server_that_is_stopped_for_a_second_loses_nothing_and_nobody_sees_it(server: Path) -> None:
+def test_a_server_that_is_stopped_for_a_second_loses_nothing_and_clients_see_no_error(server: Path) -> None:
     settings = {"fsync": "off"}
     url = embedded.ensure(server, settings=settings)
     with db.connect(url) as connection:

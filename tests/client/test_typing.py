@@ -31,11 +31,11 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Refused:
     return [(file, int(line), code) for file, line, code in found]
 
 
-def test_what_is_right_passes(refused: Refused) -> None:
+def test_correct_calls_pass_the_type_checker(refused: Refused) -> None:
     assert [error for error in refused if error[0] != "wrong.py"] == []
 
 
-def test_what_is_wrong_is_refused_line_by_line(refused: Refused) -> None:
+def test_wrong_calls_are_refused_line_by_line(refused: Refused) -> None:
     lines = (EXAMPLES / "wrong.py").read_text().splitlines()
     expected = {n: line.split("# error: ")[1] for n, line in enumerate(lines, start=1) if "# error: " in line}
     assert len(expected) > 20

@@ -102,7 +102,7 @@ def test_a_backend_that_never_notices_does_not_hold_up_the_restart(
         thread.join()
 
 
-def test_a_backend_that_never_notices_is_ended_even_if_nobody_comes_back(directory: Path, new_user: NewUser) -> None:
+def test_a_backend_that_never_notices_is_ended_even_if_no_client_comes_back(directory: Path, new_user: NewUser) -> None:
     user = new_user(directory)
     url = user.ensure().url
     with psycopg.connect(url, autocommit=True) as busy:

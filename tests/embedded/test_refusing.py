@@ -31,7 +31,7 @@ def test_a_dangling_symbolic_link_is_refused_too(base: Path, directory: Path) ->
 
 
 @needs_root
-def test_somebody_elses_directory_is_refused_by_root(directory: Path) -> None:
+def test_a_directory_of_another_user_is_refused_by_root(directory: Path) -> None:
     directory.mkdir()
     os.chown(directory, 12345, 12345)
     with pytest.raises(EmbeddedError, match="belongs to user 12345, but it must belong to root, postgres or"):
@@ -40,7 +40,7 @@ def test_somebody_elses_directory_is_refused_by_root(directory: Path) -> None:
 
 
 @needs_root
-def test_somebody_elses_cluster_in_our_directory_is_refused(directory: Path) -> None:
+def test_a_cluster_of_another_user_in_our_directory_is_refused(directory: Path) -> None:
     (directory / "locks").mkdir(parents=True)
     (directory / "data").mkdir()
     os.chown(directory / "data", 12345, 12345)
@@ -49,7 +49,7 @@ def test_somebody_elses_cluster_in_our_directory_is_refused(directory: Path) -> 
 
 
 @pytest.mark.skipif(AM_ROOT, reason="root may use what belongs to root")
-def test_somebody_elses_directory_is_refused_by_an_ordinary_user() -> None:
+def test_a_directory_of_another_user_is_refused_by_an_ordinary_user() -> None:
     with pytest.raises(EmbeddedError, match="belongs to root, but it must belong to you"):
         embedded.ensure("/var/tmp")
 

@@ -49,7 +49,7 @@ def test_a_new_server_is_safe_by_default(directory: Path) -> None:
     assert query(url, "select current_user") == "postgres"
 
 
-def test_nobody_else_gets_near_the_files_and_the_socket(directory: Path) -> None:
+def test_the_files_and_the_socket_are_closed_to_other_users(directory: Path) -> None:
     embedded.ensure(directory)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert stat.S_IMODE(directory.stat().st_mode) == (0o710 if AM_ROOT else 0o700)
@@ -186,7 +186,7 @@ def test_as_root_the_server_runs_as_an_account_without_rights(directory: Path, n
 
 
 @needs_root
-def test_as_root_a_directory_of_nobody_gets_a_server_of_nobody(directory: Path) -> None:
+def test_as_root_a_directory_of_another_account_gets_a_server_of_that_account(directory: Path) -> None:
     directory.mkdir()
     shutil.chown(directory, "nobody")
     assert query(embedded.ensure(directory), "select 1") == "1"
@@ -215,7 +215,7 @@ def test_programs_that_the_account_cannot_reach_are_copied_once(base: Path, new_
 
 
 @needs_root
-def test_an_ordinary_user_has_a_server_of_his_own_below_his_home(base: Path, new_user: NewUser) -> None:
+def test_an_ordinary_user_gets_a_private_server_below_the_home_directory(base: Path, new_user: NewUser) -> None:
     person = ordinary_person(base)
     home = base / "home-of-nobody"
     home.mkdir()

@@ -83,7 +83,7 @@ class Frozen:
 # Who a worker is
 
 
-def test_a_worker_says_who_it_is_and_holds_a_session(
+def test_a_worker_registers_itself_and_holds_a_session(
     start: Start, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_flag = start(wait=False, within=["sh", "-c", 'exec "$@" --name crawler-1', "sh"], queues="default,slow", slots=3)
@@ -615,7 +615,7 @@ def test_a_hook_has_a_time_limit(
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-def test_what_a_hook_leaves_behind_goes_with_it_and_is_not_waited_for(
+def test_a_process_left_behind_by_a_hook_is_killed_and_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has the hook's standard error, which would stay open for as long as it lives."""

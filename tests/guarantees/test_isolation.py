@@ -130,7 +130,7 @@ def test_memory_is_limited_for_the_whole_process_tree(start: Start, connection: 
     assert (core_soft, core_hard, address_space) == (0, 0, -1)
 
 
-def test_what_was_there_before_the_job_is_not_the_jobs(start: Start, connection: db.Connection) -> None:
+def test_memory_used_before_a_job_does_not_count_as_the_jobs(start: Start, connection: db.Connection) -> None:
     start(slots=1)
     first = faults.use_memory.enqueue(40, keep=True)
     second = faults.use_memory.enqueue(40)
@@ -204,7 +204,7 @@ def test_plain_and_async_functions_take_and_give_json(start: Start) -> None:
     assert faults.add_slowly.enqueue(3, 4).result(timeout=20) == 7
 
 
-def test_what_cannot_be_kept_is_a_clear_failure_at_once(start: Start, connection: db.Connection) -> None:
+def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start: Start, connection: db.Connection) -> None:
     start()
     expected = {
         "huge": "over the limit of 1,048,576",

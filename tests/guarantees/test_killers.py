@@ -236,7 +236,7 @@ def test_an_async_connection_is_awaited_or_refused_before_anything_is_written(
     assert "this one is async: use `await context.acomplete(…)`" in str(trace.error)
 
 
-def test_what_a_completed_attempt_printed_and_used_is_kept(
+def test_the_output_and_the_memory_of_a_completed_attempt_are_kept(
     start: Start, connection: db.Connection, database_url: str, effects: Callable[[], list[str]]
 ) -> None:
     start()
@@ -439,7 +439,7 @@ def test_two_suspects_never_run_in_a_row_while_other_jobs_wait(
     assert "ss" not in order.rstrip("s")
 
 
-def test_nobody_makes_room_for_a_suspect_that_was_cancelled(
+def test_no_worker_makes_room_for_a_suspect_that_was_cancelled(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     suspect = faults.add.enqueue(1)
@@ -465,7 +465,7 @@ def test_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connectio
     assert counters(connection, job) == (2, 0, 0)
 
 
-def test_without_max_losses_nobody_is_suspected(
+def test_without_max_losses_no_job_is_a_suspect(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     job = faults.wait_for.using(max_losses=None).enqueue(str(tmp_path / "go"))
@@ -528,7 +528,7 @@ def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
     (tmp_path / "b").touch()
 
 
-def test_a_worker_wrongly_given_up_begins_anew_and_takes_its_losses_back(
+def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     """It was frozen for longer than a worker may be silent, and its child has ended its job meanwhile."""

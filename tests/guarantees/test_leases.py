@@ -80,7 +80,7 @@ def test_a_dead_one_is_free_when_its_lease_has_ended(task: AddTask, new_hand: Ca
     assert [one.id for one in other.claim()] == [job.id]
 
 
-def test_reclaiming_counts_a_loss_and_says_who_held_it(task: AddTask, hand: Hand) -> None:
+def test_reclaiming_counts_a_loss_and_names_the_former_worker(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
     hand.rows(
         "insert into outlive.workers (id, name, hostname, pid, version, slots, started_at, last_seen)"
@@ -100,7 +100,9 @@ def test_reclaiming_counts_a_loss_and_says_who_held_it(task: AddTask, hand: Hand
     assert (again.attempt, again.losses, again.ready_at) == (2, 1, claimed.ready_at)
 
 
-def test_whoever_reclaims_a_job_logs_who_held_it(start: Start, hand: Hand, connection: db.Connection) -> None:
+def test_a_worker_that_reclaims_a_job_logs_its_former_worker(
+    start: Start, hand: Hand, connection: db.Connection
+) -> None:
     job = faults.add.enqueue(1, 2)
     hand.knows(faults.add)
     hand.rows(
@@ -137,7 +139,7 @@ def test_reclaiming_is_idempotent_and_safe_with_many_at_once(
     assert db.run(hands[0].connection, store.expire()) == []
 
 
-def test_a_healthy_lease_is_left_alone_whoever_holds_it(task: AddTask, hand: Hand) -> None:
+def test_a_healthy_lease_of_an_unknown_worker_is_left_alone(task: AddTask, hand: Hand) -> None:
     """Reclaiming looks at the lease alone: this worker is in no table of workers."""
     job = task.enqueue(1, 2)
     hand.at(NOON)

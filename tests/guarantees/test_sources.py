@@ -75,9 +75,7 @@ def test_a_source_is_a_row_made_by_the_apps_declaration(start: Start, connection
     assert health(connection, "narrow")["max_concurrency"] == 1
 
 
-def test_what_an_operator_changes_holds_at_once_and_also_for_the_next_worker(
-    start: Start, connection: db.Connection
-) -> None:
+def test_an_operators_change_holds_at_once_and_for_the_next_worker(start: Start, connection: db.Connection) -> None:
     start(slots=2)
     jobs = [calling.crawl.enqueue() for _ in range(30)]
     eventually(lambda: len(began(connection, "slow")) >= 1)
@@ -215,7 +213,7 @@ def test_requests_inside_a_job_wait_for_their_tokens_and_the_claims_pays_for_the
     assert calling.visit_slowly.enqueue(3).result(timeout=30) == 3
 
 
-def test_whoever_does_not_want_to_wait_so_long_is_told_so(start: Start) -> None:
+def test_a_request_that_may_not_wait_long_enough_is_refused(start: Start) -> None:
     start()
     assert calling.be_impatient.enqueue().result(timeout=30) == "too busy"
 
@@ -260,13 +258,13 @@ def number(connection: db.Connection, query: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["when it may", "at any moment"])
-def test_whoever_is_cancelled_keeps_no_slot(start: Start, connection: db.Connection, tmp_path: Path, how: str) -> None:
+def test_a_cancelled_request_keeps_no_slot(start: Start, connection: db.Connection, tmp_path: Path, how: str) -> None:
     start(slots=1)
     assert calling.change_its_mind.enqueue(str(tmp_path), how).result(timeout=30) == "it was let in"
     assert number(connection, SLOTS) == 0
 
 
-def test_whoever_is_cancelled_while_he_asks_gives_back_what_he_is_granted(
+def test_a_request_cancelled_while_it_asks_gives_back_its_slot(
     start: Start, connect: Callable[[], db.Connection], tmp_path: Path
 ) -> None:
     holder, connection = connect(), connect()
@@ -405,7 +403,7 @@ def test_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> None
         (["flaky/1"], ["flaky/1", "shop/1"], "misread", 1),
     ],
 )
-def test_what_the_cache_answers_says_nothing_about_the_jobs_own_source(
+def test_an_answer_from_the_cache_says_nothing_about_the_jobs_own_source(
     start: Start, connection: db.Connection, known: list[str], pages: list[str], how: str, failures: int
 ) -> None:
     """The source has failed once before. Whoever really calls it, or asks only others, speaks for it as ever."""
@@ -425,7 +423,7 @@ def prices() -> dict[str, tuple[int, float]]:
     return {one.dedupe_key: (one.data["price"], one.strength) for one in calling.app.records("prices")}
 
 
-def test_what_a_job_finds_and_asks_for_is_committed_with_its_success(start: Start, connection: db.Connection) -> None:
+def test_a_jobs_records_and_new_jobs_are_committed_with_its_success(start: Start, connection: db.Connection) -> None:
     start()
     db.run(connection, store.pause_source("shop"))  # What is asked for stays to be counted.
     assert calling.find.enqueue("a", 10, 0.5).result(timeout=30) == 1
@@ -477,7 +475,7 @@ def test_the_jobs_that_one_job_asks_for_have_a_bound_together(start: Start, conn
     assert waiting(connection, "source", "endless") == 0
 
 
-def test_what_was_found_by_a_worker_that_stops_is_kept(start: Start, connection: db.Connection) -> None:
+def test_the_records_of_a_worker_that_stops_are_kept(start: Start, connection: db.Connection) -> None:
     worker = start()
     jobs = [calling.find.enqueue(f"key-{n}", n, 1.0) for n in range(20)]
     eventually(lambda: len(began(connection, "endless")) >= 5)

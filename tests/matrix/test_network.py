@@ -45,7 +45,7 @@ def begun(path: Path, *, before: int = 0) -> int:
         pytest.param((Way.TO_SERVER,), id="to the server", marks=pytest.mark.long),
     ],
 )
-def test_a_worker_that_nobody_hears_kills_its_jobs_before_its_leases_end(
+def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, ways: tuple[Way, ...]
 ) -> None:
     """27, 28"""

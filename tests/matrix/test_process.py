@@ -26,7 +26,7 @@ Start = Callable[..., Worker]
     ],
     ids=["short", "exact"],
 )
-def test_a_worker_that_is_told_to_stop_is_gone_before_anybody_loses_patience(
+def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill_it(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, grace_s: float, settings: dict[str, str]
 ) -> None:
     """19: an orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. Until it is gone it shows that it lives."""

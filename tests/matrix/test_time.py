@@ -78,7 +78,7 @@ def reaper(server: Server, tmp_path: Path) -> Iterator[Callable[[], str]]:
     assert process.wait(20) == 0
 
 
-def test_a_jump_of_the_databases_clock_is_told_and_convicts_nobody(
+def test_a_jump_of_the_databases_clock_is_logged_and_no_worker_is_declared_dead(
     clock: Clock, server: Server, start: Start, reaper: Callable[[], str], tmp_path: Path
 ) -> None:
     """25"""

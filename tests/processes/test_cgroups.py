@@ -48,7 +48,7 @@ def be_killed_for_memory(group: Group) -> None:
     assert group.kills() > before
 
 
-def test_what_a_job_leaves_in_shared_memory_counts_in_its_group(
+def test_files_that_a_job_leaves_in_shared_memory_count_in_its_group(
     start: Start, connection: db.Connection, group: Group, in_shared_memory: Path
 ) -> None:
     """58"""

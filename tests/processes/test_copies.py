@@ -43,7 +43,7 @@ def test_a_copy_in_a_warm_child_costs_the_next_job_nothing(start: Start, connect
     assert len({pid for _, pid in seen}) == 1, "the process was not trusted any more"
 
 
-def test_what_a_copy_raises_is_seen_in_the_output_of_its_job(start: Start, connection: db.Connection) -> None:
+def test_an_exception_in_a_forked_copy_is_in_the_output_of_its_job(start: Start, connection: db.Connection) -> None:
     start(slots=1)
     job = faults.fork_fresh.enqueue("raises")
     assert finished(job) is State.SUCCEEDED

@@ -188,7 +188,7 @@ def test_nothing_outlives_a_killed_supervisor(start: Start, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("within_s", exact(5.0, 1.0))
-def test_a_killed_zygote_costs_losses_and_is_made_anew(
+def test_a_killed_zygote_costs_losses_and_is_replaced(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
     """4b, 13: the new zygote has imported the app, and has run a job."""
@@ -307,7 +307,7 @@ def peak_bytes(worker: Worker) -> int:
 
 
 @pytest.mark.parametrize("megabytes", [500, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
-def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_nobody(
+def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     start: Start, connection: db.Connection, megabytes: int
 ) -> None:
     """15"""
@@ -329,7 +329,7 @@ def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_nobody(
 
 
 @pytest.mark.parametrize("megabytes", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
-def test_what_is_too_large_to_say_fails_the_job_or_is_cut(
+def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
     start: Start, connection: db.Connection, admin: psycopg.Connection[Any], megabytes: int
 ) -> None:
     """16"""
@@ -367,7 +367,7 @@ def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: 
     assert eventually(lambda: worker.log().count("it is killed") == len(killed))
 
 
-def test_progress_that_cannot_be_written_harms_nobody(start: Start) -> None:
+def test_progress_that_cannot_be_written_harms_no_job(start: Start) -> None:
     """17"""
     start()
     assert finished(faults.say_garbage.enqueue("bad progress")) is State.SUCCEEDED

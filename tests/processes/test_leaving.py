@@ -75,7 +75,7 @@ def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Sta
     eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")
 
 
-def test_what_a_script_had_started_before_it_became_the_worker_stays(start: Start) -> None:
+def test_a_process_started_by_the_script_that_became_the_worker_stays(start: Start) -> None:
     worker = start(slots=1, within=["sh", "-c", 'sleep 300 & exec "$@"', "sh"])
     (older,) = [pid for pid in kernel.children_of(worker.pid) if b"sleep" in cmdline(pid)]
     zygote = worker.zygote()

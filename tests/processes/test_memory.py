@@ -41,7 +41,7 @@ def test_memory_that_no_process_has_for_itself_counts(
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 200_000_000
 
 
-def test_what_is_mapped_and_open_counts_once_and_what_others_made_not_at_all(
+def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
     start: Start, in_shared_memory: Path
 ) -> None:
     with in_shared_memory.open("wb") as file:

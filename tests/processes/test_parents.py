@@ -83,7 +83,7 @@ def test_warm_neighbours_of_a_job_that_kills_its_parent_go_on(
     assert len(worker.parents()) <= 4
 
 
-def test_what_a_job_has_left_behind_is_gone_before_its_end_when_it_kills_its_parent(
+def test_leftover_processes_of_a_job_that_kills_its_parent_are_gone_before_its_end(
     start: Start, tmp_path: Path
 ) -> None:
     start(slots=1)

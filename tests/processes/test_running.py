@@ -213,7 +213,7 @@ def test_a_running_job_is_cancelled_within_a_second(start: Start, tmp_path: Path
     assert (tmp_path / "out").read_text() == "cleaned up"
 
 
-def test_a_drained_worker_lets_jobs_finish_and_costs_nobody_anything(
+def test_a_drained_worker_lets_jobs_finish_and_costs_no_job_an_attempt(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
     worker = start(grace_s="6")

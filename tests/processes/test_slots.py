@@ -111,7 +111,7 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
     assert not (tmp_path / "second.begun").exists()
 
 
-def test_what_was_given_behind_a_job_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
+def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.take(claimed(str(tmp_path / "first"), ""))

@@ -51,7 +51,7 @@ def test_a_job_that_asks_for_what_is_locked_holds_up_no_heartbeat_and_no_other_j
     assert "lock timeout" in (only.error or "")
 
 
-def test_an_end_that_waits_for_somebody_is_kept_and_holds_up_no_other(
+def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other(
     start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
 ) -> None:
     worker = start(slots=2, lease_s="3", renew_s="0.3")
@@ -141,7 +141,9 @@ def test_large_arguments_reach_their_jobs_and_not_the_supervisors_memory(
     assert peak_kb < 150_000
 
 
-def test_what_cannot_be_said_at_the_end_is_a_failure_and_no_crash(start: Start, connection: db.Connection) -> None:
+def test_a_record_that_cannot_be_encoded_at_the_end_is_a_failure_and_no_crash(
+    start: Start, connection: db.Connection
+) -> None:
     start()
     job = faults.spoil_a_record.enqueue()
     assert finished(job) is State.FAILED
@@ -159,7 +161,7 @@ def test_a_thread_that_a_job_has_left_takes_nothing_from_the_next(start: Start, 
     assert faults.leave_a_thread.enqueue(str(tmp_path / "go")).result(timeout=20) == pid
 
 
-def test_a_task_that_is_gone_after_a_reload_holds_up_nobody(
+def test_a_task_that_is_gone_after_a_reload_holds_up_no_other(
     start: Start, connection: db.Connection, changing: Any, tmp_path: Path
 ) -> None:
     name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"

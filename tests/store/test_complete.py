@@ -146,7 +146,9 @@ def test_an_open_completion_blocks_neither_renewals_nor_the_reaper(own: db.Conne
     assert db.run(service, store.ended([scene.token])) == {scene.token: (Outcome.SUCCEEDED, State.SUCCEEDED)}
 
 
-def test_an_open_completion_is_reported_to_who_cancels_it(own: db.Connection, service: db.Connection) -> None:
+def test_cancelling_a_job_with_an_open_completion_reports_the_completion(
+    own: db.Connection, service: db.Connection
+) -> None:
     scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
     waiting = enqueue(service)
     with own.transaction():

@@ -200,7 +200,7 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
 
 
 @pytest.mark.parametrize(("task", "job"), [({"max_losses": None}, {}), (None, {"max_losses": None})])
-def test_without_a_limit_of_losses_nobody_is_suspected(
+def test_without_a_limit_of_losses_no_job_is_a_suspect(
     connection: db.Connection, task: dict[str, int | None] | None, job: dict[str, object]
 ) -> None:
     define(connection, **(task or {}))
@@ -237,7 +237,7 @@ BAD_OPTIONS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS, ids=str)
-def test_a_limit_that_nobody_could_judge_by_is_refused_at_enqueue(
+def test_a_limit_that_makes_no_sense_is_refused_at_enqueue(
     connection: db.Connection, options: dict[str, object]
 ) -> None:
     before = contents(connection)
@@ -247,7 +247,7 @@ def test_a_limit_that_nobody_could_judge_by_is_refused_at_enqueue(
     assert contents(connection) == before
 
 
-def test_a_counter_at_the_end_of_its_range_stops_nobody(connection: db.Connection) -> None:
+def test_a_counter_at_the_end_of_its_range_stops_no_reaper(connection: db.Connection) -> None:
     define(connection, max_losses=None)
     job, other = enqueue(connection), enqueue(connection)
     connection.execute("update outlive.waiting set losses = 32767 where id = %s", [job])

@@ -137,7 +137,7 @@ REFUSED: list[tuple[str, type[psycopg.Error] | str]] = [
 ]
 
 
-def test_what_makes_no_sense_is_refused_and_nothing_is_written(connection: db.Connection) -> None:
+def test_calls_that_make_no_sense_are_refused_and_write_nothing(connection: db.Connection) -> None:
     for call, why in REFUSED:
         with pytest.raises(psycopg.Error) as refused:
             asked(connection, call)

@@ -313,7 +313,7 @@ def test_every_crashing_task_is_told_of_by_itself(connection: db.Connection) -> 
     assert sorted(crashing(connection)) == [("tests.a", 5, 5), ("tests.c", 6, 6)]
 
 
-def test_what_its_worker_says_of_a_task_does_not_repeat_the_alert(connection: db.Connection) -> None:
+def test_a_new_definition_of_a_task_does_not_repeat_the_alert(connection: db.Connection) -> None:
     define(connection)
     crash_many(connection, 5)
     assert len(crashing(connection)) == 1

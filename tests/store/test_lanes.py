@@ -124,7 +124,7 @@ def test_a_claim_locks_only_what_it_returns(connect: Connect, mark: datetime | N
     assert not {one.id for one in mine} & {one.id for one in theirs}
 
 
-def test_what_a_claim_that_is_rolled_back_had_can_be_claimed_again(connect: Connect) -> None:
+def test_the_jobs_of_a_claim_that_is_rolled_back_can_be_claimed_again(connect: Connect) -> None:
     first, second = connect(), connect()
     job = make(first)
     with first.transaction(force_rollback=True):

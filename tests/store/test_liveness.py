@@ -72,15 +72,15 @@ def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(
     assert absent(connection) == {ANNA: key}
 
 
-def test_a_key_that_somebody_has_is_refused_and_nothing_is_written(connection: db.Connection, connect: Connect) -> None:
+def test_a_key_that_another_worker_has_is_refused_and_nothing_is_written(
+    connection: db.Connection, connect: Connect
+) -> None:
     live(connection, connect(), ANNA)
     assert not db.run(connect(), store.show_life(BERT, KEY))
     assert count(connection, "liveness") == 1
 
 
-def test_a_worker_that_shows_itself_anew_does_not_need_its_old_session(
-    connection: db.Connection, connect: Connect
-) -> None:
+def test_a_worker_with_a_new_session_does_not_need_its_old_one(connection: db.Connection, connect: Connect) -> None:
     old, new = connect(), connect()
     live(connection, old)
     live(connection, new, key=KEY + 1)
@@ -112,7 +112,7 @@ def test_a_lock_of_two_numbers_does_not_count(connection: db.Connection, connect
     assert absent(connection) == {ANNA: KEY}
 
 
-def test_a_stranger_who_holds_a_workers_key_hides_no_death(connection: db.Connection, connect: Connect) -> None:
+def test_another_session_that_holds_a_workers_key_hides_no_death(connection: db.Connection, connect: Connect) -> None:
     """FAULTS 63: it waits for the lock, and the server gives it to it when the worker dies."""
     session, stranger = connect(), connect()
     live(connection, session)
@@ -148,35 +148,35 @@ UNSEEN = 0
 """The key of those who have shown no life since the server started or crashed."""
 
 
-def start_server_anew(connection: db.Connection, session: db.Connection, how: str) -> None:
+def simulate_restart(connection: db.Connection, session: db.Connection, how: str) -> None:
     """All sessions end, and what was known of who lives is gone or outdated."""
     vanish(connection, session)
     connection.execute(how.encode())
 
 
-def test_what_is_known_of_who_lives_goes_with_a_crash_of_the_server(connection: db.Connection) -> None:
+def test_the_table_of_liveness_is_unlogged(connection: db.Connection) -> None:
     assert value(connection, "select relpersistence from pg_class where oid = 'outlive.liveness'::regclass") == "u"
 
 
 @pytest.mark.parametrize("how", [CRASH, RESTART])
-def test_a_new_start_of_the_server_convicts_nobody_of_having_no_lock(
+def test_locks_lost_by_a_restart_of_the_server_prove_no_death(
     connection: db.Connection, connect: Connect, how: str
 ) -> None:
     session = connect()
     live(connection, session)
-    start_server_anew(connection, session, how)
+    simulate_restart(connection, session, how)
     assert absent(connection) == {ANNA: UNSEEN}
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "active"
 
 
 @pytest.mark.parametrize("how", [CRASH, RESTART])
-def test_a_worker_that_shows_life_again_under_the_new_start_is_not_buried(
+def test_a_worker_that_shows_life_after_the_restart_is_not_declared_dead(
     connection: db.Connection, connect: Connect, how: str
 ) -> None:
     session = connect()
     live(connection, session)
-    start_server_anew(connection, session, how)
+    simulate_restart(connection, session, how)
     live(connection, connect(), key=KEY + 1)
     assert absent(connection) == {}
     assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
@@ -184,13 +184,13 @@ def test_a_worker_that_shows_life_again_under_the_new_start_is_not_buried(
 
 
 @pytest.mark.parametrize("how", [CRASH, RESTART])
-def test_a_worker_that_shows_no_life_any_more_under_the_new_start_can_be_buried(
+def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(
     connection: db.Connection, connect: Connect, how: str
 ) -> None:
     session = connect()
     live(connection, session)
     db.run(connection, store.sleep(ANNA))
-    start_server_anew(connection, session, how)
+    simulate_restart(connection, session, how)
     assert [dead.id for dead in db.run(connection, store.declare_dead({ANNA: UNSEEN}))] == [ANNA]
     assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert absent(connection) == {}
@@ -198,13 +198,13 @@ def test_a_worker_that_shows_no_life_any_more_under_the_new_start_can_be_buried(
 
 
 @pytest.mark.parametrize("state", ["dead", "stopped"])
-def test_whoever_had_ended_before_a_crash_is_not_expected_to_show_life(
+def test_a_worker_that_ended_before_a_crash_is_not_expected_to_show_life(
     connection: db.Connection, connect: Connect, state: str
 ) -> None:
     session = connect()
     live(connection, session)
     connection.execute("update outlive.workers set state = %s", [state])
-    start_server_anew(connection, session, CRASH)
+    simulate_restart(connection, session, CRASH)
     assert absent(connection) == {}
     assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert state_of(connection) == state
@@ -219,7 +219,7 @@ def test_a_worker_that_never_showed_life_is_not_missed_for_it(connection: db.Con
 # Burials.
 
 
-def test_a_worker_is_buried_once_and_with_what_it_had(connection: db.Connection, connect: Connect) -> None:
+def test_a_worker_is_declared_dead_once_and_with_its_jobs(connection: db.Connection, connect: Connect) -> None:
     session = connect()
     live(connection, session)
     enqueue(connection), enqueue(connection)
@@ -235,7 +235,7 @@ def test_a_worker_is_buried_once_and_with_what_it_had(connection: db.Connection,
 
 
 @pytest.mark.parametrize("state", ["active", "stale", "draining"])
-def test_whoever_is_at_work_can_be_buried(connection: db.Connection, connect: Connect, state: str) -> None:
+def test_a_worker_in_service_can_be_declared_dead(connection: db.Connection, connect: Connect, state: str) -> None:
     session = connect()
     live(connection, session)
     connection.execute("update outlive.workers set state = %s", [state])
@@ -244,7 +244,7 @@ def test_whoever_is_at_work_can_be_buried(connection: db.Connection, connect: Co
 
 
 @pytest.mark.parametrize("state", ["dead", "stopped", "not registered"])
-def test_whoever_has_ended_is_not_missed_but_is_not_looked_for_again_either(
+def test_a_worker_that_has_ended_is_not_declared_dead_and_not_looked_for_again(
     connection: db.Connection, connect: Connect, state: str
 ) -> None:
     session = connect()
@@ -259,7 +259,7 @@ def test_whoever_has_ended_is_not_missed_but_is_not_looked_for_again_either(
     assert state == "not registered" or state_of(connection) == state
 
 
-def test_nobody_is_buried_who_has_his_lock_back(connection: db.Connection, connect: Connect) -> None:
+def test_a_worker_that_has_its_lock_back_is_not_declared_dead(connection: db.Connection, connect: Connect) -> None:
     session = connect()
     live(connection, session)
     vanish(connection, session)
@@ -268,7 +268,7 @@ def test_nobody_is_buried_who_has_his_lock_back(connection: db.Connection, conne
     assert state_of(connection) == "active"
 
 
-def test_nobody_is_buried_who_has_another_key_by_now(connection: db.Connection, connect: Connect) -> None:
+def test_a_worker_that_has_another_key_by_now_is_not_declared_dead(connection: db.Connection, connect: Connect) -> None:
     session, another = connect(), connect()
     live(connection, session)
     vanish(connection, session)
@@ -307,8 +307,8 @@ def test_a_reaper_whose_session_was_replaced_gives_others_time_to_come_back_too(
     assert asyncio.run(until_it_is_dead(replaced=False)) < 3.0
 
 
-def buried(connection: db.Connection, *workers: UUID) -> list[UUID]:
-    """Bury them, in this order."""
+def declared_dead(connection: db.Connection, *workers: UUID) -> list[UUID]:
+    """Declare these workers dead, in this order."""
     return [dead.id for dead in db.run(connection, store.declare_dead({worker: worker.int for worker in workers}))]
 
 
@@ -322,30 +322,34 @@ def vanished(connection: db.Connection, connect: Connect) -> None:
 
 def test_of_two_burials_at_once_only_one_gets_the_dead(connection: db.Connection, connect: Connect) -> None:
     vanished(connection, connect)
-    undertakers = [connect() for _ in range(4)]
-    with ThreadPoolExecutor(len(undertakers)) as threads:
-        found = list(threads.map(lambda undertaker: buried(undertaker, ANNA, BERT), undertakers))
-    found.append(buried(connection, ANNA, BERT))  # What all of them have passed by.
+    reapers = [connect() for _ in range(4)]
+    with ThreadPoolExecutor(len(reapers)) as threads:
+        found = list(threads.map(lambda reaper: declared_dead(reaper, ANNA, BERT), reapers))
+    found.append(declared_dead(connection, ANNA, BERT))  # What all of them have passed by.
     assert sorted(chain.from_iterable(found)) == [ANNA, BERT]
 
 
-def test_burying_in_opposite_order_does_not_deadlock(connection: db.Connection, connect: Connect) -> None:
+def test_declaring_workers_dead_in_opposite_order_does_not_deadlock(
+    connection: db.Connection, connect: Connect
+) -> None:
     vanished(connection, connect)
     first, second = connect(), connect()
     with ThreadPoolExecutor(1) as threads, first.transaction():
-        assert buried(first, ANNA) == [ANNA]
-        answer = threads.submit(buried, second, BERT, ANNA)
+        assert declared_dead(first, ANNA) == [ANNA]
+        answer = threads.submit(declared_dead, second, BERT, ANNA)
         eventually(lambda: answer.done() or waits(connection, second))
-        mine = buried(first, BERT)
+        mine = declared_dead(first, BERT)
     assert sorted(mine + answer.result(timeout=10)) == [BERT]
 
 
-def test_burying_a_worker_that_stops_just_now_does_not_deadlock(connection: db.Connection, connect: Connect) -> None:
+def test_declaring_a_worker_dead_that_stops_just_now_does_not_deadlock(
+    connection: db.Connection, connect: Connect
+) -> None:
     vanished(connection, connect)
     first, second = connect(), connect()
     with ThreadPoolExecutor(1) as threads, first.transaction():
         assert db.run(first, store.heartbeat(ANNA, "draining"))
-        answer = threads.submit(buried, second, ANNA)
+        answer = threads.submit(declared_dead, second, ANNA)
         eventually(lambda: answer.done() or waits(connection, second))
         db.run(first, store.stop_worker(ANNA))
     assert answer.result(timeout=10) == []
@@ -398,7 +402,7 @@ def test_a_worker_that_renews_its_leases_is_stale_but_not_dead(connection: db.Co
     assert silent(connection, timedelta(seconds=239) + A_TICK) == [ANNA]
 
 
-def test_the_leases_of_another_worker_save_nobody(connection: db.Connection) -> None:
+def test_the_leases_of_another_worker_do_not_count(connection: db.Connection) -> None:
     register(connection, ANNA)
     enqueue(connection)
     set_clock(connection, NOW + timedelta(seconds=119))
@@ -421,7 +425,7 @@ def test_a_stale_worker_that_is_heard_of_again_is_what_it_says(connection: db.Co
 
 
 @pytest.mark.parametrize("state", ["dead", "stopped"])
-def test_a_heartbeat_raises_nobody_from_the_dead(connection: db.Connection, state: str) -> None:
+def test_a_heartbeat_does_not_revive_a_worker_that_has_ended(connection: db.Connection, state: str) -> None:
     register(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
     set_clock(connection, NOW + timedelta(seconds=1))
@@ -432,7 +436,7 @@ def test_a_heartbeat_raises_nobody_from_the_dead(connection: db.Connection, stat
 
 
 @pytest.mark.parametrize("state", ["dead", "stopped"])
-def test_whoever_has_ended_is_not_given_up_for_being_silent(connection: db.Connection, state: str) -> None:
+def test_a_worker_that_has_ended_is_not_given_up_for_being_silent(connection: db.Connection, state: str) -> None:
     register(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
     assert silent(connection, timedelta(hours=1)) == []
@@ -488,8 +492,8 @@ def test_a_dead_worker_that_stops_stays_dead(connection: db.Connection) -> None:
     assert state_of(connection) == "dead"
 
 
-@pytest.mark.parametrize("way", ["buried", "silent", "stopped"])
-def test_whoever_enqueues_does_not_pay_for_waking_the_dead(
+@pytest.mark.parametrize("way", ["declared dead", "silent", "stopped"])
+def test_enqueuing_sends_no_notification_to_workers_that_have_ended(
     connection: db.Connection, connect: Connect, way: str
 ) -> None:
     session = connect()
@@ -498,7 +502,7 @@ def test_whoever_enqueues_does_not_pay_for_waking_the_dead(
     for worker in (ANNA, BERT):
         db.run(connection, store.sleep(worker))
     match way:
-        case "buried":
+        case "declared dead":
             vanish(connection, session)
             db.run(connection, store.declare_dead({ANNA: KEY}))
         case "silent":

@@ -250,7 +250,7 @@ class Store(RuleBasedStateMachine):
 
     @precondition(lambda self: self.given_up.intersection(self.workers))
     @rule(number=numbers)
-    def begin_anew(self, number: int) -> None:
+    def begin_again(self, number: int) -> None:
         """A worker that was given up lives: it says who it was, and is somebody else now."""
         worker = self.one_of([one for one in self.workers if one in self.given_up], number)
         anew = UUID(int=worker.int + 1000)
@@ -267,7 +267,7 @@ class Store(RuleBasedStateMachine):
         """What is otherwise a long way of single steps: a worker takes what there is, and is given up with it."""
         worker = self.one_of(self.workers, number)
         if worker in self.given_up:
-            self.begin_anew(0)
+            self.begin_again(0)
         worker = self.one_of(self.workers, number)
         self.given(worker, self.run(store.claim_suspect(worker, tasks=[TASK], lease_s=LEASE_S)))
         turn = self.run(store.end_and_claim(worker, (), [LANE], limit=limit, lease_s=LEASE_S))
@@ -275,7 +275,7 @@ class Store(RuleBasedStateMachine):
         self.give_up(number)
         self.reap()
         if returns:
-            self.begin_anew(0)
+            self.begin_again(0)
 
     def is_kept(self, job: UUID) -> bool:
         """A killer or a suspect: replacing it would set it free."""
@@ -472,11 +472,11 @@ def drive(connection: db.Connection, how: settings) -> None:
 
 
 @pytest.mark.timeout(400)  # A failure is first made as small as possible.
-def test_whatever_happens_in_whatever_order_the_invariants_hold(connection: db.Connection) -> None:
+def test_the_invariants_hold_in_short_random_histories(connection: db.Connection) -> None:
     drive(connection, SHORT)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_whatever_happens_for_long_the_invariants_hold(connection: db.Connection) -> None:
+def test_the_invariants_hold_in_long_random_histories(connection: db.Connection) -> None:
     drive(connection, LONG)

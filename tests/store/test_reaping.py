@@ -153,7 +153,7 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection:
     assert db.run(connection, store.untold_killers()) == []
 
 
-def test_who_has_nobody_to_tell_leaves_a_killer_to_others_for_a_while(connection: db.Connection) -> None:
+def test_a_reaper_without_a_hook_leaves_a_killer_to_others_for_a_while(connection: db.Connection) -> None:
     define(connection, max_losses=1)
     enqueue(connection)
     die(connection, 1)
@@ -163,7 +163,7 @@ def test_who_has_nobody_to_tell_leaves_a_killer_to_others_for_a_while(connection
     assert len(db.run(connection, store.untold_killers(after_s=2))) == 1
 
 
-def test_without_a_limit_nobody_is_suspected(connection: db.Connection) -> None:
+def test_without_a_limit_no_job_is_a_suspect(connection: db.Connection) -> None:
     define(connection, max_losses=None)
     job = enqueue(connection)
     for n in range(10):
@@ -228,7 +228,7 @@ def test_a_dead_worker_claims_nothing_but_may_still_say_how_something_ended(conn
     assert len(db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))) == 1
 
 
-def test_what_a_worker_says_after_it_was_reaped_is_not_written(connection: db.Connection) -> None:
+def test_a_report_of_a_worker_that_was_reaped_is_not_written(connection: db.Connection) -> None:
     scene = bring(connection, Place.RUNNING)
     give_up(connection, ANNA)
     reap(connection)

@@ -190,7 +190,7 @@ def test_every_table_view_and_function_is_asked_about(shared: db.Connection) -> 
     assert set(values(shared, functions)) == CALLS.keys()
 
 
-def test_a_role_of_somebody_else_may_do_nothing(shared: db.Connection) -> None:
+def test_an_unrelated_role_may_do_nothing(shared: db.Connection) -> None:
     asked = [statement for role, statement, _ in expectations() if role == "outlive_worker"]
     with shared.transaction(force_rollback=True):
         shared.execute("create role somebody_else nologin")
@@ -388,7 +388,7 @@ def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Conn
     assert value(connection, "select count(*) from outlive.dedupe_keys") == 0
 
 
-def test_without_asking_for_roles_a_database_gets_the_schema_of_who_migrates_it(
+def test_without_roles_the_schema_belongs_to_the_role_that_migrates(
     connection: db.Connection, empty_database_url: str
 ) -> None:
     """Even where the roles exist, for some other database: whoever migrates this one may not give it away."""
@@ -404,7 +404,7 @@ def test_without_asking_for_roles_a_database_gets_the_schema_of_who_migrates_it(
             admin.execute(sql.SQL("reassign owned by {} to current_user").format(sql.Identifier(name)))
 
 
-def test_what_a_migration_makes_anew_is_open_to_the_same_roles(connection: db.Connection) -> None:
+def test_a_schema_made_again_by_a_migration_is_open_to_the_same_roles(connection: db.Connection) -> None:
     def rights() -> list[str]:
         relations = "select format('%s %s %s', oid::regclass, relowner::regrole, relacl) from pg_class"
         functions = "select format('%s %s %s', oid::regprocedure, proowner::regrole, proacl) from pg_proc"

@@ -118,7 +118,7 @@ def test_a_source_without_a_rate_gives_as_many_as_are_asked_for(connection: db.C
     assert health(connection)["tokens"] is None
 
 
-def test_whoever_gets_no_token_is_told_when_there_will_be_one(connection: db.Connection) -> None:
+def test_a_refused_request_is_told_when_there_will_be_a_token(connection: db.Connection) -> None:
     set_now(connection)
     declare(connection, rate_limit_per_minute=6)
     running = begin(connection)
@@ -145,7 +145,7 @@ def test_a_job_that_runs_and_waits_goes_before_those_that_would_begin(connection
     assert len(claim(connection).claimed) == 1
 
 
-def test_a_job_that_died_while_it_waited_holds_up_nobody_for_long(connection: db.Connection) -> None:
+def test_a_job_that_died_while_it_waited_holds_up_no_other_for_long(connection: db.Connection) -> None:
     set_now(connection)
     declare(connection, rate_limit_per_minute=60)
     running = begin(connection)
@@ -279,7 +279,7 @@ def test_a_worker_that_was_given_up_claims_nothing(connection: db.Connection) ->
     assert len(claim(connection, worker=new_worker()).claimed) == 1
 
 
-def test_a_source_that_somebody_else_is_at_is_passed_over(connect: Connect) -> None:
+def test_a_source_locked_by_another_claim_is_passed_over(connect: Connect) -> None:
     one, other = connect(), connect()
     other.execute("set lock_timeout = '50ms'")
     for source in ("shop", "bank"):
@@ -351,7 +351,7 @@ def test_a_suspect_can_be_the_probe(connection: db.Connection) -> None:
 # Rows and overrides
 
 
-def test_what_an_operator_sets_wins_until_it_is_taken_back(connection: db.Connection) -> None:
+def test_an_operators_setting_wins_until_it_is_taken_back(connection: db.Connection) -> None:
     declare(connection, rate_limit_per_minute=60, burst=2, max_concurrency=3)
     assert change(connection, rate_limit_per_minute=6.5, burst=7)
     shown = health(connection)
@@ -452,7 +452,7 @@ def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(
     assert values(connection, rates) == [60, 60, 60]
 
 
-def test_a_source_nobody_has_heard_of_is_made_by_whoever_asks(connection: db.Connection) -> None:
+def test_an_unknown_source_is_made_by_the_first_request(connection: db.Connection) -> None:
     assert ask(connection, source="new").granted
     assert health(connection, "new")["breaker"] == "closed"
     make(connection, source="gone")
@@ -525,7 +525,7 @@ def test_a_probe_that_dies_makes_room_for_another(connection: db.Connection) -> 
 
 
 @pytest.mark.parametrize("ok", [True, False])
-def test_what_began_before_the_breaker_opened_decides_nothing(connection: db.Connection, ok: bool) -> None:
+def test_a_job_that_began_before_the_breaker_opened_decides_nothing(connection: db.Connection, ok: bool) -> None:
     early = half_open(connection)
     tell(connection, early.token, ok)
     assert health(connection)["breaker"] == "half-open"
@@ -537,7 +537,7 @@ def test_what_began_before_the_breaker_opened_decides_nothing(connection: db.Con
     assert health(connection)["breaker"] == "closed"
 
 
-def test_the_probe_may_ask_again_and_nobody_else(connection: db.Connection) -> None:
+def test_only_the_probe_may_ask_again(connection: db.Connection) -> None:
     early = half_open(connection)
     guest = begin(connection, "bank")
     assert ask(connection, guest.token).granted

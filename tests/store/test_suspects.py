@@ -50,13 +50,13 @@ def test_a_suspect_has_waited_too_long_after_a_minute_and_not_before(connection:
 
 
 @pytest.mark.parametrize("place", [Place.PENDING, Place.QUARANTINED, Place.BLOCKED])
-def test_nobody_makes_room_for_what_is_no_suspect(connection: db.Connection, place: Place) -> None:
+def test_no_worker_makes_room_for_a_job_that_is_no_suspect(connection: db.Connection, place: Place) -> None:
     bring(connection, place)
     set_clock(connection, NOW + MINUTE)
     assert not wait(connection)
 
 
-def test_nobody_makes_room_for_a_suspect_that_he_could_not_run(connection: db.Connection) -> None:
+def test_no_worker_makes_room_for_a_suspect_that_it_could_not_run(connection: db.Connection) -> None:
     bring(connection, Place.SUSPECT)
     set_clock(connection, NOW + MINUTE)
     assert not wait(connection, tasks=("other",))
@@ -64,7 +64,7 @@ def test_nobody_makes_room_for_a_suspect_that_he_could_not_run(connection: db.Co
     assert wait(connection, queues=["slow", "default"])
 
 
-def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(connection: db.Connection) -> None:
+def test_no_worker_makes_room_for_a_suspect_of_a_paused_queue(connection: db.Connection) -> None:
     bring(connection, Place.SUSPECT)
     set_clock(connection, NOW + MINUTE)
     db.run(connection, store.pause_queue("default"))
@@ -74,7 +74,7 @@ def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(connection: db.Connec
 
 
 @pytest.mark.parametrize("closed", CLOSED)
-def test_nobody_makes_room_for_a_suspect_of_a_closed_source(connection: db.Connection, closed: str) -> None:
+def test_no_worker_makes_room_for_a_suspect_of_a_closed_source(connection: db.Connection, closed: str) -> None:
     bring(connection, Place.SUSPECT)
     connection.execute("update outlive.held set source = 'shop'")
     connection.execute("insert into outlive.sources (name) values ('shop')")

@@ -174,7 +174,7 @@ def test_a_registration_that_is_repeated_takes_back_once(connection: db.Connecti
     assert counters(connection, job) == (0, 0, 1)
 
 
-def test_a_worker_that_was_nobody_before_takes_nothing_back(connection: db.Connection) -> None:
+def test_a_worker_with_an_unknown_former_id_takes_nothing_back(connection: db.Connection) -> None:
     job = enqueue(connection)
     lose(connection)
     register(connection, NEW)
@@ -205,7 +205,7 @@ def test_a_job_convicted_for_what_others_did_stays_there(connection: db.Connecti
     assert held_as(connection, job) == before
 
 
-def test_what_a_person_has_blocked_stays_blocked(connection: db.Connection) -> None:
+def test_a_job_blocked_by_an_operator_stays_blocked(connection: db.Connection) -> None:
     job = enqueue(connection)
     lose(connection)
     db.run(connection, store.block([job], "for a while"))
@@ -298,7 +298,7 @@ def test_taking_back_does_not_deadlock_with_a_worker_that_claims_one_job_and_end
     assert_sound(connection)
 
 
-def test_a_job_in_a_long_transaction_of_its_own_holds_up_nobody(connection: db.Connection, connect: Connect) -> None:
+def test_a_job_in_a_long_transaction_of_its_own_holds_up_no_other(connection: db.Connection, connect: Connect) -> None:
     jobs = [enqueue(connection) for _ in range(2)]
     register(connection, ANNA)
     claim(connection, ANNA, limit=2)

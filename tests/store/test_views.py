@@ -48,7 +48,7 @@ def shown(found: dict[str, Any], **expected: object) -> dict[str, Any]:
 # One job
 
 
-def test_a_pending_job_is_held_by_nobody_and_not_completed(connection: db.Connection) -> None:
+def test_a_pending_job_has_no_worker_and_no_end(connection: db.Connection) -> None:
     job = make(connection, queue="slow", source="shop", priority=2, delay_s=60, dedupe_key="key")
     expected = {
         "id": job,
@@ -82,7 +82,7 @@ def test_a_pending_job_is_held_by_nobody_and_not_completed(connection: db.Connec
     assert found == expected
 
 
-def test_a_running_job_shows_who_has_it_and_when_it_was_last_heard_of(connection: db.Connection) -> None:
+def test_a_running_job_shows_its_worker_and_when_it_was_last_heard_of(connection: db.Connection) -> None:
     register_worker(connection, name="crawler-1")
     job = make(connection)
     (claimed,) = claim(connection)
@@ -104,7 +104,7 @@ def test_a_running_job_shows_who_has_it_and_when_it_was_last_heard_of(connection
     assert shown(job_state(connection, job), **expected) == expected
 
 
-def test_a_worker_that_nobody_knows_any_more_shows_by_its_id(connection: db.Connection) -> None:
+def test_a_forgotten_worker_is_shown_by_its_id(connection: db.Connection) -> None:
     job = make(connection)
     claim(connection)
     assert job_state(connection, job)["locked_by"] == str(WORKER)

@@ -61,12 +61,16 @@ def sleep(connection: db.Connection) -> None:
     db.run(connection, store.sleep(WORKER))
 
 
-def test_enqueuing_notifies_nobody_while_nobody_sleeps(connection: db.Connection, listener: Listener) -> None:
+def test_enqueuing_sends_no_notification_while_all_workers_are_awake(
+    connection: db.Connection, listener: Listener
+) -> None:
     make(connection)
     assert listener.heard() == 0
 
 
-def test_enqueuing_notifies_who_sleeps_once_for_a_whole_batch(connection: db.Connection, listener: Listener) -> None:
+def test_enqueuing_a_batch_sends_one_notification_to_sleeping_workers(
+    connection: db.Connection, listener: Listener
+) -> None:
     sleep(connection)
     enqueue(connection, [request() for _ in range(100)])
     assert listener.heard() == 1
@@ -94,7 +98,7 @@ def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(
     assert listener.payloads() == [CANCEL]
 
 
-def test_who_is_awake_again_is_not_notified_any_more(connection: db.Connection, listener: Listener) -> None:
+def test_a_worker_that_is_awake_again_is_not_notified(connection: db.Connection, listener: Listener) -> None:
     sleep(connection)
     sleep(connection)
     db.run(connection, store.wake(WORKER))
@@ -120,7 +124,7 @@ def test_in_the_callers_transaction_enqueuing_always_notifies_at_its_commit(
     assert listener.heard() == 1
 
 
-def test_a_transaction_that_is_rolled_back_notifies_nobody(connection: db.Connection, listener: Listener) -> None:
+def test_a_transaction_that_is_rolled_back_sends_no_notification(connection: db.Connection, listener: Listener) -> None:
     with connection.transaction(force_rollback=True):
         enqueue(connection, [request()], notify=True)
     assert listener.heard() == 0
@@ -191,7 +195,7 @@ REVIVALS = (retry_a_finished_one, retry_a_retryable_one, release_from_quarantine
 
 
 @pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
-def test_whatever_makes_a_job_ready_again_notifies_who_sleeps(
+def test_making_a_job_ready_again_notifies_a_sleeping_worker(
     connection: db.Connection, listener: Listener, prepare: Callable[[db.Connection], Revival]
 ) -> None:
     revive = prepare(connection)
@@ -202,7 +206,7 @@ def test_whatever_makes_a_job_ready_again_notifies_who_sleeps(
 
 
 @pytest.mark.parametrize("prepare", REVIVALS, ids=lambda one: one.__name__)
-def test_and_nobody_while_nobody_sleeps(
+def test_making_a_job_ready_again_sends_no_notification_while_all_workers_are_awake(
     connection: db.Connection, listener: Listener, prepare: Callable[[db.Connection], Revival]
 ) -> None:
     prepare(connection)(connection)
@@ -214,7 +218,7 @@ def test_and_nobody_while_nobody_sleeps(
     [{"outcome": Outcome.SUCCEEDED}, {"outcome": Outcome.FAILED}, {"outcome": Outcome.CRASHED, "signal": "SIGSEGV"}],
     ids=lambda one: str(one["outcome"]),
 )
-def test_an_end_that_makes_nothing_ready_notifies_nobody(
+def test_an_end_that_makes_nothing_ready_sends_no_notification(
     connection: db.Connection, listener: Listener, end_it: dict[str, Any]
 ) -> None:
     make(connection)
