@@ -335,7 +335,7 @@ def give_up() -> None:
 
 @app.task
 def not_needed() -> None:
-    raise outlive.Cancel("somebody else did it")
+    raise outlive.Cancel("another job did it")
 
 
 @app.task(recycle_after=2)
@@ -703,7 +703,7 @@ def find(key: str) -> None:
 
 @app.task
 def spoil_a_record() -> None:
-    """Nobody can know it before the end."""
+    """The record can't be encoded, which shows only at the end of the job."""
     found: dict[str, object] = {"price": 1}
     outlive.current().record("prices", "a", found)
     found["price"] = object()

@@ -93,7 +93,7 @@ def draw_numbers() -> list[float]:
 
 @app.task(memory="512MB", max_attempts=1)
 def meet_in_threads(n: int) -> int:
-    """Nobody goes on before all threads are there."""
+    """Each thread waits until all threads are there."""
     meeting = threading.Barrier(n, timeout=20)
     with ThreadPoolExecutor(n) as pool:
         return sum(1 for _ in pool.map(lambda _: meeting.wait(), range(n)))

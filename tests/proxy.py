@@ -27,7 +27,7 @@ SERVER_WAITS = {b"Z", b"R", b"G", b"W"}
 
 
 class Side(Enum):
-    """Where a statement is: the server has not heard of it, or has answered and the client has not heard that."""
+    """Where a statement is: on its way to the server, or answered, with the answer on its way to the client."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -208,7 +208,7 @@ class Proxy:
             if kind == b"Z" and link.under_way:
                 n, text = link.under_way.popleft()
                 self.at_boundary(Boundary(n, Side.AFTER, text, link))
-            if kind in SERVER_WAITS or not link.under_way:  # Without a statement it says what nobody asked for.
+            if kind in SERVER_WAITS or not link.under_way:  # Without a statement the server speaks unasked.
                 self._pass(link, Way.TO_CLIENT, bytes(held))
                 held.clear()
         self._pass(link, Way.TO_CLIENT, bytes(held))

@@ -158,7 +158,7 @@ def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
         ("name", 5, "name is not text: write it in quotes"),
     ],
 )
-def test_a_value_that_is_none_is_refused_by_its_key(key: str, value: object, said: str) -> None:
+def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(flags={key: value})
 

@@ -48,7 +48,7 @@ def test_a_function_that_grows_beyond_all_bounds_is_held_at_a_year() -> None:
 
 
 @pytest.mark.parametrize("written", [[], [1] * 1001, [-1], "soon", ["soon"], lambda n: -n, lambda n: None])
-def test_a_backoff_that_is_none_is_refused(written: Any) -> None:
+def test_a_malformed_backoff_is_refused(written: Any) -> None:
     with pytest.raises(ConfigError):
         policy.parse_backoff(written)
 

@@ -28,7 +28,7 @@ def parse(document: str, /) -> None: ...
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with somebody's app in it, as the current one."""
+    """A directory with an app in it, as the current one."""
     (tmp_path / "shop_tasks.py").write_text(APP)
     (tmp_path / "shop_broken.py").write_text("import outlive\n1 / 0\n")
     (tmp_path / "shop_lacking.py").write_text("import no_such_thing_at_all\n")

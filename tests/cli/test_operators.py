@@ -27,13 +27,13 @@ def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(cli: Cli, world: Worl
 
 
 def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, world: World) -> None:
-    failed, done, nobody = world.failed(), world.succeeded(), unknown()
-    ran = cli("retry", failed, done, nobody)
+    failed, done, missing = world.failed(), world.succeeded(), unknown()
+    ran = cli("retry", failed, done, missing)
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "1 retried",
         f"not changed: {done} is succeeded: it has succeeded: enqueue it again",
-        f"not changed: {nobody} is unknown: there is no such job",
+        f"not changed: {missing} is unknown: there is no such job",
     ]
 
 

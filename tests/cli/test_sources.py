@@ -105,11 +105,11 @@ def test_pause_and_resume_switch_a_source_off_and_on(cli: Cli, shop: None) -> No
     assert shown(cli)["enabled"] is True
 
 
-@pytest.mark.parametrize("words", [("set", "nobody", "burst=1"), ("pause", "nobody"), ("resume", "nobody")])
+@pytest.mark.parametrize("words", [("set", "missing", "burst=1"), ("pause", "missing"), ("resume", "missing")])
 def test_a_source_that_there_is_not_is_named(cli: Cli, words: tuple[str, ...]) -> None:
     ran = cli("sources", *words)
     assert ran.code == 2
-    assert "there is no source nobody" in " ".join(ran.err.split())
+    assert "there is no source missing" in " ".join(ran.err.split())
 
 
 def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connection) -> None:

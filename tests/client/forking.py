@@ -45,7 +45,7 @@ def plainly() -> None:
 
 
 def with_the_lock_taken() -> None:
-    """As if another thread had been about to take a connection: nobody is left to give the lock back."""
+    """As if another thread had been about to take a connection: no thread is left to give the lock back."""
     add.enqueue(100)
     before = backend()
     with app.connections._lock:

@@ -134,7 +134,7 @@ def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Pa
 @pytest.mark.parametrize("kind", ["coroutine", "future"])
 def test_a_plain_function_that_gives_an_awaitable_is_refused(tmp_path: Path, kind: str) -> None:
     async def fetch() -> int:
-        raise AssertionError("nobody awaits it")
+        raise AssertionError("it is not awaited")
 
     async def ask() -> None:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -285,7 +285,7 @@ def test_a_broken_file_costs_the_cache_and_not_the_job(tmp_path: Path, fetch: Co
     after = new(tmp_path)
     assert after.get("shop", "key", fetch) == 2
     assert after.get("shop", 3, fetch) in (3, "x" * 1000)
-    if how != "tables":  # It is a sound file of somebody else's: it is left alone.
+    if how != "tables":  # That is a sound database of another program: it is left alone.
         known = after.get("shop", "other", fetch)
         assert after.get("shop", "other", fetch) == known
 
@@ -321,7 +321,7 @@ def test_where_the_home_cannot_be_written_the_cache_is_a_directory_closed_to_oth
 
 
 def lay(trap: str, at: Path, elsewhere: Path) -> None:
-    """What somebody else may have put there before us."""
+    """Put a trap where the cache belongs, as another user might."""
     elsewhere.mkdir()
     match trap:
         case "a link":
@@ -336,7 +336,7 @@ def lay(trap: str, at: Path, elsewhere: Path) -> None:
         case "open to a group":
             at.mkdir()
             at.chmod(0o770)
-        case "somebody else's":
+        case "of another user":
             at.mkdir(0o700)
             os.chown(at, 65534, 65534)
 
@@ -346,7 +346,7 @@ def lay(trap: str, at: Path, elsewhere: Path) -> None:
     [
         *("a link", "a link to nowhere", "a file", "open to all", "open to a group"),
         pytest.param(
-            "somebody else's", marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give it away")
+            "of another user", marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give it away")
         ),
     ],
 )

@@ -66,7 +66,7 @@ def test_importing_and_declaring_reads_no_configuration_and_opens_no_connection(
         "declare.py",
         cwd=tmp_path,
         PYTHONPATH=str(Path(__file__).parents[2]),
-        OUTLIVE_DATABASE_URL="postgresql://nobody:nothing@127.0.0.1:1/none",
+        OUTLIVE_DATABASE_URL="postgresql://user:nothing@127.0.0.1:1/none",
         OUTLIVE_NONSENSE="1",
     )
     assert said == ["3"]

@@ -1,4 +1,4 @@
-"""Following a job: its status, its result or the evidence that there is none, and cancelling it."""
+"""Following a job: its status, its result, or the evidence of its failure, and cancelling it."""
 
 import asyncio
 import threading
@@ -103,7 +103,7 @@ def test_a_job_without_a_result_raises_with_its_last_attempt(
         assert (error.attempt.signal, error.attempt.stack) == (evidence.get("signal"), evidence.get("stack"))
 
 
-def test_a_job_that_will_be_tried_again_has_not_ended(app: outlive.App, connection: db.Connection) -> None:
+def test_a_job_that_will_be_tried_again_gives_no_result_yet(app: outlive.App, connection: db.Connection) -> None:
     job = add.enqueue(1)
     end(connection, job.id, Outcome.FAILED, error="once")
     assert job.status() is State.RETRYABLE

@@ -1,4 +1,4 @@
-"""The database goes away and comes back: what was acknowledged is there exactly once, and nobody waits for ever."""
+"""The database goes away and comes back: each acknowledged job is there exactly once, and no call waits for ever."""
 
 import asyncio
 import os
@@ -129,7 +129,7 @@ def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated
 def server() -> Iterator[Path]:
     """Where a server of this test's own lives."""
     base = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
-    os.chmod(base, 0o755)  # As root the server is somebody else.
+    os.chmod(base, 0o755)  # As root the server runs as another user.
     yield base / "server"
     embedded.release(base / "server", wait_s=10)
     shutil.rmtree(base)
@@ -163,7 +163,7 @@ def free_port() -> int:
 
 
 def test_where_nothing_listens_the_error_says_so_in_time_and_without_the_password() -> None:
-    app = app_at(f"postgresql://somebody:{PASSWORD}@127.0.0.1:{free_port()}/shop")
+    app = app_at(f"postgresql://shop_user:{PASSWORD}@127.0.0.1:{free_port()}/shop")
 
     async def use() -> list[Any]:
         enqueues = asyncio.to_thread(add.enqueue, 1), add.aenqueue(1)
@@ -213,7 +213,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        app_at(f"postgresql://somebody:{PASSWORD}@127.0.0.1:{silent.getsockname()[1]}/shop")
+        app_at(f"postgresql://shop_user:{PASSWORD}@127.0.0.1:{silent.getsockname()[1]}/shop")
         start = time.monotonic()
         with pytest.raises(outlive.DatabaseUnreachable, match="timeout"):
             add.enqueue(1)
@@ -223,12 +223,12 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        f"somebody:{PASSWORD}@host/shop",
-        f"mysql://somebody:{PASSWORD}@host/shop",
+        f"shop_user:{PASSWORD}@host/shop",
+        f"mysql://shop_user:{PASSWORD}@host/shop",
         f"postgresql://a:b {PASSWORD}@host/shop",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_quoting_its_password(url: str) -> None:
+def test_a_malformed_address_is_refused_without_quoting_its_password(url: str) -> None:
     app_at(url)
     with pytest.raises(outlive.ConfigError, match="write it like postgresql://") as raised:
         add.enqueue(1)

@@ -28,7 +28,7 @@ DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 ROOTS_GROUPS = [4, 24] if AM_ROOT else None
 """More groups than root often has, so that one sees whether a server gets rid of them."""
 
-needs_root = pytest.mark.skipif(not AM_ROOT, reason="only root can give files away and run as somebody else")
+needs_root = pytest.mark.skipif(not AM_ROOT, reason="only root can give files away and run as another user")
 needs_debian_15 = pytest.mark.skipif(not (DEBIAN_15 / "initdb").exists(), reason=f"no Postgres 15 in {DEBIAN_15}")
 
 
@@ -128,7 +128,7 @@ def _command_lines() -> Iterator[tuple[int, bytes]]:
 
 
 def is_alive(pid: int) -> bool:
-    """False for a zombie too, once all its threads have ended: it is dead, only not buried."""
+    """False for a zombie too, once all its threads have ended: it is dead, and only its entry is left."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -180,7 +180,7 @@ def _inhabitants_of(path: Path) -> Iterator[int]:
 
 
 def ordinary_person(base: Path) -> Person:
-    """Somebody without rights, who can't read a root's Python or checkout: they get what they can use."""
+    """A user without rights, who can't read root's Python or checkout, and gets readable copies."""
     found = pwd.getpwnam("nobody")
     source = base / "source"
     shutil.copytree(SOURCE / "embedded", source / "outlive" / "embedded", ignore=shutil.ignore_patterns("__pycache__"))

@@ -21,7 +21,7 @@ class NewUser(Protocol):
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """Not tmp_path: pytest closes its parents to all others, and as root the server is somebody else."""
+    """Not tmp_path: pytest closes its parents to all others, and as root the server runs as another user."""
     path = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
     os.chmod(path, 0o755)
     yield path

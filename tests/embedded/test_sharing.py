@@ -39,7 +39,7 @@ def test_eight_threads_starting_at_once_share_one_server(directory: Path) -> Non
         thread.join()
     assert len(urls) == 8
     assert len(set(urls)) == 1
-    assert embedded.release(directory, wait_s=2), "one of the threads took a lease that nobody gives back"
+    assert embedded.release(directory, wait_s=2), "one of the threads took a lease and did not give it back"
     assert (directory / "postgres.log").read_text().count("starting PostgreSQL") == 1
 
 

@@ -60,7 +60,7 @@ class Run:
         )
 
     def busy(self, workers: Sequence[Worker]) -> list[Worker]:
-        """Those of them who have jobs. One that was killed just now still has some too, and is none of them."""
+        """The workers that have jobs. A killed worker still has jobs too, but is not among `workers`."""
         have = {str(id) for (id,) in self.connection.execute("select distinct worker from outlive.running")}
         return [worker for worker in workers if worker.id in have]
 
@@ -186,7 +186,7 @@ def kill_at_random(run: Run, workers: list[Worker]) -> None:
     portion = -(-len(INTAKES) // KILLS)
     for n in range(KILLS):
         run.collect(INTAKES[n * portion : (n + 1) * portion])
-        victim = chance.choice(eventually(lambda: run.busy(workers), within_s=30, what="somebody works"))
+        victim = chance.choice(eventually(lambda: run.busy(workers), within_s=30, what="a worker has jobs"))
         victim.process.kill()
         victim.process.wait()
         workers.remove(victim)

@@ -79,7 +79,7 @@ def squeeze(path: str) -> None:
     time.sleep(0.02)
     mark.unlink()
     if not alone:
-        raise AssertionError("somebody else was there")
+        raise AssertionError("another call was under way")
 
 
 async def seen(path: Path) -> None:
@@ -89,7 +89,7 @@ async def seen(path: Path) -> None:
 
 @app.task(max_attempts=1)
 async def change_its_mind(folder: str, how: str) -> str:
-    """Want to call somebody who talks to one at a time, and then not; and then want it again."""
+    """Ask for a source of one slot, give up, and ask again."""
 
     async def call(request: Request) -> None:
         async with request:

@@ -1,4 +1,4 @@
-"""What the acceptance tests share: an app, and somebody who does a worker's part by the store's statements, so that
+"""What the acceptance tests share: an app, and a hand that does a worker's part by the store's statements, so that
 the queue is tried without processes; and real workers that run the faulty jobs of tests/faults.py."""
 
 import json

@@ -49,7 +49,7 @@ def state(connection: psycopg.Connection[Any], worker: str) -> str | None:
 
 
 def shows_life(connection: psycopg.Connection[Any], worker: str) -> bool:
-    """Whether somebody holds the lock that this worker said it would."""
+    """Whether a session holds the lock whose key this worker has registered."""
     row = connection.execute(
         "select from outlive.liveness l join pg_locks k on k.locktype = 'advisory' and k.granted"
         " and k.classid::bigint << 32 | k.objid::bigint = l.key where l.worker = %s"
@@ -329,7 +329,7 @@ def test_the_only_worker_is_declared_dead_when_it_comes_back(
 
 
 def undisturbed(server: Server, workers: list[Worker]) -> None:
-    """Nobody is dead, and nothing was lost."""
+    """No worker is declared dead, and no job was lost."""
     assert server.ask("select state, count(*) from outlive.workers group by 1") == [("active", len(workers))]
     assert server.ask("select outcome, count(*) from outlive.attempts where outcome <> 'succeeded' group by 1") == []
     assert not any("Dead worker" in worker.log() for worker in workers)

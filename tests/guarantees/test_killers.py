@@ -27,10 +27,10 @@ def left_behind(hand: Hand) -> dict[str, int]:
 
 
 def test_the_attempt_is_committed_before_the_job_can_start(task: AddTask, new_hand: Callable[[], Hand]) -> None:
-    worker, anybody = new_hand(), new_hand()
+    worker, observer = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     (claimed,) = worker.claim()
-    seen = anybody.rows("select id, attempt, token, worker from outlive.running")
+    seen = observer.rows("select id, attempt, token, worker from outlive.running")
     assert seen == [(job.id, 1, claimed.token, worker.id)]
 
 
@@ -310,7 +310,7 @@ def runs_again(path: Path, times: int) -> None:
 
 
 def vanished_in_vain(hand: Hand, job: Job[Any], times: int) -> None:
-    """Workers that claimed this job have been lost so often; nobody needs to wait for their death."""
+    """Workers that claimed this job have been lost so often, without waiting for their deaths."""
     for _ in range(times):
         assert [one.id for one in hand.claim()] == [job.id]
         hand.rows("update outlive.running set lease_until = '2000-01-01Z' returning id")
@@ -544,14 +544,14 @@ def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(
         runs_again(tmp_path / "ends", 2)
         runs_again(tmp_path / "lasts", 2)
         assert counters(connection, lasts) == (0, 0, 1)
-        (tmp_path / "ends").touch()  # Both of its children see it; one of them has nobody who listens.
+        (tmp_path / "ends").touch()  # Both of its children see it; one of them has no worker that listens.
         ended(ends, State.SUCCEEDED)
         assert alive(child)
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
     eventually(lambda: not alive(child), within_s=5, what="its child is killed")
     old = frozen.id
-    eventually(lambda: frozen.log().count(" started") == 2, within_s=20, what="it begins anew")
+    eventually(lambda: frozen.log().count(" started") == 2, within_s=20, what="it begins again")
     assert f"Worker {old} was declared dead by others" in frozen.log()
     assert other.says(f"Dead worker detected: {old}")
     assert counters(connection, lasts) == (0, 0, 0)

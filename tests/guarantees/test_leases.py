@@ -25,12 +25,12 @@ AddTask = Task[[int, int], int, int]
 
 
 def test_a_claim_commits_all_that_makes_a_job_running(task: AddTask, new_hand: Callable[[], Hand]) -> None:
-    worker, anybody = new_hand(), new_hand()
+    worker, observer = new_hand(), new_hand()
     job = task.enqueue(1, 2)
     worker.at(NOON)
     (claimed,) = worker.claim()
     assert job.status() is State.RUNNING
-    committed = anybody.rows(
+    committed = observer.rows(
         "select id, worker, attempt, token, started_at, heartbeat_at, lease_until from outlive.running"
     )
     until = NOON + timedelta(seconds=300)
@@ -201,7 +201,7 @@ def began(path: Path) -> list[int]:
 def test_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_lease_and_interval(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """Nobody is told that the holder of the lease should show life: that would end it sooner."""
+    """The holder is taken out of the table of liveness: otherwise its death would be seen before its lease ends."""
     workers = [start(wait=False, lease_s="3", sweep_s="0.5") for _ in range(2)]
     by_id = {worker.started().id: worker for worker in workers}
     job = faults.wait_for.enqueue(str(tmp_path / "go"))

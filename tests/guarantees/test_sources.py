@@ -406,7 +406,7 @@ def test_without_a_cache_every_job_fetches(start: Start, tmp_path: Path) -> None
 def test_an_answer_from_the_cache_says_nothing_about_the_jobs_own_source(
     start: Start, connection: db.Connection, known: list[str], pages: list[str], how: str, failures: int
 ) -> None:
-    """The source has failed once before. Whoever really calls it, or asks only others, speaks for it as ever."""
+    """The source has failed once before. A job that really calls it, or calls only others, counts as usual."""
     worker = start(slots=1)
     succeeded([calling.read.enqueue(known)])
     ended(calling.stumble.enqueue("raise"), State.FAILED)
@@ -511,7 +511,7 @@ def test_a_dedupe_key_is_the_external_id_or_a_hash_of_what_makes_the_finding() -
 
 
 def test_a_dedupe_key_is_the_same_for_ever() -> None:
-    """Keys are stored: whoever changes how they are made loses what is known."""
+    """Keys are stored: a change in how they are made would lose all known findings."""
     from hashlib import sha256
 
     facts = "https://shop.example/coin|gold coin|199900|2026-01-31|ask"

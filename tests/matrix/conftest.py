@@ -19,7 +19,7 @@ __all__ = ["app", "start"]
 
 @pytest.fixture(scope="session")
 def base() -> Iterator[Path]:
-    """Not pytest's own: it closes those to all others, and as root a server is somebody else."""
+    """Not pytest's own: it closes those to all others, and as root a server runs as another user."""
     path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
     os.chmod(path, 0o755)
     yield path
@@ -33,7 +33,7 @@ def programs(base: Path) -> Programs:
 
 @pytest.fixture(scope="session")
 def pattern(programs: Programs, base: Path) -> Server:
-    """A cluster that others are copied from, which is faster than to make each anew."""
+    """A cluster that others are copied from, which is faster than initialising each."""
     server = Server(programs, base / "pattern")
     server.make()
     return server

@@ -1,4 +1,4 @@
-"""Somebody who keeps asking for jobs while the database suffers, and remembers what was promised."""
+"""A client that keeps enqueuing jobs while the database suffers, and remembers which were acknowledged."""
 
 import threading
 from types import TracebackType

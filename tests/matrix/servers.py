@@ -1,4 +1,4 @@
-"""Postgres servers of a test's own, to be killed, frozen, filled, restarted and promoted: nobody else uses them."""
+"""Postgres servers that belong to one test each, to be killed, frozen, filled, restarted and promoted."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ class Server:
         return (self.folder / "log").read_text(errors="replace")
 
     def make(self) -> None:
-        """A new cluster with our schema, and nobody working on it yet."""
+        """A new cluster with our schema, without workers."""
         access = ("--username=postgres", "--auth-local=trust", "--auth-host=trust")
         where = ("--locale=C", "--encoding=UTF8", "--no-sync", "-D", self.data)
         self.programs.run("initdb", *access, *where, log=self.folder / "log")

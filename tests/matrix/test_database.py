@@ -52,7 +52,7 @@ def home() -> Iterator[Path]:
 
 
 def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_path: Path) -> None:
-    """33: nobody else would; also when the job that it runs needs no database until it ends."""
+    """33: no other process would; also when the job that it runs needs no database until it ends."""
     worker = start(url="", home=str(home), slots=2)
     faults.app.configure(config.load(flags={"home": str(home)}))
     held = faults.wait_for.enqueue(str(tmp_path / "held"))

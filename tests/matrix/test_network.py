@@ -57,7 +57,7 @@ def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end
         proxy.silence(*ways)
         eventually(lambda: not alive(first), within_s=20, what="the process is killed")
         ours = connection.execute("select from outlive.running where worker = %s", [lonely.id]).fetchall()
-        assert ours, "somebody else could have begun it before"
+        assert ours, "another worker could have begun it before"
         assert lonely.says("its lease could not be renewed in time")
         begun(tmp_path / "held", before=first)
         jobs: list[outlive.Job[Any]] = [held]
@@ -76,7 +76,7 @@ def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end
 def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, batch: int
 ) -> None:
-    """30: the server has committed, and the client has not heard of it."""
+    """30: the server commits, and its answer does not reach the client."""
     cuts: list[tuple[object, ...] | None] = []
 
     def cut_once(at: Boundary) -> None:
@@ -130,7 +130,7 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
 def test_connections_cut_at_random_moments_lose_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    """30: each cut may leave a statement whose end nobody heard."""
+    """30: each cut may leave a statement whose end is unknown to the client."""
     seed = random.randrange(10_000)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -180,7 +180,7 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
 def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(
     network: Network, start: Start, connection: db.Connection, database_url: str, bad_s: float
 ) -> None:
-    """29: the kernel loses packets, and an answer takes two seconds. Verdicts may be wrong; they cost nobody a job."""
+    """29: the kernel loses packets, and an answer takes two seconds. Verdicts may be wrong; they cost no job."""
     with Proxy(database_url, host=network.host) as proxy:
         far = start(url=proxy.url, within=network.within, slots=2)
         start(slots=1)

@@ -144,7 +144,7 @@ def test_everything_frozen_for_a_while_goes_on_where_it_was(
 def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(
     server: Server, start: Start, tmp_path: Path
 ) -> None:
-    """26: what was running may run again, because nobody can tell a freeze from a death."""
+    """26: jobs that were running may run again, because a freeze looks like a death."""
     workers = [start(slots=2, **SHORT) for _ in range(2)]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in ("first", "second")]
     begun(tmp_path, ["first", "second"])

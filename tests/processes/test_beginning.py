@@ -1,4 +1,4 @@
-"""Between claimed and begun: what a child has not begun is never to blame, begins elsewhere, and can be cancelled."""
+"""Between claimed and begun: a job that did not begin is never to blame, begins elsewhere, and can be cancelled."""
 
 import os
 import signal

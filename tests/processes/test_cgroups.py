@@ -40,7 +40,7 @@ def in_shared_memory() -> Iterator[Path]:
 
 
 def be_killed_for_memory(group: Group) -> None:
-    """A process that is none of the worker's asks for more memory than its group may have."""
+    """A process outside the worker's tree asks for more memory than its group may have."""
     before = group.kills()
     group.limit(30)
     stranger = subprocess.run([*group.within, sys.executable, "-c", EAT], check=False, timeout=20)

@@ -157,7 +157,7 @@ def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
     boundaries = [(n, side) for n in range(1, needed + 1) for side in Side]
     if most:
         boundaries = [boundaries[len(boundaries) * at // most] for at in range(most)]
-    # It stands still while the other one works: to start it anew each time would take twice as long.
+    # It is stopped while the other one works: starting it again each time would take twice as long.
     heir = start(slots=2, sweep_s="1")
     for n, side in boundaries:
         os.kill(heir.pid, signal.SIGSTOP)
@@ -414,7 +414,7 @@ def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.
         signal_all(tree, signal.SIGCONT)
         return None
 
-    job = eventually(claimed, within_s=60, what="a job is claimed and has not begun")
+    job = eventually(claimed, within_s=60, what="a job is claimed and did not begin yet")
     assert job
     signal_all([worker.pid], signal.SIGTERM, signal.SIGCONT)
     assert worker.process.wait(20) == 0

@@ -84,7 +84,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.take(claimed("", str(tmp_path / "go")))
-            eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots has not heard of it")
+            eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots don't know it yet")
             (child,) = slots.busy
             watch.end(child, verdict, "by this test")
             await aeventually(lambda: len(heard.ends) == 1)

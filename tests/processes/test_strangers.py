@@ -25,7 +25,7 @@ Start = Callable[..., Worker]
 
 @pytest.fixture
 def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody who has asked for a job in a transaction, and does not come to its end."""
+    """A client that has enqueued a job in a transaction, and leaves the transaction open."""
     with psycopg.connect(database_url) as connection:
         faults.add.using(dedupe_key="theirs", connection=connection).enqueue(1, 1)
         yield connection

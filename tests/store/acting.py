@@ -305,8 +305,8 @@ _UNSOUND = {
     "lost": """select j.id from outlive.jobs j left join last a on a.job_id = j.id
         where j.id not in (select id from places)
           and coalesce(a.state, 'none') not in ('succeeded', 'failed', 'cancelled')""",
-    "in a place, but nobody asked for it": "select id from places where id not in (select id from outlive.jobs)",
-    "ended, but nobody asked for it": "select job_id from last where job_id not in (select id from outlive.jobs)",
+    "in a place, but never enqueued": "select id from places where id not in (select id from outlive.jobs)",
+    "ended, but never enqueued": "select job_id from last where job_id not in (select id from outlive.jobs)",
     "counted with a gap": """select p.id from places p left join last a on a.job_id = p.id
         where p.attempt <> coalesce(a.attempt, 0) or coalesce(a.ended, 0) <> coalesce(a.attempt, 0)""",
     "both ended and running under one token": "select id from outlive.running join outlive.attempts using (token)",

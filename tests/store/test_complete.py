@@ -1,4 +1,4 @@
-"""outlive.complete: a job's effects and its completion commit together or not at all, and nobody waits for them."""
+"""outlive.complete: a job's effects and its completion commit together or not at all, and hold up no other."""
 
 from collections.abc import Callable
 

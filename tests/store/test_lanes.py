@@ -1,4 +1,4 @@
-"""Finding work and claiming it: the order, the limits, who gets what, and that nobody gets it twice."""
+"""Finding work and claiming it: the order, the limits, the shares of workers, and that no job is claimed twice."""
 
 import threading
 from collections import Counter

@@ -145,11 +145,11 @@ def test_a_worker_hears_that_it_was_given_up(connection: db.Connection, connect:
 CRASH = "truncate outlive.liveness"  # What a crash does to an unlogged table.
 RESTART = "update outlive.liveness set postmaster_started = postmaster_started - interval '1 hour'"
 UNSEEN = 0
-"""The key of those who have shown no life since the server started or crashed."""
+"""The key of workers that have shown no life since the server started or crashed."""
 
 
 def simulate_restart(connection: db.Connection, session: db.Connection, how: str) -> None:
-    """All sessions end, and what was known of who lives is gone or outdated."""
+    """All sessions end, and the table of liveness is empty or outdated."""
     vanish(connection, session)
     connection.execute(how.encode())
 
@@ -325,7 +325,7 @@ def test_of_two_burials_at_once_only_one_gets_the_dead(connection: db.Connection
     reapers = [connect() for _ in range(4)]
     with ThreadPoolExecutor(len(reapers)) as threads:
         found = list(threads.map(lambda reaper: declared_dead(reaper, ANNA, BERT), reapers))
-    found.append(declared_dead(connection, ANNA, BERT))  # What all of them have passed by.
+    found.append(declared_dead(connection, ANNA, BERT))  # The workers that all of them have skipped.
     assert sorted(chain.from_iterable(found)) == [ANNA, BERT]
 
 

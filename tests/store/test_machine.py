@@ -74,7 +74,7 @@ class Store(RuleBasedStateMachine):
         self.asked = 0
         self.acknowledged: list[UUID] = []
         self.rights: list[Right] = []
-        self.current: dict[UUID, Right] = {}  # Whose turn it is, as far as anybody was told.
+        self.current: dict[UUID, Right] = {}  # The last right to each job that a worker was given.
         self.leases: dict[int, datetime] = {}  # By token, until when.
         self.finished: dict[UUID, tuple[State, int]] = {}  # How, and after how many attempts.
         self.kills: Counter[UUID] = Counter()  # Crashes since a person last freed the job.
@@ -84,7 +84,7 @@ class Store(RuleBasedStateMachine):
         self.alone: set[int] = set()  # Tokens of suspects that run.
         self.workers = list(WORKERS)
         self.alive = list(WORKERS)  # The others are dead or cut off, and may return.
-        self.given_up: set[UUID] = set()  # Under this id nobody can return.
+        self.given_up: set[UUID] = set()  # No worker can return under these ids.
         self.max_crashes, self.max_losses = 2, 3
         self.by_fingerprint = False
 
@@ -251,16 +251,16 @@ class Store(RuleBasedStateMachine):
     @precondition(lambda self: self.given_up.intersection(self.workers))
     @rule(number=numbers)
     def begin_again(self, number: int) -> None:
-        """A worker that was given up lives: it says who it was, and is somebody else now."""
+        """A worker that was given up lives: it names its former id, and has a new one now."""
         worker = self.one_of([one for one in self.workers if one in self.given_up], number)
-        anew = UUID(int=worker.int + 1000)
+        reborn = UUID(int=worker.int + 1000)
         gain = [job for job in self.lost_by.pop(worker, set()) if self.losses[job] and self.is_held_for_losses(job)]
         for _ in range(2):  # It did not hear the answer.
-            register(self.connection, anew, worker)
+            register(self.connection, reborn, worker)
         for job in gain:
             self.losses[job] -= 1
-        self.workers[self.workers.index(worker)] = anew
-        self.alive = [anew if one == worker else one for one in self.alive]
+        self.workers[self.workers.index(worker)] = reborn
+        self.alive = [reborn if one == worker else one for one in self.alive]
 
     @rule(number=numbers, limit=st.integers(1, 4), returns=st.booleans())
     def die_with_its_jobs(self, number: int, limit: int, returns: bool) -> None:

@@ -152,8 +152,8 @@ def test_there_is_a_snapshot_of_every_version() -> None:
 def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
     empty: db.Connection, new_database: Callable[[str], str], snapshot: Path
 ) -> None:
-    """Whoever changes a released schema raises its version, writes the upgrade, and freezes what is new:
-    `outlive migrate --sql > tests/store/schemas/vN.sql`. A version that nobody has yet may be frozen again."""
+    """A change to a released schema raises its version, brings an upgrade, and freezes the new script:
+    `outlive migrate --sql > tests/store/schemas/vN.sql`. A version that is not released yet may be frozen again."""
     with db.connect(new_database("template0")) as fresh:
         migrate.migrate(fresh)
         expected = catalog(fresh)

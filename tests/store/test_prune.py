@@ -1,4 +1,4 @@
-"""Forgetting: what ended long enough ago, in batches, and never a job that somebody still wants."""
+"""Pruning: jobs that ended long enough ago, in batches, and never a job that is still needed."""
 
 from datetime import timedelta
 from uuid import UUID

@@ -48,7 +48,7 @@ from tests.waiting import eventually
 T = TypeVar("T")
 Connect = Callable[[], db.Connection]
 
-# Statements that skip what somebody has locked; they find it the next time they come by.
+# Statements that skip locked rows; they find them the next time.
 SKIPPING = frozenset({"claim", "claim_suspect", "renew", "expire", "reap", "convict", "quarantine", "prune"})
 RACES = [(place, event) for place in Place for event in EVENTS if legal(event, place)]
 
@@ -68,7 +68,7 @@ def after(event: str, places: set[Place], *, before: Place, first: str | None = 
 
 @dataclass(slots=True)
 class Ring:
-    """Two racers, each with a connection of its own, and somebody who watches them."""
+    """Two racers, each with a connection of its own, and a third connection that watches them."""
 
     first: db.Connection
     second: db.Connection
@@ -250,14 +250,14 @@ def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connec
 
 @dataclass(slots=True)
 class Fighter:
-    """A worker, client and operator in one, who does everything at random and remembers what he was told."""
+    """A worker, client and operator in one, which does everything at random and remembers each answer."""
 
     connection: db.Connection
     worker: UUID
     random: random.Random
     jobs: list[UUID]  # Shared by all of them.
-    owners: dict[int, UUID] = field(default_factory=dict)  # Every token that he was ever given, and under which id.
-    reported: dict[int, Outcome] = field(default_factory=dict)  # What was taken from him.
+    owners: dict[int, UUID] = field(default_factory=dict)  # Every token that it was ever given, and under which id.
+    reported: dict[int, Outcome] = field(default_factory=dict)  # The ends that the store accepted.
     retried: Counter[UUID] = field(default_factory=Counter)
 
     def fight(self, rounds: int) -> None:
@@ -270,7 +270,7 @@ class Fighter:
         return self.random.sample(of, min(len(of), self.random.randint(1, 12)))
 
     def turn(self) -> None:
-        """End some attempts, be they still his or not, and claim others; some leases are over at once."""
+        """End some attempts, be they still its own or not, and claim others; some leases are over at once."""
         tokens = self.random.sample(list(self.owners), min(len(self.owners), self.random.randint(0, 6)))
         events = {token: self.random.choice(list(ENDS)) for token in tokens}
         ends = [Ended(token, **ENDS[event], after_s=0.0) for token, event in events.items()]
@@ -299,7 +299,7 @@ class Fighter:
         db.run(self.connection, store.renew(self.worker, self.owners))
 
     def be_given_up(self) -> None:
-        """The others think that he is dead, and reap what he has; he comes back under a new id."""
+        """The others take this worker for dead and reap its jobs; it comes back under a new id."""
         give_up(self.connection, self.worker)
         turn = db.run(self.connection, store.end_and_claim(self.worker, (), [LANE], limit=6))
         assert turn.claimed == []

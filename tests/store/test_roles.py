@@ -60,16 +60,16 @@ WRITES = (
     "update outlive.TABLE set COLUMN = COLUMN where false",
     "delete from outlive.TABLE where false",
 )
-NOBODY = "00000000-0000-4000-8000-000000000000"
+NO_ID = "00000000-0000-4000-8000-000000000000"
 
 # Every function of the schema, called so that an allowed call does nothing or little.
 CALLS = {
     "now": "select outlive.now()",
-    "policy_of": f"select outlive.policy_of('{NOBODY}', 'work')",
+    "policy_of": f"select outlive.policy_of('{NO_ID}', 'work')",
     "verdict": "select outlive.verdict(null, 'succeeded', false, false, null, 0)",
     "charge": "select outlive.charge(3, 0, 3)",
     "charged": "select outlive.charged(r) from outlive.running r where false",
-    "alone_s": f"select outlive.alone_s('{NOBODY}')",
+    "alone_s": f"select outlive.alone_s('{NO_ID}')",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
@@ -78,18 +78,18 @@ CALLS = {
     "wake": "select outlive.wake()",
     "end_lost": "select outlive.end_lost('{}')",
     "finished": "select from outlive.finished()",
-    "finish_unclaimed": f"select outlive.finish_unclaimed('{NOBODY}', 1, 0::smallint, 0::smallint, 0::smallint)",
-    "state_of": f"select outlive.state_of('{NOBODY}')",
-    "cancel": f"select outlive.cancel('{{{NOBODY}}}')",
-    "retry": f"select outlive.retry('{{{NOBODY}}}')",
-    "release": f"select outlive.release('{{{NOBODY}}}')",
-    "block": f"select outlive.block('{{{NOBODY}}}', 'why')",
-    "take_back": f"select outlive.take_back('{NOBODY}')",
-    "prune": f"select outlive.prune('{{{NOBODY}}}')",
+    "finish_unclaimed": f"select outlive.finish_unclaimed('{NO_ID}', 1, 0::smallint, 0::smallint, 0::smallint)",
+    "state_of": f"select outlive.state_of('{NO_ID}')",
+    "cancel": f"select outlive.cancel('{{{NO_ID}}}')",
+    "retry": f"select outlive.retry('{{{NO_ID}}}')",
+    "release": f"select outlive.release('{{{NO_ID}}}')",
+    "block": f"select outlive.block('{{{NO_ID}}}', 'why')",
+    "take_back": f"select outlive.take_back('{NO_ID}')",
+    "prune": f"select outlive.prune('{{{NO_ID}}}')",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
-    "replace": f"select outlive.replace('{NOBODY}')",
-    "complete_with_records": f"select outlive.complete_with_records(0, '{NOBODY}')",
-    "attempt_secret": f"select outlive.attempt_secret('{NOBODY}', 1)",
+    "replace": f"select outlive.replace('{NO_ID}')",
+    "complete_with_records": f"select outlive.complete_with_records(0, '{NO_ID}')",
+    "attempt_secret": f"select outlive.attempt_secret('{NO_ID}', 1)",
     "complete": "select outlive.complete(0, 'secret')",
     "keep_records": "select outlive.keep_records(r, '[]') from outlive.running r where false",
     "know_source": "select outlive.know_source('shop')",
@@ -100,7 +100,7 @@ CALLS = {
     "admits_one": "select outlive.admits_one('shop')",
     "full_by": "select outlive.full_by(60, 1)",
     "spend": "select outlive.spend(s, 1, null) from outlive.sources s where false",
-    "claim_sourced": f"select outlive.claim_sourced('{NOBODY}', '{{}}', '{{}}', '{{}}', '{{}}', 1, 1)",
+    "claim_sourced": f"select outlive.claim_sourced('{NO_ID}', '{{}}', '{{}}', '{{}}', '{{}}', 1, 1)",
     "ask_source": "select outlive.ask_source('shop', null)",
     "count_outcomes": "select outlive.count_outcomes('{shop}', '{1}', '{true}')",
 }
@@ -193,8 +193,8 @@ def test_every_table_view_and_function_is_asked_about(shared: db.Connection) -> 
 def test_an_unrelated_role_may_do_nothing(shared: db.Connection) -> None:
     asked = [statement for role, statement, _ in expectations() if role == "outlive_worker"]
     with shared.transaction(force_rollback=True):
-        shared.execute("create role somebody_else nologin")
-        assert [one for one in asked if is_allowed(shared, "somebody_else", one)] == []
+        shared.execute("create role unrelated nologin")
+        assert [one for one in asked if is_allowed(shared, "unrelated", one)] == []
 
 
 def test_no_role_can_log_in_or_more_than_that(shared: db.Connection) -> None:
@@ -391,7 +391,7 @@ def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Conn
 def test_without_roles_the_schema_belongs_to_the_role_that_migrates(
     connection: db.Connection, empty_database_url: str
 ) -> None:
-    """Even where the roles exist, for some other database: whoever migrates this one may not give it away."""
+    """Even where the roles exist, for some other database: the role that migrates this one may not give it away."""
     with login(connection, "pg_monitor") as name:
         database = psycopg.conninfo.conninfo_to_dict(empty_database_url)["dbname"]
         connection.execute(sql.SQL("alter database {} owner to {}").format(*map(sql.Identifier, (str(database), name))))

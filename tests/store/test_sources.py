@@ -264,8 +264,8 @@ def test_the_jobs_of_a_source_that_is_switched_off_wait(connection: db.Connectio
     assert ask(connection, running.token).open
     assert db.run(connection, store.resume_source("shop"))
     assert len(claim(connection).claimed) == 1
-    assert not db.run(connection, store.pause_source("nobody"))
-    assert not db.run(connection, store.resume_source("nobody"))
+    assert not db.run(connection, store.pause_source("missing"))
+    assert not db.run(connection, store.resume_source("missing"))
 
 
 def test_a_worker_that_was_given_up_claims_nothing(connection: db.Connection) -> None:
@@ -360,7 +360,7 @@ def test_an_operators_setting_wins_until_it_is_taken_back(connection: db.Connect
     assert change(connection, rate_limit_per_minute=None)
     shown = health(connection)
     assert (shown["rate_limit_per_minute"], shown["burst"], shown["max_concurrency"]) == (120, 7, None)
-    assert not db.run(connection, store.set_source("nobody", {"burst": 1}))
+    assert not db.run(connection, store.set_source("missing", {"burst": 1}))
 
 
 def test_operators_can_change_the_breaker_too(connection: db.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Suspects that wait: when somebody must make room for one, and when there is nothing to make room for."""
+"""Suspects that wait: when a worker must make room for one, and when there is nothing to make room for."""
 
 from datetime import timedelta
 

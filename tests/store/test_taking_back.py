@@ -94,7 +94,7 @@ def test_a_suspect_by_this_loss_alone_waits_like_any_other(connection: db.Connec
     assert [claimed.id for claimed in claim(connection, CARL)] == [job]
 
 
-def test_a_suspect_under_way_is_none_when_it_is_handed_back(connection: db.Connection) -> None:
+def test_a_running_suspect_is_cleared_when_it_is_handed_back(connection: db.Connection) -> None:
     job = enqueue(connection)
     lose(connection, BERT)
     lose(connection, ANNA)

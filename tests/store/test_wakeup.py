@@ -1,4 +1,4 @@
-"""Waking workers: a notification when somebody sleeps, and none when nobody does."""
+"""Waking workers: a notification while a worker sleeps, and no notification while all are awake."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ MARKER = "marker"
 
 
 class Listener:
-    """A worker's ear: which notifications have come, told without waiting for any that has not."""
+    """The notifications that a worker would hear, counted without waiting for further ones."""
 
     def __init__(self, connection: db.Connection, marking: db.Connection) -> None:
         self._connection, self._marking = connection, marking
@@ -49,7 +49,7 @@ class Listener:
             if one.payload == MARKER:
                 return heard
             heard.append(one.payload)
-        raise AssertionError("the marker has not come")
+        raise AssertionError("the marker did not come")
 
 
 @pytest.fixture
