@@ -1,4 +1,4 @@
-"""What people run inside jobs, as an app that workers import: a browser, node, numpy, a pool of threads.
+"""Programs that people run inside jobs, as an app that workers import: a browser, node, numpy, a pool of threads.
 
 It is the app of tests/faults.py with more tasks. numpy is imported before the zygote forks, as in an app that uses it.
 """

@@ -53,7 +53,7 @@ class Link:
             self.passing[way].clear()
 
     def heal(self) -> None:
-        """What was held back arrives, as after a network's fault."""
+        """Deliver the bytes that were held back, as after a network's fault."""
         for passing in self.passing.values():
             passing.set()
 
@@ -222,7 +222,7 @@ class Proxy:
 
 
 def _pieces(source: socket.socket, *, starts: bool = False) -> Iterator[tuple[bytes, bytes]]:
-    """What one end says, piece by piece, each with its kind; what a client says before its session starts has none."""
+    """The messages of one end, each with its kind; a client's messages before its session starts are without a kind."""
     buffer = bytearray()
     with contextlib.suppress(OSError):  # As good as its end.
         while more := source.recv(65536):

@@ -1,4 +1,4 @@
-"""What a task's author decides: parsed once, and completed by the configuration."""
+"""The policy of a task: parsed once, and completed by the configuration."""
 
 from datetime import timedelta
 from itertools import pairwise

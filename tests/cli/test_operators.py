@@ -18,7 +18,7 @@ def test_release_frees_a_killer_and_forgets_its_crashes(cli: Cli, world: World) 
     assert cli("show", job, "--json").json["crashes"] == 0
 
 
-def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(cli: Cli, world: World) -> None:
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli: Cli, world: World) -> None:
     running, waiting = world.job(), world.job()
     world.claimed(running)
     assert cli("cancel", running, waiting).out == "1 cancelled, 1 asked to stop\n"
@@ -94,7 +94,7 @@ def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli:
             assert ran.err == f"outlive: {verb} does not apply to {state} jobs: use {', '.join(taken)}\n"
 
 
-def test_prune_forgets_what_is_past_its_retention(cli: Cli, world: World) -> None:
+def test_prune_forgets_jobs_past_their_retention(cli: Cli, world: World) -> None:
     world.set_now("2020-01-01 00:00+00")
     old, killer = world.succeeded(), world.quarantined()
     world.set_now("")

@@ -89,7 +89,9 @@ def test_set_overrules_the_app_until_it_is_taken_back(cli: Cli, shop: None) -> N
         ("breaker_pause_s=-1", "must be a number above zero"),
     ],
 )
-def test_set_refuses_what_makes_no_sense_and_changes_nothing(cli: Cli, shop: None, word: str, reason: str) -> None:
+def test_set_refuses_values_that_make_no_sense_and_changes_nothing(
+    cli: Cli, shop: None, word: str, reason: str
+) -> None:
     before = shown(cli)
     ran = cli("sources", "set", "shop", "max_concurrency=1", word)
     assert ran.code == 2

@@ -147,7 +147,7 @@ def test_an_app_that_is_not_there_is_exit_code_3(database_url: str, start: Start
 
 
 def without_log(ran: Ran) -> str:
-    """What a command says besides its log lines."""
+    """The output of a command without its log lines."""
     return "".join(line for line in ran.err.splitlines(True) if not re.match(r"\d{4}-\d\d-\d\dT", line))
 
 

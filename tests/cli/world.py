@@ -21,7 +21,7 @@ WORKER = UUID("11111111-1111-4111-8111-111111111111")
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left: its exit code and what it wrote."""
+    """The result of a command: its exit code and its output."""
 
     code: int
     out: str

@@ -217,7 +217,7 @@ def test_a_cache_that_is_switched_off_is_not_there(tmp_path: Path, fetch: Counte
 # The bound
 
 
-def test_it_never_grows_over_its_bound_and_what_ends_soonest_goes_first(tmp_path: Path) -> None:
+def test_the_cache_stays_within_its_bound_and_drops_the_answers_that_expire_soonest(tmp_path: Path) -> None:
     cache = new(tmp_path, bound_bytes=400_000)
     for n in range(150):
         cache.get("shop", n, lambda n=n: f"{n:04}" * 2500, ttl_s=1000 + n)  # type: ignore[misc]
@@ -381,7 +381,7 @@ def open_directory() -> Iterator[Path]:
 
 
 def as_another_user(work: Callable[[], object]) -> str:
-    """What comes of it in a process of a user who is not root."""
+    """The result of `work` in a process of a user who is not root."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         try:

@@ -19,7 +19,7 @@ from tests.client.example import aadd, add, fetch, take
 Query = Callable[..., list[tuple[Any, ...]]]
 
 
-def test_an_enqueued_job_is_pending_and_has_what_was_asked(app: outlive.App, query: Query) -> None:
+def test_an_enqueued_job_is_pending_and_has_its_arguments(app: outlive.App, query: Query) -> None:
     job = add.enqueue(1, b=2)
     assert job.status() is outlive.State.PENDING
     ((id, task, queue, source, args, priority, options),) = query(

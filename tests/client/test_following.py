@@ -48,7 +48,9 @@ def _worker(connection: db.Connection) -> Any:
 @pytest.mark.parametrize(
     ("stored", "value"), [(b'{"url":"u","n":[1,null]}', {"url": "u", "n": [1, None]}), (None, None)]
 )
-def test_the_result_is_what_the_job_gave(app: outlive.App, connection: db.Connection, stored: Any, value: Any) -> None:
+def test_the_result_is_the_value_that_the_job_returned(
+    app: outlive.App, connection: db.Connection, stored: Any, value: Any
+) -> None:
     job = fetch.enqueue("u")
     end(connection, job.id, Outcome.SUCCEEDED, result=stored)
     assert job.result(timeout=0) == value

@@ -14,7 +14,7 @@ Refused = list[tuple[str, int, str]]
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> Refused:
-    """What mypy says of the examples: file, line and code of each error."""
+    """The errors of mypy in the examples: file, line and code of each."""
     settings = tmp_path_factory.mktemp("mypy") / "mypy.ini"
     settings.write_text("[mypy]\nstrict = true\nmypy_path = src\nexplicit_package_bases = true\n")
     done = subprocess.run(

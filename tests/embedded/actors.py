@@ -1,4 +1,4 @@
-"""Who appears in these tests: users in processes of their own, keepers, postmasters, and an ordinary person."""
+"""The actors of these tests: users in processes of their own, keepers, postmasters, and an ordinary person."""
 
 import contextlib
 import json

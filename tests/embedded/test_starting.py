@@ -1,4 +1,4 @@
-"""What a new server is like, wherever and by whomever it is started."""
+"""A new server: its safety, its settings, its directory, its programs and the account that it runs as."""
 
 import logging
 import os

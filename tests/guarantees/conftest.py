@@ -127,6 +127,6 @@ def hook_into(folder: Path) -> str:
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
-    """What such a hook was told, the oldest first."""
+    """The calls of such a hook, the oldest first."""
     found = sorted(folder.glob("told.*"), key=lambda path: path.stat().st_mtime_ns)
     return [json.loads(path.read_bytes()) for path in found]

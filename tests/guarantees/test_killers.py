@@ -199,7 +199,7 @@ def test_killers_take_down_neither_the_worker_nor_any_other_job(start: Start, co
 
 @pytest.fixture
 def effects(connection: db.Connection) -> Callable[[], list[str]]:
-    """What jobs have done, in the same database."""
+    """The effects of jobs, in the same database."""
     connection.execute("create table effects (what text)")
     return lambda: sorted(what for (what,) in connection.execute("table effects").fetchall())
 
@@ -295,7 +295,7 @@ def alone(connection: db.Connection, job: Job[Any]) -> list[bool]:
 
 
 def held(connection: db.Connection, job: Job[Any]) -> tuple[str, str] | None:
-    """What the job waits for, and why."""
+    """Why the job is held, and the reason in words."""
     row = connection.execute("select why, details from outlive.held where id = %s", [job.id]).fetchone()
     return None if row is None else (row[0], row[1])
 

@@ -37,7 +37,7 @@ def test_a_claim_commits_all_that_makes_a_job_running(task: AddTask, new_hand: C
     assert committed == [(job.id, worker.id, 1, claimed.token, NOON, NOON, until)]
 
 
-def test_claims_skip_what_others_have_locked(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
+def test_claims_skip_jobs_that_others_have_locked(task: AddTask, app: App, new_hand: Callable[[], Hand]) -> None:
     first, second = new_hand(), new_hand()
     app.enqueue_many([task.job(n, 0) for n in range(4)])
     second.connection.execute("set lock_timeout = '1s'")

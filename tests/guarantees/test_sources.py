@@ -370,7 +370,7 @@ def test_a_job_that_ends_in_its_own_transaction_speaks_for_its_source_too(
 # The cache
 
 
-def test_jobs_of_a_machine_share_what_one_of_them_has_fetched(start: Start, tmp_path: Path) -> None:
+def test_jobs_of_a_machine_share_fetched_answers(start: Start, tmp_path: Path) -> None:
     workers = [start(slots=2, wait=False) for _ in range(2)]
     calls = tmp_path / "calls"
     jobs = [calling.look_up.enqueue(str(calls)) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""What a test of the matrix asks after a fault: did every job end, and only once, and what did it cost?"""
+"""Questions that a test of the matrix asks after a fault: did every job end, and only once, and at which cost?"""
 
 import time
 from collections.abc import Sequence

@@ -52,7 +52,7 @@ def use(url: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
-def test_a_standby_promoted_under_load_finishes_what_it_has_once(
+def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(
     server: Server, standby: Server, start: Start, synchronous: bool
 ) -> None:
     if synchronous:

@@ -9,7 +9,7 @@ REPORT = ROOT / "docs" / "reports" / "long-tests-0.1.md"
 
 
 class Collected:
-    """What pytest has found."""
+    """The tests that pytest has collected."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.tests = {name_of(item.nodeid) for item in session.items}

@@ -1,4 +1,4 @@
-"""What a job forks itself is no job: the answer of the job's own process counts."""
+"""A process that a job forks is no job: only the answer of the job's own process counts."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What jobs say with forged, malformed, huge or endless frames: only the sender suffers."""
+"""Jobs that send forged, malformed, huge or endless frames harm only themselves."""
 
 import signal
 import time

@@ -49,7 +49,7 @@ def opened(profile: str) -> list[int]:
 
 
 def left_of(profile: str, pids: list[int]) -> list[bytes]:
-    """What lives of a browser: those that the job saw, and those that came later."""
+    """The processes of a browser that live: those that the job saw, and those that came later."""
     everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     marked = [pid for pid in everybody if profile.encode() in cmdline(pid)]
     return [cmdline(pid) for pid in {*pids, *marked} if alive(pid)]

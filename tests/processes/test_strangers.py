@@ -1,4 +1,4 @@
-"""What others leave in the database, and jobs in their process, must not stop a worker."""
+"""Locks and rows that others leave in the database, and jobs that spoil their process, do not stop a worker."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def moment(connection: db.Connection, query: str) -> Any:
     return row[0] if row else None
 
 
-def test_a_job_that_asks_for_what_is_locked_holds_up_no_heartbeat_and_no_other_job(
+def test_a_job_that_enqueues_a_locked_key_holds_up_no_heartbeat_and_no_other_job(
     start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
 ) -> None:
     start(heartbeat_s="0.1", slots=2)
@@ -66,7 +66,7 @@ def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other
     eventually(lambda: moment(connection, "select count(*) from outlive.attempts") == 3, what="what it asked for runs")
 
 
-def test_a_worker_that_stops_gives_back_what_it_could_not_write(
+def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(
     start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
 ) -> None:
     worker = start()

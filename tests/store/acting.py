@@ -1,4 +1,4 @@
-"""What the tests of the store do to jobs: bring one somewhere, let something happen to it, look whether all is sound.
+"""Actions of the tests of the store: bring a job to a place, fire an event at it, check that the tables are sound.
 
 Everything goes through the real statements. Time stands still at NOW until a test moves it.
 """
@@ -139,7 +139,7 @@ def give_up(connection: db.Connection, worker: UUID) -> None:
 
 
 def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "[]") -> None:
-    """What is left of another job of this task that had these arguments and killed; the job itself is forgotten."""
+    """Leave crashes of forgotten jobs of this task that had these arguments."""
     connection.execute(
         "insert into outlive.crashes select %s, outlive.fingerprint(%s, %s), -n, %s, 'SIGSEGV', outlive.now()"
         " from generate_series(1, %s) n",

@@ -444,7 +444,7 @@ def test_a_job_over_a_lowered_limit_is_quarantined_instead_of_started(connection
     assert counters(connection, killer) == (0, 1, 0)
 
 
-def test_the_reaper_quarantines_what_is_over_a_lowered_limit(connection: db.Connection) -> None:
+def test_the_reaper_quarantines_jobs_over_a_lowered_limit(connection: db.Connection) -> None:
     killer, failing = bring(connection, Place.RETRYABLE).job, bring(connection, Place.RUNNING)
     fire(connection, "fail", failing)
     assert db.run(connection, store.quarantine_killers()) == []

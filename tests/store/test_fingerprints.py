@@ -100,7 +100,7 @@ def test_the_same_arguments_of_another_task_are_innocent(connection: db.Connecti
     assert row_of(connection, innocent.id)["kills"] == 0
 
 
-def test_a_job_is_not_blamed_twice_for_what_it_did_itself(connection: db.Connection) -> None:
+def test_a_job_is_not_blamed_twice_for_its_own_crash(connection: db.Connection) -> None:
     define(connection, quarantine_by="fingerprint")
     job = enqueue(connection)
     for n in (1, 2, 3):
@@ -139,7 +139,7 @@ def test_only_kills_are_remembered_each_with_its_cause(connection: db.Connection
     assert causes == [("SIGKILL",), ("SIGSEGV",), ("exit code 3",), ("crashed",)]
 
 
-def test_only_what_is_this_workers_is_convicted(connection: db.Connection) -> None:
+def test_only_jobs_of_this_worker_are_convicted(connection: db.Connection) -> None:
     define(connection, quarantine_by="fingerprint", max_crashes=1)
     crash(connection)
     mine, unasked = claimed(connection), claimed(connection)
@@ -202,7 +202,7 @@ def test_a_job_whose_transaction_is_open_is_not_waited_for(connection: db.Connec
 # Forgetting.
 
 
-def test_a_release_forgets_what_the_same_arguments_did(connection: db.Connection) -> None:
+def test_a_release_forgets_the_crashes_of_the_same_arguments(connection: db.Connection) -> None:
     define(connection, quarantine_by="fingerprint", max_crashes=2)
     crash(connection, args=b"[]")
     killers = [crash(connection), crash(connection)]
@@ -321,7 +321,7 @@ def test_a_new_definition_of_a_task_does_not_repeat_the_alert(connection: db.Con
     assert crashing(connection) == []
 
 
-def test_of_many_that_look_at_once_only_one_tells(connection: db.Connection, connect: Connect) -> None:
+def test_an_alert_seen_by_many_workers_at_once_is_sent_once(connection: db.Connection, connect: Connect) -> None:
     define(connection)
     crash_many(connection, 5)
     sweepers = [connect() for _ in range(4)]

@@ -85,7 +85,7 @@ def test_without_a_lane_nothing_is_claimed(connection: db.Connection) -> None:
 @pytest.mark.parametrize(
     "other", [{"task": "other"}, {"queue": "other"}, {"source": "other"}, {"priority": 4}], ids=lambda o: next(iter(o))
 )
-def test_only_what_is_in_the_lane_is_claimed(connection: db.Connection, other: dict[str, str]) -> None:
+def test_only_jobs_of_the_lane_are_claimed(connection: db.Connection, other: dict[str, str]) -> None:
     make(connection, **other)
     assert claim(connection) == []
     assert len(claim(connection, [lane(**other)])) == 1
@@ -110,7 +110,7 @@ def test_before_its_watermark_a_lane_is_not_looked_at_and_from_the_start_it_is(c
 
 
 @pytest.mark.parametrize("mark", [None, NOON - timedelta(days=1)])
-def test_a_claim_locks_only_what_it_returns(connect: Connect, mark: datetime | None) -> None:
+def test_a_claim_locks_only_the_jobs_that_it_returns(connect: Connect, mark: datetime | None) -> None:
     first, second = connect(), connect()
     set_now(first), set_now(second)
     for task in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Who lives: sessions that hold a lock, heartbeats behind them, and what it takes to be declared dead."""
+"""Liveness: sessions that hold a lock, heartbeats behind them, and the evidence that declares a worker dead."""
 
 import asyncio
 import time
@@ -320,7 +320,7 @@ def vanished(connection: db.Connection, connect: Connect) -> None:
         vanish(connection, session, worker, worker.int)
 
 
-def test_of_two_burials_at_once_only_one_gets_the_dead(connection: db.Connection, connect: Connect) -> None:
+def test_reapers_at_once_declare_each_worker_dead_once(connection: db.Connection, connect: Connect) -> None:
     vanished(connection, connect)
     reapers = [connect() for _ in range(4)]
     with ThreadPoolExecutor(len(reapers)) as threads:
@@ -365,7 +365,7 @@ def waits(watcher: db.Connection, other: db.Connection) -> bool:
 
 
 def silent(connection: db.Connection, after: timedelta) -> list[UUID]:
-    """Who is given up so long after noon."""
+    """The workers that are given up so long after noon."""
     set_clock(connection, NOW + after)
     return [dead.id for dead in db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))]
 
@@ -412,7 +412,9 @@ def test_the_leases_of_another_worker_do_not_count(connection: db.Connection) ->
 
 
 @pytest.mark.parametrize("state", ["active", "draining"])
-def test_a_stale_worker_that_is_heard_of_again_is_what_it_says(connection: db.Connection, state: str) -> None:
+def test_a_stale_worker_that_is_heard_of_again_has_the_state_that_it_reports(
+    connection: db.Connection, state: str
+) -> None:
     register(connection, ANNA)
     assert db.run(connection, store.heartbeat(ANNA, state))
     assert state_of(connection) == state

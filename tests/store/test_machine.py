@@ -65,7 +65,7 @@ class Right:
 
 
 class Store(RuleBasedStateMachine):
-    """What the clients, workers and people were told, against what the tables hold."""
+    """A model of the answers that clients, workers and operators got, compared with the tables."""
 
     def __init__(self, connection: db.Connection) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(number=numbers, limit=st.integers(1, 4), returns=st.booleans())
     def die_with_its_jobs(self, number: int, limit: int, returns: bool) -> None:
-        """What is otherwise a long way of single steps: a worker takes what there is, and is given up with it."""
+        """Take many single steps at once: a worker claims some jobs, and is given up with them."""
         worker = self.one_of(self.workers, number)
         if worker in self.given_up:
             self.begin_again(0)

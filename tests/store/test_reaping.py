@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a dead worker: each is lost once, and keeps its place."""
+"""Reaping the jobs of a dead worker: each is lost once, and keeps its place."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +69,7 @@ def test_only_the_attempts_of_the_dead_end(connection: db.Connection) -> None:
 
 
 @pytest.mark.parametrize("state", ["active", "stale", "draining", "stopped"])
-def test_a_worker_in_any_other_state_keeps_what_it_has(connection: db.Connection, state: str) -> None:
+def test_a_worker_in_any_other_state_keeps_its_jobs(connection: db.Connection, state: str) -> None:
     scene = bring(connection, Place.RUNNING)
     register(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
@@ -102,7 +102,7 @@ def test_a_lost_attempt_counts_one_loss_and_nothing_else(connection: db.Connecti
     assert contents(connection) == before
 
 
-def test_a_sleeping_worker_is_told_of_what_was_freed(connection: db.Connection, connect: Connect) -> None:
+def test_a_sleeping_worker_is_notified_of_freed_jobs(connection: db.Connection, connect: Connect) -> None:
     bring(connection, Place.RUNNING)
     give_up(connection, ANNA)
     sleeper = connect()

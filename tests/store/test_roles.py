@@ -1,4 +1,4 @@
-"""Who may do what: each role can do its work, and is refused everything else."""
+"""Roles: each can do its work, and is refused everything else."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -356,7 +356,7 @@ def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(
     assert value(connection, "select count(*) from outlive.waiting") == 2
 
 
-def test_a_viewer_sees_through_the_views_what_it_may_not_touch(connection: db.Connection, database_url: str) -> None:
+def test_a_viewer_reads_views_over_tables_that_it_may_not_touch(connection: db.Connection, database_url: str) -> None:
     job = make(connection)
     claim(connection)
     with session(connection, database_url, "outlive_viewer") as viewer:

@@ -651,7 +651,7 @@ class Breaker(RuleBasedStateMachine):
     @precondition(lambda self: self.enabled and self.state == "closed")
     @rule()
     def it_opens_and_waits(self) -> None:
-        """What chance alone would hardly bring about: that it comes to a probe at all."""
+        """Bring about a probe, which chance alone hardly would."""
         self.calls_fail(0, 2)
         self.time_goes_by(10)
 
@@ -734,7 +734,7 @@ class Breaker(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(400)
-def test_the_breaker_is_in_every_order_what_its_model_is(connection: db.Connection) -> None:
+def test_the_breaker_follows_its_model_in_every_order(connection: db.Connection) -> None:
     class Here(Breaker):
         def __init__(self) -> None:
             super().__init__(connection)

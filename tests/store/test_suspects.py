@@ -95,7 +95,7 @@ def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connectio
     assert counters(connection, scene.job) == (1, 0, 0)
 
 
-def test_a_worker_that_looks_up_what_it_has_sees_that_it_must_run_alone(connection: db.Connection) -> None:
+def test_a_worker_that_looks_up_its_jobs_sees_that_one_must_run_alone(connection: db.Connection) -> None:
     bring(connection, Place.SUSPECT)
     db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     enqueue(connection)

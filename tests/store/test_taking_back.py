@@ -193,7 +193,7 @@ def test_a_job_quarantined_for_its_crashes_stays_there(connection: db.Connection
     assert held_as(connection, job) == before == ("quarantined", "crashed 1 times (max_crashes = 1)")
 
 
-def test_a_job_convicted_for_what_others_did_stays_there(connection: db.Connection) -> None:
+def test_a_job_convicted_by_its_fingerprint_stays_there(connection: db.Connection) -> None:
     job = enqueue(connection)
     lose(connection)
     [claimed] = claim(connection, BERT)

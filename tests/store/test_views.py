@@ -315,7 +315,7 @@ def test_neither_a_blocked_job_nor_a_released_one_is_a_killer(connection: db.Con
     assert count(connection, "killers") == 0
 
 
-def test_workers_are_shown_with_what_they_run(connection: db.Connection) -> None:
+def test_workers_are_shown_with_their_running_jobs(connection: db.Connection) -> None:
     register_worker(connection, name="busy")
     register_worker(connection, new_worker(), name="idle", state="draining")
     make_many(connection, 3)
@@ -329,7 +329,7 @@ def test_workers_are_shown_with_what_they_run(connection: db.Connection) -> None
     assert found == [("busy", "host", 42, "active", 4, 3, *since), ("idle", "host", 42, "draining", 4, 0, *since)]
 
 
-def test_queues_are_shown_with_what_is_in_them(connection: db.Connection) -> None:
+def test_queues_are_shown_with_the_number_of_their_jobs(connection: db.Connection) -> None:
     make_many(connection, 3)
     make(connection, delay_s=60)
     claim(connection, limit=1)

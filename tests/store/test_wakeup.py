@@ -42,7 +42,7 @@ class Listener:
         return len(self.payloads())
 
     def payloads(self) -> list[str]:
-        """What the notifications carry that have come."""
+        """The payloads of the notifications that have come."""
         self._marking.execute("select pg_notify('outlive', %s)", [MARKER])
         heard: list[str] = []
         for one in self._connection.notifies(timeout=10):

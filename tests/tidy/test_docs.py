@@ -1,4 +1,4 @@
-"""What people read points to what exists."""
+"""The pages name links, files, settings, modules and log lines that exist."""
 
 import ast
 import re
