@@ -1,6 +1,8 @@
 """Faults of processes that need more than one look: see tests/processes for the others. The number is the matrix's."""
 
+import contextlib
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +45,8 @@ def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill
         row = connection.execute(silent, [worker.id]).fetchone()
         assert row
         assert row[0] < limit_s
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(0.05)
     assert worker.process.returncode == 0
     assert polite.result(timeout=5) == "stopped by itself"
     assert (outcomes(database_url, deaf), deaf.status()) == (["released"], State.PENDING)

@@ -600,7 +600,7 @@ def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing:
     assert changing.version.enqueue().result(timeout=20) == 1
     source.write_text("import no_such_module\n")
     worker.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "the old one stays" in worker.log(), within_s=20)
+    eventually(lambda: "goes on with the old app" in worker.log(), within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 1
     source.write_text(CHANGING.format(n=2) + WAITING)
     worker.process.send_signal(signal.SIGHUP)
@@ -650,7 +650,7 @@ def test_threads_of_the_app_are_named_in_a_warning(start: Start, tmp_path: Path)
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     worker = start(target="threaded:app", folder=tmp_path)
-    eventually(lambda: "has started threads at import" in worker.log())
+    eventually(lambda: "the app started threads at import" in worker.log())
 
 
 def test_jobs_draw_different_numbers(start: Start) -> None:

@@ -76,7 +76,7 @@ def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
     refusals = faults.ask_nonsense.enqueue().result(timeout=20)
     assert (len(refusals), set(refusals)) == (6, {"BadArguments", "OutliveError"})
     assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
-    assert "serve failed" not in worker.log()
+    assert "job call failed" not in worker.log()
 
 
 def test_a_flood_of_calls_costs_only_its_sender(start: Start, connection: db.Connection) -> None:
@@ -119,7 +119,7 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path
     assert heard_s < 1
 
 
-@pytest.mark.parametrize(("kind", "words"), [("checkpoint", "reports"), ("result", "result"), ("error", "error")])
+@pytest.mark.parametrize(("kind", "words"), [("checkpoint", "progress"), ("result", "result"), ("error", "error")])
 def test_a_child_that_says_more_than_it_may_is_killed(
     start: Start, connection: db.Connection, kind: str, words: str
 ) -> None:

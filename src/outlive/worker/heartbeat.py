@@ -31,7 +31,7 @@ class Heartbeat:
         self._news.clear()
         state = "draining" if self._draining else "active"
         if not await self._session.run(store.heartbeat(self._worker, state, self._trouble)):
-            self._reaper.declared_dead.set()
+            self._reaper.hear_own_death()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._every_s):
                 await self._news.wait()

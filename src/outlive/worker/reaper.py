@@ -56,10 +56,18 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Reaper:
-    def __init__(self, session: Session, config: Config, alerts: Alerts, worker: UUID | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        config: Config,
+        alerts: Alerts,
+        worker: UUID | None = None,
+        on_declared_dead: Callable[[], None] = lambda: None,
+    ) -> None:
         self.session, self.config, self.alerts, self.worker = session, config, alerts, worker
-        self.declared_dead = asyncio.Event()
-        """Set when other workers have declared this one dead."""
+        self.declared_dead = False
+        """Other workers have declared this one dead."""
+        self._on_declared_dead = on_declared_dead
         self.freed = 0
         """How many attempts of other workers it has ended."""
         self._missing: dict[UUID, tuple[int, float]] = {}
@@ -97,7 +105,7 @@ class Reaper:
         unseen_s: dict[UUID, float] = {}
         for worker, key in absent.items():
             if key is None:
-                self.declared_dead.set()
+                self.hear_own_death()
             elif worker != self.worker and key == UNSEEN:
                 unseen_s[worker] = self._unseen_s.get(worker, 0.0) + passed_s
             elif worker != self.worker:
@@ -113,6 +121,10 @@ class Reaper:
         await self._free(store.reap, "its worker died")  # Even if another reaper declared it dead, and then died.
         await self._announce_quarantined()
         await self._announce_breakers()
+
+    def hear_own_death(self) -> None:
+        self.declared_dead = True
+        self._on_declared_dead()
 
     async def _announce_quarantined(self) -> None:
         """Announce as many as the alerts have room for. A worker without a command leaves them to others at first."""

@@ -37,7 +37,16 @@ RunOnce = Callable[[], Awaitable[None]]
 
 
 class Services:
-    def __init__(self, me: Identity, config: Config, url: str, zygotes: Zygotes, alerts: Alerts) -> None:
+    def __init__(
+        self,
+        me: Identity,
+        config: Config,
+        url: str,
+        zygotes: Zygotes,
+        alerts: Alerts,
+        *,
+        on_declared_dead: Callable[[], None],
+    ) -> None:
         self._me = me
         hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
@@ -48,7 +57,7 @@ class Services:
         self.progress = ProgressWriter(me.id, session, self.outbox)
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
-        self.reaper = Reaper(session, config, alerts, me.id)
+        self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.heartbeat = Heartbeat(me.id, session, self.reaper, every_s=config.heartbeat_s)
         self.registration = Registration(me, config, session)
         reports = AttemptReports(

@@ -87,7 +87,7 @@ class Supervisor:
     @property
     def declared_dead(self) -> bool:
         """Whether other workers have declared this one dead."""
-        return self._services is not None and self._services.reaper.declared_dead.is_set()
+        return self._services is not None and self._services.reaper.declared_dead
 
     async def run(self) -> None:
         """Work until told to stop."""
@@ -114,7 +114,9 @@ class Supervisor:
         ready = await self._zygotes.current.ready()
         self._app_url = ready.database_url
         url = await asyncio.to_thread(self._url, self._app_url)
-        services = self._services = Services(self.me, self._config, url, self._zygotes, self._alerts)
+        services = self._services = Services(
+            self.me, self._config, url, self._zygotes, self._alerts, on_declared_dead=self._stopping.set
+        )
         self._zygotes.open(ready, services.slots)
         await self._register(services)
         self._started = True
@@ -142,7 +144,7 @@ class Supervisor:
             asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
             for name, run_once in services.loops()
         ]
-        await _first_of(self._stopping, services.reaper.declared_dead)
+        await self._stopping.wait()
         if self.declared_dead:
             _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
 
@@ -231,10 +233,3 @@ class Supervisor:
             for task in late:
                 task.cancel()
             await asyncio.wait(late, timeout=0.5)
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
