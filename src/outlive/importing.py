@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Mapping
 from types import ModuleType
@@ -15,10 +14,6 @@ from outlive.errors import AppNotFound
 
 MAX_REASON_CHARS = 500
 MAX_TRACEBACK_CHARS = 16_000
-_LIBRARIES = (
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
-    *(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
 
 
 class App(Protocol):
@@ -84,7 +79,7 @@ def _reason(name: str, seen: traceback.TracebackException) -> str:
     if isinstance(seen.exc_type, type) and issubclass(seen.exc_type, SyntaxError):
         where, error = f"{_short(seen.filename or name)}, line {seen.lineno}", lines[-1]
     else:
-        own = [frame for frame in seen.stack if not frame.filename.startswith(("<", *_LIBRARIES))]
+        own = [frame for frame in seen.stack if not frame.filename.startswith(("<", *_libraries()))]
         last = (own or seen.stack)[-1:]
         where, error = f"{_short(last[0].filename)}, line {last[0].lineno}" if last else name, lines[0]
     return f"{where}: {' '.join(error.split())[:MAX_REASON_CHARS]} (importing {name})"
@@ -104,3 +99,11 @@ def _drop_importlib(seen: traceback.TracebackException | None) -> None:
 
 def _imports(file: str) -> bool:
     return file.startswith("<frozen importlib") or file in (importlib.__file__, os.path.abspath(__file__))
+
+
+def _libraries() -> tuple[str, ...]:
+    """The folders of outlive, Python and installed packages. The import is late: every fork would pay for sysconfig."""
+    import sysconfig
+
+    paths = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return tuple(path + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), *paths))
