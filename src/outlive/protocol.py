@@ -96,7 +96,7 @@ class Done(Frame, frozen=True, tag=4):
     spawns: bytes | None = None
     stopped_by: int = 0
     """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
-    bereaved: bool = False
+    process_ended: bool = False
     """A process that the job had started has ended, which may be why the job failed."""
 
 

@@ -139,13 +139,13 @@ def _report(done: Done, before: resource.struct_rusage, *, preload: bool, last: 
         cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         peak_memory_bytes=peak_bytes,
         marked=_mark_output(),
-        bereaved=done.outcome == Outcome.FAILED and _is_bereaved(),
+        process_ended=done.outcome == Outcome.FAILED and _process_ended(),
         stopped_by=stops.last_signal(),
     )
 
 
-def _is_bereaved() -> bool:
-    """Whether a process that was started here has ended, and was reaped or is to be."""
+def _process_ended() -> bool:
+    """Whether a process that this child started has ended, reaped or not."""
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt:
         return True
     with contextlib.suppress(ChildProcessError):

@@ -1,4 +1,4 @@
-"""The zygote: imports the app once, then forks and reaps, nothing else. It is single-threaded and has no connection.
+"""The zygote: it imports the app once, then only forks and reaps. It is single-threaded and has no connection.
 
 It is exec'd by the supervisor before that opens any connection: `python -m outlive.child.zygote FD MODULE:APP`.
 It forks parents, and each parent forks the children of one slot, in the same way and with a control socket of its own:
@@ -42,31 +42,31 @@ from outlive.protocol import (
 
 IMPORT_FAILED = 3
 STRAYS_S = 0.2
-"""How long the end of a job waits for what it has left behind to die of SIGKILL."""
+"""How long the end of a job waits for its leftover processes to die of SIGKILL."""
 END_S = 2.0
 PAUSE_S = 0.0005
 
 
 class Zygote:
-    """The zygote, or a parent that it has forked. Its table of children is the truth about who belongs to whom."""
+    """The zygote, or a parent that it has forked. Its table of children says which processes it forked."""
 
     def __init__(self, control: socket.socket, target: str, stack: int | None = None) -> None:
         self.control, self.target = control, target
         self.is_parent = stack is not None
         self.children: set[int] = set()
         self.left: set[int] = set()
-        """What jobs have left behind and can't be killed."""
+        """Leftover processes of jobs that are still dying, or can't be killed."""
         pid = os.getpid()
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
-        """Kept open, because it is read for every job."""
+        """The kernel's list of children, kept open because it is read for every job."""
         self.stack = os.memfd_create("outlive-stack") if stack is None else stack
-        """Each child has its own under the same number."""
+        """Each child has its own file under the same number."""
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def prepare(self) -> None:
-        """Import the app, and make what it left in memory cheap to share."""
+        """Import the app, and make its memory cheap to share."""
         kernel.become_subreaper()
-        os.environ.pop("GLIBC_TUNABLES", None)  # It was for this process; a job's own need not have it.
+        os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
         kernel.disable_core_dumps()  # Children inherit this, and the next.
         kernel.prefer_for_oom_kill()
         self.app = import_app(self.target)
@@ -74,7 +74,7 @@ class Zygote:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # The supervisor decides; its EOF is our end. So for SIGTERM:
+            signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends. So for SIGTERM:
         serving.get_ready(self.stack)
         gc.collect()
         gc.freeze()
@@ -96,7 +96,7 @@ class Zygote:
                     return
 
     def obey(self) -> bool:
-        """One request; False when the supervisor is gone."""
+        """Serve one request; False when the supervisor is gone."""
         try:
             data, descriptors = _receive(self.control)
         except ConnectionResetError:
@@ -140,7 +140,7 @@ class Zygote:
             _exit(code)
 
     def _close(self) -> None:
-        """What a process that was forked must not share with this one."""
+        """Close the descriptors that a fork must not share with this process."""
         signal.set_wakeup_fd(-1)
         self.control.close()
         for descriptor in (self.wake_read, self.wake_write, self.offspring):
@@ -155,10 +155,10 @@ class Zygote:
             os.close(stack)
             code = serving.main(self.app.tasks, self.target, sock, output, self.stack, tickets)
         finally:
-            _exit(code)  # As it was when the app was imported: a job may have replaced it since.
+            _exit(code)  # The original, from before the import: a job may have replaced it.
 
     def reap(self) -> None:
-        """Take leave of the dead: first what they left behind, then they themselves."""
+        """Reap dead children, and kill their leftover processes before their ends are reported."""
         while True:
             try:
                 seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -179,10 +179,10 @@ class Zygote:
                 self.say(exit)
 
     def kill_strays(self) -> list[Exited]:
-        """A process that became our child without being forked by us belonged to a job that is dead.
+        """Kill children that this process did not fork: the kernel gave them to it when their job died.
 
-        It is gone before its job's end is told, unless the kernel or another user keeps it: that holds up no one.
-        What falls to the zygote had a parent that died: the supervisor may know it as a child, and is told.
+        They are gone before the job's end is reported, except for processes that die slowly or belong to another user.
+        In the zygote they are children of a dead parent, which the supervisor may know: their exits are returned.
         """
         exits = []
         deadline = 0.0
@@ -193,7 +193,7 @@ class Zygote:
                 killed = kernel.kill(pid)
                 try:
                     gone, status, usage = os.wait4(pid, os.WNOHANG)
-                except ChildProcessError:  # A thread of the app's has reaped it.
+                except ChildProcessError:  # A thread of the app has reaped it.
                     continue
                 if gone and not self.is_parent:
                     exits.append(_exited(pid, status, usage))
@@ -208,7 +208,7 @@ class Zygote:
         return [int(pid) for pid in os.pread(self.offspring, 65536, 0).split()]
 
     def end_all(self) -> None:
-        """The supervisor is gone: nothing may outlive it that can be killed."""
+        """The supervisor is gone: kill everything that can be killed."""
         deadline = time.monotonic() + END_S
         while (left := kernel.descendants_of(os.getpid())) and time.monotonic() < deadline:
             killed = [kernel.kill(pid) for pid in left]
@@ -239,7 +239,7 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _threads() -> list[str]:
-    """The names of threads besides this one: a fork would lose them."""
+    """The names of other threads: a fork does not have them."""
     names = []
     for thread in os.listdir("/proc/self/task"):
         if int(thread) != os.getpid():
@@ -250,7 +250,7 @@ def _threads() -> list[str]:
 
 def main(descriptor: int, target: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # A stop of the whole tree is for the supervisor. Not SIG_IGN: what an import starts would inherit that.
+        # Stopping the tree is up to the supervisor. Not SIG_IGN: processes started by the import would inherit that.
         signal.signal(number, lambda *_: None)
     zygote = Zygote(socket.socket(fileno=descriptor), target)
     try:
@@ -267,4 +267,4 @@ def main(descriptor: int, target: str) -> int:
 
 
 if __name__ == "__main__":
-    _exit(main(int(sys.argv[1]), sys.argv[2]))  # Without waiting for threads that the app has started.
+    _exit(main(int(sys.argv[1]), sys.argv[2]))  # Threads that the app has started are not waited for.

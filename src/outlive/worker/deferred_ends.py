@@ -24,7 +24,7 @@ FATAL = "Fatal Python error"
 """A stack that faulthandler writes on a crash begins with these words; one that it writes on SIGTERM does not."""
 
 
-class Report(Protocol):
+class EndEvents(Protocol):
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
 
 
@@ -36,13 +36,13 @@ class Deferred(NamedTuple):
 
 
 class DeferredEnds:
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: EndEvents) -> None:
         self._report = report
         self.waiting: list[Deferred] = []
         self._open_until = math.inf
 
     def may_be_stopped(self) -> bool:
-        """Whether what happens to a job now may be part of a stop: that is to come, or has just come."""
+        """Whether a stop of the whole worker may explain what happens to a job now: it may follow, or has just come."""
         return time.monotonic() < self._open_until
 
     def defer(self, job: Claimed, end: Ended, *, completing: bool) -> None:

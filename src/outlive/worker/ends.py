@@ -41,7 +41,7 @@ def answered(
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
     elif outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
-        stopped = bool(done.stopped_by) or (done.bereaved and deferred.may_be_stopped())
+        stopped = bool(done.stopped_by) or (done.process_ended and deferred.may_be_stopped())
     end = Ended(
         token=done.token,
         outcome=outcome,

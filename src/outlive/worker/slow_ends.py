@@ -7,6 +7,7 @@ will never accept becomes a failure that says why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
@@ -78,12 +79,9 @@ class SlowEnds:
         if end is None:
             return
         try:
-            if _size(end) > LARGE_BYTES:
-                async with self._one_large, self.pool.take(size_bytes=_size(end)) as session:
-                    await self._write(session, end)
-            else:
-                async with self.pool.take() as session:
-                    await self._write(session, end)
+            turn = self._one_large if _size(end) > LARGE_BYTES else contextlib.nullcontext()
+            async with turn, self.pool.take(size_bytes=_size(end)) as session:
+                await self._write(session, end)
         except psycopg.Error as error:
             self._try_again_or_fail(end, error)
         except BaseException:
