@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from outlive import db
+from outlive import db, store
+from outlive.model import SourceLimits
 from outlive.states import Outcome, State
 from tests import faults
 from tests.processes.conftest import Worker
@@ -88,6 +89,27 @@ def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     assert waiting.result(timeout=8) == 2
     succeeded = "select last_success_at from outlive.sources"
     eventually(lambda: moment(connection, succeeded), within_s=8, what="the source hears how it went")
+
+
+LIMITED = "import outlive\napp = outlive.App()\nshop = app.source('shop', rate_limit_per_minute=600)\n"
+LIMITED += "@app.task\ndef answer(): return 42\n"
+
+
+def test_a_worker_starts_while_its_source_is_locked_and_the_limits_follow(
+    start: Start, connection: db.Connection, stranger: Admin, tmp_path: Path
+) -> None:
+    """55"""
+    (tmp_path / "limited.py").write_text(LIMITED)
+    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=7)]))
+    stranger.execute("select from outlive.sources where name = 'shop' for update")
+    worker = start(target="limited:app", folder=tmp_path)
+    assert worker.says("another transaction has locked sources (shop): their new limits wait for it")
+    job = moment(connection, "select outlive.enqueue('limited.answer')")
+    eventually(lambda: db.run(connection, store.statuses([job])) == {job: State.SUCCEEDED}, within_s=8)
+    rate = "select rate_limit_per_minute from outlive.sources"
+    assert moment(connection, rate) == 7
+    stranger.rollback()
+    eventually(lambda: moment(connection, rate) == 600, what="the limits of the app hold")
 
 
 def test_a_jobs_call_that_waits_for_a_lock_delays_no_other_jobs_call_and_says_so(

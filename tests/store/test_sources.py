@@ -452,6 +452,23 @@ def test_a_declaration_waits_for_no_source_that_another_transaction_has_locked(
     assert values(connection, rates) == [60, 60, 60]
 
 
+def test_limits_are_spread_without_waiting_for_a_source_that_another_transaction_has_locked(
+    connect: Callable[[], db.Connection],
+) -> None:
+    connection, stranger = connect(), connect()
+    connection.execute("set lock_timeout = '2s'")
+    enqueue(connection, [request(source=name) for name in ("example.net", "example.org")])
+    declare(connection, rate_limit_per_minute=60)
+    db.run(connection, store.register_tasks([limits(source="shop")]))
+    with stranger.transaction():
+        stranger.execute("select from outlive.sources where name = 'example.org' for update")
+        assert db.run(connection, store.spread_limits(["work"])) == ["example.org"]
+    rates = "select rate_limit_per_minute from outlive.sources order by name"
+    assert values(connection, rates) == [60, None, 60]
+    assert db.run(connection, store.spread_limits(["work"])) == []
+    assert values(connection, rates) == [60, 60, 60]
+
+
 def test_an_unknown_source_is_made_by_the_first_request(connection: db.Connection) -> None:
     assert ask(connection, source="new").granted
     assert health(connection, "new")["breaker"] == "closed"
