@@ -62,6 +62,11 @@ def ended(process: "subprocess.Popen[str]", *, within_s: float = 60) -> Ran:
     return Ran(process.returncode, out, err)
 
 
+STACK = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  in read_xref\n"
+STACK += 30 * "  in _run_code\n"
+"""As faulthandler writes it: the innermost frame first, and more frames than are shown."""
+
+
 @dataclass(frozen=True)
 class World:
     """Makes jobs and moves them on as a worker would."""
@@ -114,7 +119,7 @@ class World:
             "peak_memory_bytes": 512_000_000,
             "cpu_s": 1.5,
             "output": "opening poison.pdf\n",
-            "stack": "Fatal Python error: Segmentation fault\n  in read_xref\n",
+            "stack": STACK,
         }
         for _ in range(3):
             self.end(job, Outcome.CRASHED, **evidence)
