@@ -101,6 +101,18 @@ def test_a_lane_that_ran_dry_goes_on_before_less_urgent_ones() -> None:
     assert not lanes, "what ran dry keeps no worker from resting"
 
 
+def test_lanes_of_one_priority_take_turns() -> None:
+    lanes, tasks = Lanes(), ("a", "b", "c")
+    states = [LaneState("default", "", task, 5, MOMENT, ready=True) for task in tasks]
+    served = []
+    for _ in range(6):
+        lanes.found(states)  # A look does not start the turn again.
+        first = offered(lanes)
+        served.append(first[0].task)
+        lanes.claimed(first, [claimed(first[0])], limit=1)
+    assert served == [*tasks, *tasks]
+
+
 def test_a_lane_keeps_its_place_while_its_source_admits_others() -> None:
     lanes = Lanes()
     sourced = [LaneState("default", "shop", task, 5, MOMENT, ready=True) for task in ("visit", "buy")]

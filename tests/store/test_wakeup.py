@@ -9,7 +9,7 @@ import pytest
 from outlive import App, db, store
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.worker.wakeup import CANCEL, NO_SOURCE
+from outlive.worker.wakeup import CANCEL, NO_SOURCE, Wakeup
 from tests.store.making import (
     WORKER,
     Connect,
@@ -96,6 +96,19 @@ def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(
     assert listener.payloads() == []
     db.run(connection, store.cancel([running]))
     assert listener.payloads() == [CANCEL]
+
+
+@pytest.mark.parametrize(
+    ("payload", "lanes", "sources", "cancels"),
+    [("", True, True, False), (NO_SOURCE, True, False, False), (CANCEL, False, False, True)],
+)
+def test_a_worker_looks_only_for_what_a_notification_says(
+    payload: str, lanes: bool, sources: bool, cancels: bool
+) -> None:
+    wake = Wakeup()
+    wake.look = wake.look_at_sources = False
+    wake.notify(payload)
+    assert (wake.look, wake.look_at_sources, wake.cancel.is_set()) == (lanes, sources, cancels)
 
 
 def test_a_worker_that_is_awake_again_is_not_notified(connection: db.Connection, listener: Listener) -> None:
