@@ -35,6 +35,7 @@ from tests.store.making import (
 
 ROLES = ("outlive_worker", "outlive_enqueue", "outlive_viewer", "outlive_job")
 VIEWS = ("job_states", "recent_jobs", "stuck_jobs", "killers", "worker_states", "queue_states", "source_health")
+VIEWS_OF_STATEMENTS = ("ended_attempts", "open_queues", "missing_locks")
 TABLES = {
     "schema_version": "version",
     "jobs": "id",
@@ -92,8 +93,8 @@ CALLS = {
     "attempt_secret": f"select outlive.attempt_secret('{NO_ID}', 1)",
     "complete": "select outlive.complete(0, 'secret')",
     "keep_records": "select outlive.keep_records(r, '[]') from outlive.running r where false",
-    "know_source": "select outlive.know_source('shop')",
     "know_sources": "select outlive.know_sources('{shop}', '{work}')",
+    "set_limits": "select outlive.set_limits('[]')",
     "take_keys": "select outlive.take_keys(null, null, null, null)",
     "carried": "select outlive.carried('[]')",
     "admits": "select outlive.admits(s, null, false) from outlive.sources s where false",
@@ -132,6 +133,8 @@ def expectations() -> Iterator[tuple[str, str, bool]]:
                 yield role, write, worker and table != "schema_version"
         for view in VIEWS:
             yield role, f"table outlive.{view}", role in ("outlive_worker", "outlive_viewer")
+        for view in VIEWS_OF_STATEMENTS:
+            yield role, f"table outlive.{view}", worker
         for name, call in CALLS.items():
             own = {"outlive_enqueue": "enqueue", "outlive_viewer": "now", "outlive_job": "complete"}.get(role)
             yield role, call, worker or name == own
@@ -185,7 +188,7 @@ def test_a_role_is_allowed_what_it_needs_and_refused_the_rest(shared: db.Connect
 def test_every_table_view_and_function_is_asked_about(shared: db.Connection) -> None:
     relations = "select relname from pg_class where relnamespace = 'outlive'::regnamespace and relkind = "
     assert set(values(shared, relations + "'r'")) == TABLES.keys()
-    assert set(values(shared, relations + "'v'")) == set(VIEWS)
+    assert set(values(shared, relations + "'v'")) == {*VIEWS, *VIEWS_OF_STATEMENTS}
     functions = "select proname from pg_proc where pronamespace = 'outlive'::regnamespace"
     assert set(values(shared, functions)) == CALLS.keys()
 

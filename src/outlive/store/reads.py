@@ -25,14 +25,14 @@ def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
     def decode(_: Names, rows: list[Row]) -> tuple[State, Attempt | None] | None:
         if not rows:
             return None
-        state, *attempt = rows[0][1:]
-        return State(state), _attempt(attempt) if attempt[0] is not None and attempt[1] is not None else None
+        state, *attempt = rows[0]
+        return State(state), None if attempt[0] is None else _attempt(attempt)
 
     return statement("outcomes", decode, ids=column(UUIDS, [job]))
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:
-    number, outcome, *evidence, result = row
+    _, number, outcome, *evidence, result = row
     return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
 
 
@@ -41,10 +41,7 @@ def job(id: UUID) -> Statement[Table]:
 
 
 def list_attempts(job: UUID) -> Statement[list[Attempt]]:
-    def decode(_: Names, rows: list[Row]) -> list[Attempt]:
-        return [_attempt((row[0], row[1], *row[3:])) for row in rows]
-
-    return statement("list_attempts", decode, id=job)
+    return statement("list_attempts", lambda _, rows: [_attempt(row) for row in rows], id=job)
 
 
 def list_jobs(

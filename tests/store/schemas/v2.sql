@@ -293,11 +293,7 @@ end $$;
 
 create or replace function outlive.policy_of(job uuid, task_name text)
 returns table (
-  max_attempts int,
-  max_crashes int,
-  max_losses int,
-  on_worker_death text,
-  backoff_s double precision[],
+  max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[],
   kills bigint)
 language sql stable
 begin atomic
@@ -345,20 +341,10 @@ return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
 create or replace function outlive.verdict(
-  had outlive.running,
-  outcome text,
-  killed boolean,
-  final boolean,
-  after_s double precision,
+  had outlive.running, outcome text, killed boolean, final boolean, after_s double precision,
   jitter double precision)
 returns table (
-  state text,
-  why text,
-  details text,
-  ready_at timestamptz,
-  failures smallint,
-  crashes smallint,
-  losses smallint)
+  state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
 language sql stable
 begin atomic
   -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
@@ -410,9 +396,7 @@ begin atomic
       else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
         g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
     -- A counter without a limit stops at the end of its range, so that no job can stop the reaper.
-    least(g.f, 32767)::smallint,
-    least(g.c, 32767)::smallint,
-    least(g.l, 32767)::smallint
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
   from judged g;
 end;
 
@@ -428,17 +412,9 @@ end;
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
 create or replace function outlive.settle(
-  had outlive.running,
-  outcome text,
-  error text default null,
-  exit_code int default null,
-  signal text default null,
-  peak_memory_bytes bigint default null,
-  cpu_s double precision default null,
-  output text default null,
-  stack text default null,
-  result json default null,
-  final boolean default false,
+  had outlive.running, outcome text, error text default null, exit_code int default null,
+  signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
+  output text default null, stack text default null, result json default null, final boolean default false,
   after_s double precision default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
@@ -454,25 +430,8 @@ begin
   end if;
   select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
   insert into outlive.attempts values (
-    had.id,
-    had.attempt,
-    had.token,
-    had.worker,
-    outcome,
-    v.state,
-    error,
-    exit_code,
-    signal,
-    peak_memory_bytes,
-    cpu_s,
-    output,
-    stack,
-    result,
-    had.started_at,
-    outlive.now(),
-    v.failures,
-    v.crashes,
-    v.losses,
+    had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
+    cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker));
   if v.crashes > had.crashes then
@@ -497,26 +456,13 @@ begin
 end $$;
 
 create or replace function outlive.finish_unclaimed(
-  job uuid,
-  job_attempt int,
-  job_failures smallint,
-  job_crashes smallint,
-  job_losses smallint)
+  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
 returns void language plpgsql as $$
 -- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker.
 begin
-  insert into outlive.attempts (
-    job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
-  values (
-    job,
-    job_attempt + 1,
-    nextval(pg_get_serial_sequence('outlive.running', 'token')),
-    'cancelled',
-    'cancelled',
-    outlive.now(),
-    job_failures,
-    job_crashes,
-    job_losses);
+  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
+    'cancelled', outlive.now(), job_failures, job_crashes, job_losses);
   delete from outlive.dedupe_keys where id = job;
 end $$;
 
@@ -532,22 +478,14 @@ begin
     with ordinality r(scope, key, data, strength, n)
   order by r.scope, r.key, r.strength desc, r.n
   on conflict (scope, source, dedupe_key) do update set
-    data = excluded.data,
-    strength = excluded.strength,
-    job_id = excluded.job_id,
-    updated_at = excluded.updated_at
+    (data, strength, job_id, updated_at) =
+    (excluded.data, excluded.strength, excluded.job_id, excluded.updated_at)
   where excluded.strength > records.strength;
 end $$;
 
 create or replace function outlive.complete_with_records(
-  token bigint,
-  worker uuid,
-  result json default null,
-  records json default null,
-  spawns json default null,
-  peak_memory_bytes bigint default null,
-  cpu_s double precision default null,
-  output text default null)
+  token bigint, worker uuid, result json default null, records json default null, spawns json default null,
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -571,19 +509,11 @@ begin
   end if;
   if spawns is not null then
     perform outlive.enqueue(
-      array_agg(coalesce(s.id, outlive.uuid7())),
-      array_agg(s.task),
-      array_agg(s.queue),
-      array_agg(s.source),
-      array_agg(coalesce(s.args, '{}')),
-      array_agg(s.priority::smallint),
-      array_agg(s.delay_s),
-      array_agg(s.run_at),
-      case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+      array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
+      array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
+      array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
       array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end,
-      2147483647,
-      false)
+      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false)
     from json_to_recordset(spawns) s(
       id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
       run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
@@ -597,13 +527,8 @@ language sql immutable
 return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
 
 create or replace function outlive.complete(
-  token bigint,
-  secret text,
-  result json default null,
-  records json default null,
-  spawns json default null)
-returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+  token bigint, secret text, result json default null, records json default null, spawns json default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves with the
 -- attempt's secret, which only its worker and the job itself know, that the attempt is its own.
 declare
@@ -756,19 +681,9 @@ begin
 end $$;
 
 create or replace function outlive.enqueue(
-  ids uuid[],
-  tasks text[],
-  queues text[],
-  sources text[],
-  args json[],
-  priorities smallint[],
-  delays_s double precision[],
-  run_ats timestamptz[],
-  keys text[],
-  on_conflicts text[],
-  options jsonb[],
-  max_args_bytes int,
-  notify boolean)
+  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
+  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
+  max_args_bytes int, notify boolean)
 returns table (asked uuid, existing uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
@@ -843,19 +758,12 @@ begin
     insert into outlive.jobs (
       id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
     select
-      a.id,
-      a.task,
-      coalesce(a.queue, t.queue, 'default'),
-      coalesce(a.source, t.source, ''),
-      a.args,
-      a.options,
+      a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
       coalesce(a.priority, 5),
       -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
       coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
                          - (cardinality(ids) - a.at) * interval '1 microsecond'),
-      a.key,
-      outlive.fingerprint(a.task, a.args),
-      outlive.now()
+      a.key, outlive.fingerprint(a.task, a.args), outlive.now()
     from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
            a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
          left join outlive.tasks t on t.name = a.task
@@ -973,16 +881,8 @@ begin
     end if;
     with fresh as (
       insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
-      values (
-        mine,
-        task,
-        coalesce(queue, 'default'),
-        coalesce(source, ''),
-        args,
-        coalesce(priority, 5),
-        outlive.now(),
-        outlive.fingerprint(task, args),
-        outlive.now())
+      values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5),
+        outlive.now(), outlive.fingerprint(task, args), outlive.now())
       on conflict do nothing
       returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
     placed as (
@@ -995,19 +895,10 @@ begin
     return mine;
   end if;
   select e.existing into other from outlive.enqueue(
-    array[mine],
-    array[task],
-    array[queue],
-    array[source],
-    array[args],
-    array[priority::smallint],
-    array[extract(epoch from delay)::double precision],
-    array[run_at],
-    case when dedupe_key is not null then array[dedupe_key] end,
-    array[on_conflict],
-    array[options],
-    max_args_bytes,
-    notify) e;
+    array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
+    array[extract(epoch from delay)::double precision], array[run_at],
+    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
+    max_args_bytes, notify) e;
   return coalesce(other, mine);
 end $$;
 
@@ -1141,20 +1032,18 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    note := null;
     with freed as (delete from outlive.held h where h.id = release.id returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
     state := outlive.state_of(id);
+    note := case when not changed then 'it is not held' end;
     if changed then
       -- A crash that is locked is being deleted by another release, so two batches never deadlock.
       delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
         select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
         where j.id = release.id for update of l skip locked);
       perform outlive.wake();
-    else
-      note := 'it is not held';
     end if;
     return next;
   end loop;
@@ -1165,7 +1054,6 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- pending, retryable -> blocked, until an operator releases it. Zero rows: no such job.
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    note := null;
     with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
     insert into outlive.held
     select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
@@ -1173,9 +1061,7 @@ begin
     from stopped s;
     changed := found;
     state := outlive.state_of(id);
-    if not changed then
-      note := 'it is not waiting';
-    end if;
+    note := case when not changed then 'it is not waiting' end;
     return next;
   end loop;
 end $$;
@@ -1204,34 +1090,25 @@ end $$;
 
 -- Sources: whose turn it is at an outside service, and whether the service is well.
 --
---     know_source, know_sources  give a source a row
---     admits                     how many may begin now, by bucket, concurrency and breaker
---     spend                      takes tokens out of the bucket
---     claim_sourced              claims jobs of sources, as many as these admit
---     ask_source                 one request of a job that runs
---     count_outcomes             how requests went; opens and closes the breaker
+--     know_sources    gives sources a row
+--     set_limits      writes what apps declare
+--     admits          how many may begin now, by bucket, concurrency and breaker
+--     spend           takes tokens out of the bucket
+--     claim_sourced   claims jobs of sources, as many as these admit
+--     ask_source      one request of a job that runs
+--     count_outcomes  how requests went; opens and closes the breaker
 --
 -- The caller of admits and spend has locked the source's row.
 
-create or replace function outlive.know_source(named text) returns void language plpgsql as $$
--- A source without a declaration has no limits.
-begin
-  insert into outlive.sources (name) values (named) on conflict do nothing;
-end $$;
-
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
--- A source that a job names and no app declares gets a row, with the limits of its task's source.
+-- A source that a job names and no app declares gets a row, with the limits of its task's source. Without a task
+-- it has no limits.
 begin
   insert into outlive.sources (
     name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
   select distinct on (a.source)
-    a.source,
-    a.task,
-    d.rate_limit_per_minute,
-    coalesce(d.burst, 1),
-    d.max_concurrency,
-    coalesce(d.breaker_failures, 5),
-    coalesce(d.breaker_pause_s, 300)
+    a.source, a.task, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
+    coalesce(d.breaker_failures, 5), coalesce(d.breaker_pause_s, 300)
   from unnest(sources, tasks) a(source, task)
     left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
   where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
@@ -1239,13 +1116,35 @@ begin
   on conflict do nothing;
 end $$;
 
+create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
+returns timestamptz language sql stable
+-- When an empty bucket is full. A change of limits lowers full_at to this; otherwise the old limits would go on.
+return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
+
+create or replace function outlive.set_limits(wanted json) returns setof text language sql as $$
+-- Give known sources these limits. What operators have set stays. It returns the sources that another transaction
+-- has locked: these keep their old limits.
+with changed as materialized (
+  select w.* from json_populate_recordset(null::outlive.sources, wanted) w join outlive.sources s using (name)
+  where (s.like_task, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
+    is distinct from
+    (w.like_task, w.rate_limit_per_minute, w.burst, w.max_concurrency, w.breaker_failures, w.breaker_pause_s)),
+free as materialized (
+  select s.name from outlive.sources s where s.name = any(array(select name from changed))
+  order by s.name for update skip locked),
+updated as (
+  update outlive.sources s set
+    (like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s, full_at) =
+    (c.like_task, c.rate_limit_per_minute, c.burst, c.max_concurrency, c.breaker_failures, c.breaker_pause_s,
+     least(s.full_at, outlive.full_by(
+       coalesce(s.set_rate_limit_per_minute, c.rate_limit_per_minute), coalesce(s.set_burst, c.burst))))
+  from changed c where s.name = c.name and s.name = any(array(select name from free)))
+select c.name from changed c where not exists (select from free f where f.name = c.name);
+$$;
+
 create or replace function outlive.admits(
-  s outlive.sources,
-  own_token bigint,
-  begins boolean,
-  out free int,
-  out wait_s double precision,
-  out open boolean)
+  s outlive.sources, own_token bigint, begins boolean,
+  out free int, out wait_s double precision, out open boolean)
 language plpgsql stable as $$
 -- How many more may begin at a source now. If none may: in how many seconds to ask again, and whether the breaker
 -- is the reason. `own_token` is the attempt that asks from inside: its own slot as a job of this source is not
@@ -1312,40 +1211,18 @@ declare
 begin
   select t.* into s from outlive.sources t where t.name = named for update skip locked;
   if not found then
-    perform outlive.know_source(named);
+    perform outlive.know_sources(array[named], '{null}');
     return false;
   end if;
   return (outlive.admits(s, null, true)).free > 0;
 end $$;
 
-create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
-returns timestamptz language sql stable
--- When an empty bucket is full. A change of limits lowers full_at to this; otherwise the old limits would go on.
-return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
-
 create or replace function outlive.claim_sourced(
-  by_worker uuid,
-  queues text[],
-  sources text[],
-  tasks text[],
-  priorities smallint[],
-  most int,
+  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], most int,
   lease_s double precision)
 returns table (
-  token bigint,
-  id uuid,
-  attempt int,
-  queue text,
-  source text,
-  task text,
-  priority smallint,
-  ready_at timestamptz,
-  failures smallint,
-  crashes smallint,
-  losses smallint,
-  args json,
-  options jsonb,
-  wait_s double precision)
+  token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint, ready_at timestamptz,
+  failures smallint, crashes smallint, losses smallint, args json, options jsonb, wait_s double precision)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them.
 -- A row without an id names a source that admits none, and when to ask again. A locked source is skipped.
@@ -1364,7 +1241,7 @@ begin
     token := null; id := null; source := named;
     select t.* into s from outlive.sources t where t.name = named for update skip locked;
     if not found then
-      perform outlive.know_source(named);
+      perform outlive.know_sources(array[named], '{null}');
       wait_s := 0.02;
       return next;
       continue;
@@ -1392,20 +1269,8 @@ begin
           id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
           failures, crashes, losses)
         select
-          t.id,
-          t.attempt + 1,
-          by_worker,
-          outlive.now() + lease_s * interval '1 second',
-          outlive.now(),
-          outlive.now(),
-          t.queue,
-          t.source,
-          t.task,
-          t.priority,
-          t.ready_at,
-          t.failures,
-          t.crashes,
-          t.losses
+          t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
+          outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
         from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
         returning *)
       select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,
@@ -1424,12 +1289,8 @@ begin
 end $$;
 
 create or replace function outlive.ask_source(
-  named text,
-  by_token bigint,
-  out granted boolean,
-  out wait_s double precision,
-  out open boolean,
-  out slot bigint)
+  named text, by_token bigint,
+  out granted boolean, out wait_s double precision, out open boolean, out slot bigint)
 language plpgsql as $$
 -- One request of a running job, or, without a token, of a program outside any job. It is granted, or told when to
 -- ask again and whether the breaker is the reason. Where concurrency is limited, `slot` is given back after the
@@ -1441,7 +1302,7 @@ declare
 begin
   select t.* into s from outlive.sources t where t.name = named for update;
   if not found then
-    perform outlive.know_source(named);
+    perform outlive.know_sources(array[named], '{null}');
     select t.* into s from outlive.sources t where t.name = named for update;
   end if;
   may := outlive.admits(s, by_token, false);
@@ -1465,11 +1326,7 @@ begin
 end $$;
 
 create or replace function outlive.count_outcomes(
-  names text[],
-  tokens bigint[],
-  oks boolean[],
-  slots bigint[] default null,
-  patient boolean default true)
+  names text[], tokens bigint[], oks boolean[], slots bigint[] default null, patient boolean default true)
 returns int[] language plpgsql as $$
 -- Count how requests went. While the breaker is closed, enough failures in a row open it. While it is half-open,
 -- the probe alone decides, and requests that began earlier count for nothing. An outcome that is null gives back a
@@ -1515,17 +1372,15 @@ begin
           outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
     end if;
     update outlive.sources t set
-      last_success_at = s.last_success_at,
-      last_failure_at = s.last_failure_at,
-      failure_streak = s.failure_streak,
-      paused_until = s.paused_until,
-      probe = s.probe
+      (last_success_at, last_failure_at, failure_streak, paused_until, probe) =
+      (s.last_success_at, s.last_failure_at, s.failure_streak, s.paused_until, s.probe)
     where t.name = o.name;
   end loop;
   return uncounted;
 end $$;
 
--- The views for people: dashboards, psql, the command line. Every migration makes them again.
+-- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
+-- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 
 create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
@@ -1577,75 +1432,39 @@ select s.*
 from outlive.job_states s
 where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
 
+-- Every ended attempt with its evidence, and the name of its worker.
+create view outlive.ended_attempts as
+select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output,
+  a.stack, coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at,
+  a.result
+from outlive.attempts a left join outlive.workers k on k.id = a.worker;
+
 create view outlive.killers as
-select
-  h.id,
-  h.task,
-  h.queue,
-  h.source,
-  h.since as quarantined_at,
-  h.details,
-  h.crashes,
-  h.losses,
-  a.attempt,
-  a.outcome,
-  a.signal,
-  a.exit_code,
-  a.peak_memory_bytes,
-  a.cpu_s,
-  a.error as error_message,
-  a.stack,
-  a.output,
-  coalesce(a.worker_name, k.name, a.worker::text) as killed_on,
-  a.hostname as killed_on_host,
-  a.ended_at as last_kill_at
+select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses, a.attempt,
+  a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
+  a.worker as killed_on, a.hostname as killed_on_host, a.ended_at as last_kill_at
 from outlive.held h
   left join lateral (
-    select t.* from outlive.attempts t
+    select t.* from outlive.ended_attempts t
     where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost')
     order by t.attempt desc limit 1) a on true
-  left join outlive.workers k on k.id = a.worker
 where h.why = 'quarantined';
 
 create view outlive.worker_states as
-select
-  k.id,
-  k.name,
-  k.hostname,
-  k.pid,
-  k.version,
-  k.queues,
-  k.state,
-  k.started_at,
-  k.last_seen,
-  outlive.now() - k.last_seen as time_since_heartbeat,
-  k.died_at,
-  k.slots,
-  k.stop_requested_at,
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;
 
 create view outlive.queue_states as
-select
-  c.name,
-  q.paused_at is not null as paused,
-  q.paused_at,
-  sum(c.waiting)::bigint as waiting,
-  sum(c.ready)::bigint as ready,
-  sum(c.running)::bigint as running,
-  sum(c.blocked)::bigint as blocked,
-  sum(c.quarantined)::bigint as quarantined,
+select c.name, q.paused_at is not null as paused, q.paused_at,
+  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
   min(c.oldest_ready_at) as oldest_ready_at
 from (
-  select
-    queue as name,
-    count(*) as waiting,
-    count(*) filter (where ready_at <= outlive.now()) as ready,
-    0 as running,
-    0 as blocked,
-    0 as quarantined,
-    min(ready_at) as oldest_ready_at
+  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready,
+    0 as running, 0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
   from outlive.waiting group by queue
   union all
   select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
@@ -1659,28 +1478,43 @@ from (
 group by c.name, q.paused_at;
 
 create view outlive.source_health as
-select
-  s.name,
-  s.enabled,
-  e.rate_limit_per_minute,
-  e.burst,
-  e.max_concurrency,
+select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
     greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
-  s.failure_streak,
-  s.last_success_at,
-  s.last_failure_at,
-  s.paused_until,
-  case
-    when s.paused_until is null then 'closed'
-    when s.paused_until > outlive.now() then 'open'
-    else 'half-open' end as breaker,
+  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
+  case when s.paused_until is null then 'closed'
+       when s.paused_until > outlive.now() then 'open'
+       else 'half-open' end as breaker,
   not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
 from outlive.sources s, lateral (
   select
     nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
     coalesce(s.set_burst, s.burst) as burst,
     coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
+
+-- The queues that have waiting jobs and are not paused: a loose index scan, one step per queue.
+create view outlive.open_queues as
+with recursive queue as (
+  (select w.queue as name from outlive.waiting w order by w.queue limit 1)
+  union all
+  select n.name from queue q, lateral (
+    select w.queue as name from outlive.waiting w where w.queue > q.name order by w.queue limit 1) n)
+select q.name from queue q
+where not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null);
+
+-- The workers that took their lock since the server started and don't hold it now. A lock counts only in the
+-- session in which the worker took it; the same key in another session proves nothing. A role that may not see
+-- when other sessions started assumes that it is the right one.
+create view outlive.missing_locks as
+with locked as materialized (
+  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
+  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
+  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+    and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+select l.worker, l.key from outlive.liveness l
+where l.postmaster_started = pg_postmaster_start_time() and not exists (
+  select from locked k
+  where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true));
 
 -- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version) values (2);

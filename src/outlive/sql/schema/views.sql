@@ -1,4 +1,5 @@
--- The views for people: dashboards, psql, the command line. Every migration makes them again.
+-- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
+-- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 
 create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
@@ -50,75 +51,39 @@ select s.*
 from outlive.job_states s
 where s.id in (select r.id from outlive.running r where r.heartbeat_at is null or r.lease_until < outlive.now());
 
+-- Every ended attempt with its evidence, and the name of its worker.
+create view outlive.ended_attempts as
+select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output,
+  a.stack, coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at,
+  a.result
+from outlive.attempts a left join outlive.workers k on k.id = a.worker;
+
 create view outlive.killers as
-select
-  h.id,
-  h.task,
-  h.queue,
-  h.source,
-  h.since as quarantined_at,
-  h.details,
-  h.crashes,
-  h.losses,
-  a.attempt,
-  a.outcome,
-  a.signal,
-  a.exit_code,
-  a.peak_memory_bytes,
-  a.cpu_s,
-  a.error as error_message,
-  a.stack,
-  a.output,
-  coalesce(a.worker_name, k.name, a.worker::text) as killed_on,
-  a.hostname as killed_on_host,
-  a.ended_at as last_kill_at
+select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses, a.attempt,
+  a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
+  a.worker as killed_on, a.hostname as killed_on_host, a.ended_at as last_kill_at
 from outlive.held h
   left join lateral (
-    select t.* from outlive.attempts t
+    select t.* from outlive.ended_attempts t
     where t.job_id = h.id and t.outcome in ('crashed', 'out_of_memory', 'lost')
     order by t.attempt desc limit 1) a on true
-  left join outlive.workers k on k.id = a.worker
 where h.why = 'quarantined';
 
 create view outlive.worker_states as
-select
-  k.id,
-  k.name,
-  k.hostname,
-  k.pid,
-  k.version,
-  k.queues,
-  k.state,
-  k.started_at,
-  k.last_seen,
-  outlive.now() - k.last_seen as time_since_heartbeat,
-  k.died_at,
-  k.slots,
-  k.stop_requested_at,
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+  outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;
 
 create view outlive.queue_states as
-select
-  c.name,
-  q.paused_at is not null as paused,
-  q.paused_at,
-  sum(c.waiting)::bigint as waiting,
-  sum(c.ready)::bigint as ready,
-  sum(c.running)::bigint as running,
-  sum(c.blocked)::bigint as blocked,
-  sum(c.quarantined)::bigint as quarantined,
+select c.name, q.paused_at is not null as paused, q.paused_at,
+  sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
+  sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
   min(c.oldest_ready_at) as oldest_ready_at
 from (
-  select
-    queue as name,
-    count(*) as waiting,
-    count(*) filter (where ready_at <= outlive.now()) as ready,
-    0 as running,
-    0 as blocked,
-    0 as quarantined,
-    min(ready_at) as oldest_ready_at
+  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready,
+    0 as running, 0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
   from outlive.waiting group by queue
   union all
   select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
@@ -132,25 +97,40 @@ from (
 group by c.name, q.paused_at;
 
 create view outlive.source_health as
-select
-  s.name,
-  s.enabled,
-  e.rate_limit_per_minute,
-  e.burst,
-  e.max_concurrency,
+select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from
     greatest(s.full_at, outlive.now()) - outlive.now()) * e.rate_limit_per_minute / 60))::int end as tokens,
-  s.failure_streak,
-  s.last_success_at,
-  s.last_failure_at,
-  s.paused_until,
-  case
-    when s.paused_until is null then 'closed'
-    when s.paused_until > outlive.now() then 'open'
-    else 'half-open' end as breaker,
+  s.failure_streak, s.last_success_at, s.last_failure_at, s.paused_until,
+  case when s.paused_until is null then 'closed'
+       when s.paused_until > outlive.now() then 'open'
+       else 'half-open' end as breaker,
   not s.enabled or coalesce(s.paused_until > outlive.now(), false) as paused
 from outlive.sources s, lateral (
   select
     nullif(coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute), 'infinity') as rate_limit_per_minute,
     coalesce(s.set_burst, s.burst) as burst,
     coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
+
+-- The queues that have waiting jobs and are not paused: a loose index scan, one step per queue.
+create view outlive.open_queues as
+with recursive queue as (
+  (select w.queue as name from outlive.waiting w order by w.queue limit 1)
+  union all
+  select n.name from queue q, lateral (
+    select w.queue as name from outlive.waiting w where w.queue > q.name order by w.queue limit 1) n)
+select q.name from queue q
+where not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null);
+
+-- The workers that took their lock since the server started and don't hold it now. A lock counts only in the
+-- session in which the worker took it; the same key in another session proves nothing. A role that may not see
+-- when other sessions started assumes that it is the right one.
+create view outlive.missing_locks as
+with locked as materialized (
+  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
+  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
+  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+    and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+select l.worker, l.key from outlive.liveness l
+where l.postmaster_started = pg_postmaster_start_time() and not exists (
+  select from locked k
+  where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true));

@@ -4,36 +4,16 @@
 -- name: enqueue
 -- (none) -> pending. A row is a job that was not made, with the unfinished job that holds its dedupe key.
 select asked, existing from outlive.enqueue(
-  :ids::uuid[],
-  :tasks::text[],
-  :queues::text[],
-  :sources::text[],
-  :args::json[],
-  :priorities::smallint[],
-  :delays_s::double precision[],
-  :run_ats::timestamptz[],
-  :keys::text[],
-  :on_conflicts::text[],
-  :options::jsonb[],
-  :max_args_bytes::int,
-  :notify::boolean);
+  :ids::uuid[], :tasks::text[], :queues::text[], :sources::text[], :args::json[], :priorities::smallint[],
+  :delays_s::double precision[], :run_ats::timestamptz[], :keys::text[], :on_conflicts::text[],
+  :options::jsonb[], :max_args_bytes::int, :notify::boolean);
 
 -- name: enqueue_one
 -- (none) -> pending, for one job. Returns its id, or that of the unfinished job that holds its dedupe key.
 select outlive.enqueue(
-  :task::text,
-  :args::json,
-  :queue::text,
-  :source::text,
-  :priority::int,
-  :delay_s::double precision * interval '1 second',
-  :run_at::timestamptz,
-  :dedupe_key::text,
-  :on_conflict::text,
-  :options::jsonb,
-  :id::uuid,
-  :max_args_bytes::int,
-  :notify::boolean);
+  :task::text, :args::json, :queue::text, :source::text, :priority::int,
+  :delay_s::double precision * interval '1 second', :run_at::timestamptz, :dedupe_key::text, :on_conflict::text,
+  :options::jsonb, :id::uuid, :max_args_bytes::int, :notify::boolean);
 
 -- name: enqueue_plain
 -- (none) -> pending, for one job without key, options, delay and run_at. Returns its id.

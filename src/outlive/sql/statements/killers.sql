@@ -20,20 +20,8 @@ started as (
     id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority, ready_at,
     failures, crashes, losses)
   select
-    t.id,
-    t.attempt + 1,
-    :worker::uuid,
-    outlive.now() + :lease_s::double precision * interval '1 second',
-    outlive.now(),
-    outlive.now(),
-    true,
-    t.queue,
-    t.source,
-    t.task,
-    t.priority,
-    t.ready_at,
-    t.failures,
-    t.crashes,
+    t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second',
+    outlive.now(), outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes,
     t.losses
   from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at,
     t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)

@@ -4,15 +4,8 @@
 -- The lanes without a source that have jobs, with the earliest time at which a job in each is ready. A loose index
 -- scan reads the part of each queue without a source, one step per lane and priority. Sources cost it nothing, nor
 -- do queues that are paused or not this worker's. Tasks that this worker does not have are left out.
-with recursive queue as (
-  (select w.queue as name from outlive.waiting w order by w.queue limit 1)
-  union all
-  select n.name from queue q, lateral (
-    select w.queue as name from outlive.waiting w where w.queue > q.name order by w.queue limit 1) n),
-mine as materialized (
-  select q.name from queue q
-  where (:queues::text[] is null or q.name = any(:queues::text[]))
-    and not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null)),
+with recursive mine as materialized (
+  select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 lane as (
   select q.name as queue, n.task, n.priority, n.ready_at
   from mine q, lateral (
@@ -24,28 +17,16 @@ lane as (
     select w.task, w.priority, w.ready_at from outlive.waiting w
     where w.queue = l.queue and w.source = '' and (w.task, w.priority) > (l.task, l.priority)
     order by w.task, w.priority, w.ready_at, w.id limit 1) n)
-select
-  l.queue,
-  '' as source,
-  l.task,
-  l.priority,
-  least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at,
-  l.ready_at <= outlive.now() as ready
+select l.queue, '' as source, l.task, l.priority,
+  least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at, l.ready_at <= outlive.now() as ready
 from lane l where l.task = any(:tasks::text[]);
 
 -- name: sourced_lanes
 -- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a
 -- source that admits nothing costs one step. A row without a task names a source that is closed, or whose bucket
 -- is empty, and in how many seconds to ask again. If the last column stays below :batch, no source follows.
-with recursive queue as (
-  (select w.queue as name from outlive.waiting w order by w.queue limit 1)
-  union all
-  select n.name from queue q, lateral (
-    select w.queue as name from outlive.waiting w where w.queue > q.name order by w.queue limit 1) n),
-mine as materialized (
-  select q.name from queue q
-  where (:queues::text[] is null or q.name = any(:queues::text[]))
-    and not exists (select from outlive.queues p where p.name = q.name and p.paused_at is not null)),
+with recursive mine as materialized (
+  select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 pair as (
   select :after_queue::text collate "C" as queue, :after_source::text collate "C" as source, 0 as n
   union all
@@ -59,15 +40,8 @@ pair as (
     (select q.name, '' from mine q where q.name > p.queue order by q.name limit 1)
     limit 1) s
   where p.n < :batch::int)
-select
-  p.queue,
-  p.source,
-  l.task,
-  l.priority,
-  least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
-  l.ready_at <= outlive.now(),
-  c.wait_s,
-  p.n
+select p.queue, p.source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
+  l.ready_at <= outlive.now(), c.wait_s, p.n
 from pair p
   left join outlive.sources s on s.name = p.source
   cross join lateral (

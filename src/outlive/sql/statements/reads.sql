@@ -6,68 +6,15 @@ select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = an
 
 -- name: outcomes
 -- The state of each job, and its last attempt. No row: no such job.
-select
-  s.id,
-  s.status,
-  a.attempt,
-  a.outcome,
-  a.error,
-  a.exit_code,
-  a.signal,
-  a.peak_memory_bytes,
-  a.cpu_s,
-  a.output,
-  a.stack,
-  coalesce(a.worker_name, k.name) as worker,
-  a.hostname,
-  a.started_at,
-  a.ended_at,
-  a.result
-from outlive.job_states s
-  left join lateral (
-    select t.* from outlive.attempts t where t.job_id = s.id order by t.attempt desc limit 1) a on true
-  left join outlive.workers k on k.id = a.worker
-where s.id = any(:ids::uuid[]);
+select outlive.state_of(j.id), a.*
+from outlive.jobs j left join lateral (
+  select t.* from outlive.ended_attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true
+where j.id = any(:ids::uuid[]);
 
 -- name: job
 -- One job's life except for its attempts.
-select
-  s.id,
-  s.task,
-  s.queue,
-  s.source,
-  s.status as state,
-  j.args,
-  j.options,
-  s.priority,
-  s.created_at,
-  s.ready_at,
-  s.attempt,
-  s.failures,
-  s.crashes,
-  s.losses,
-  s.next_retry_at,
-  s.locked_by,
-  s.locked_at,
-  s.heartbeat_at,
-  s.lease_until,
-  s.cancel_requested,
-  s.completed_at,
-  s.held_since,
-  s.held_details,
-  s.dedupe_key,
-  s.fingerprint,
-  p.current,
-  p.total,
-  p.message,
-  p.checkpoint,
-  p.updated_at as progress_at,
-  p.attempt as progress_attempt,
-  k.kills,
-  k.killers,
-  k.last_kill_at,
-  k.last_killer,
-  k.last_cause
+select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message, p.checkpoint,
+  p.updated_at as progress_at, p.attempt as progress_attempt, k.*
 from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
   left join lateral (  -- The kills of other jobs with the same task and arguments.
     select
@@ -81,24 +28,7 @@ where s.id = :id::uuid;
 
 -- name: list_attempts
 -- The ended attempts of one job, in order.
-select
-  a.attempt,
-  a.outcome,
-  a.state,
-  a.error,
-  a.exit_code,
-  a.signal,
-  a.peak_memory_bytes,
-  a.cpu_s,
-  a.output,
-  a.stack,
-  coalesce(a.worker_name, k.name, a.worker::text) as worker,
-  a.hostname,
-  a.started_at,
-  a.ended_at,
-  a.result
-from outlive.attempts a left join outlive.workers k on k.id = a.worker
-where a.job_id = :id::uuid order by a.attempt;
+select a.* from outlive.ended_attempts a where a.job_id = :id::uuid order by a.attempt;
 
 -- name: list_jobs
 -- Jobs, newest first, by state, task and queue; null stands for all. Each state is looked up where its jobs are.
@@ -132,26 +62,9 @@ with chosen as (
     where f.state = :state::text
       and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
     order by f.ended_at desc limit :limit::int) finished)
-select
-  s.id,
-  s.task,
-  s.queue,
-  s.source,
-  s.status as state,
-  s.priority,
-  s.attempt,
-  s.failures,
-  s.crashes,
-  s.losses,
-  s.created_at,
-  s.ready_at,
-  s.next_retry_at,
-  s.locked_by,
-  s.locked_at,
-  s.heartbeat_at,
-  s.completed_at,
-  s.last_outcome,
-  s.error_message
+select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses,
+  s.created_at, s.ready_at, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.completed_at,
+  s.last_outcome, s.error_message
 from outlive.job_states s where s.id = any(array(select id from chosen))
 order by s.id desc limit :limit::int;
 
@@ -173,8 +86,7 @@ with found as (
   where f.state = any(:states::text[]))
 select f.id from found f
 where f.state = any(:states::text[])
-  and (:task::text is null or f.task = :task::text)
-  and (:queue::text is null or f.queue = :queue::text)
+  and (:task::text is null or f.task = :task::text) and (:queue::text is null or f.queue = :queue::text)
   and (:older_s::double precision is null
        or f.since < outlive.now() - :older_s::double precision * interval '1 second')
 order by f.id limit :limit::int;

@@ -1,63 +1,23 @@
 -- Statements about sources: what is declared, what may be called now, and how calls went.
 
 -- name: register_sources
--- Write what this worker's app declares. What operators have set stays. A row is a source that another transaction
--- has locked: it keeps its old limits until this is repeated.
-with declared as materialized (
-  select d.* from json_to_recordset(:sources::json) d(
-    name text, rate_limit_per_minute double precision, burst int, max_concurrency int, breaker_failures int,
-    breaker_pause_s double precision)),
-changed as materialized (
-  select s.name from outlive.sources s join declared d on s.name = d.name
-  where (s.like_task, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
-    is distinct from
-    (null, d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s)),
-free as materialized (
-  select s.name from outlive.sources s where s.name = any(array(select name from changed))
-  order by s.name for update skip locked),
-made as (
+-- Write what this worker's app declares. A row is a source that another transaction has locked: it keeps its old
+-- limits until this is repeated.
+with made as (
   insert into outlive.sources (
     name, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
   select d.name, d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s
-  from declared d where not exists (select from outlive.sources s where s.name = d.name)
-  order by d.name on conflict do nothing),
-updated as (
-  update outlive.sources s set
-    like_task = null,
-    rate_limit_per_minute = d.rate_limit_per_minute,
-    burst = d.burst,
-    max_concurrency = d.max_concurrency,
-    breaker_failures = d.breaker_failures,
-    breaker_pause_s = d.breaker_pause_s,
-    full_at = least(s.full_at, outlive.full_by(
-      coalesce(s.set_rate_limit_per_minute, d.rate_limit_per_minute), coalesce(s.set_burst, d.burst)))
-  from declared d where s.name = d.name and s.name = any(array(select name from free)))
-select c.name from changed c where not exists (select from free f where f.name = c.name);
+  from json_populate_recordset(null::outlive.sources, :sources::json) d order by d.name on conflict do nothing)
+select outlive.set_limits(:sources::json);
 
 -- name: spread_limits
 -- Give sources that no app declares the limits that their tasks' sources have now: a job may name a source before
 -- any worker has registered its task. A row is a source that another transaction has locked.
-with undeclared as materialized (
-  select s.name, d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s
+select outlive.set_limits(json_agg(l)) from (
+  select s.name, s.like_task, d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures,
+    d.breaker_pause_s
   from outlive.sources s join outlive.tasks t on t.name = s.like_task join outlive.sources d on d.name = t.source
-  where t.name = any(:tasks::text[])
-    and (s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
-      is distinct from
-      (d.rate_limit_per_minute, d.burst, d.max_concurrency, d.breaker_failures, d.breaker_pause_s)),
-free as materialized (
-  select s.name from outlive.sources s where s.name = any(array(select name from undeclared))
-  order by s.name for update skip locked),
-updated as (
-  update outlive.sources s set
-    rate_limit_per_minute = u.rate_limit_per_minute,
-    burst = u.burst,
-    max_concurrency = u.max_concurrency,
-    breaker_failures = u.breaker_failures,
-    breaker_pause_s = u.breaker_pause_s,
-    full_at = least(s.full_at, outlive.full_by(
-      coalesce(s.set_rate_limit_per_minute, u.rate_limit_per_minute), coalesce(s.set_burst, u.burst)))
-  from undeclared u where s.name = u.name and s.name = any(array(select name from free)))
-select u.name from undeclared u where not exists (select from free f where f.name = u.name);
+  where t.name = any(:tasks::text[])) l;
 
 -- name: claim_sourced
 -- pending, retryable -> running, for jobs of sources that admit them. A row without an id names a source that
@@ -65,12 +25,7 @@ select u.name from undeclared u where not exists (select from free f where f.nam
 select token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options,
   wait_s
 from outlive.claim_sourced(
-  :worker::uuid,
-  :queues::text[],
-  :sources::text[],
-  :tasks::text[],
-  :priorities::smallint[],
-  :limit::int,
+  :worker::uuid, :queues::text[], :sources::text[], :tasks::text[], :priorities::smallint[], :limit::int,
   :lease_s::double precision);
 
 -- name: ask_source
@@ -99,13 +54,10 @@ returning s.name, c.paused_until, c.failure_streak;
 with changed as (
   select (json_populate_record(s, :values::json)).* from outlive.sources s where s.name = :name::text for update)
 update outlive.sources s set
-  set_rate_limit_per_minute = c.set_rate_limit_per_minute,
-  set_burst = c.set_burst,
-  set_max_concurrency = c.set_max_concurrency,
-  set_breaker_failures = c.set_breaker_failures,
-  set_breaker_pause_s = c.set_breaker_pause_s,
-  full_at = least(s.full_at, outlive.full_by(
-    coalesce(c.set_rate_limit_per_minute, c.rate_limit_per_minute), coalesce(c.set_burst, c.burst)))
+  (set_rate_limit_per_minute, set_burst, set_max_concurrency, set_breaker_failures, set_breaker_pause_s, full_at) =
+  (c.set_rate_limit_per_minute, c.set_burst, c.set_max_concurrency, c.set_breaker_failures, c.set_breaker_pause_s,
+   least(s.full_at, outlive.full_by(
+     coalesce(c.set_rate_limit_per_minute, c.rate_limit_per_minute), coalesce(c.set_burst, c.burst))))
 from changed c where s.name = c.name
 returning s.name, outlive.wake();
 

@@ -8,48 +8,21 @@
 insert into outlive.tasks (
   name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
   updated_at)
-select
-  p.name,
-  p.queue,
-  p.source,
-  p.max_attempts,
-  p.max_crashes,
-  p.max_losses,
-  p.on_worker_death,
-  p.quarantine_by,
-  array(select value::double precision from json_array_elements_text(p.backoff_s) value),
-  outlive.now()
-from json_to_recordset(:policies::json) p(
-  name text, queue text, source text, max_attempts int, max_crashes int, max_losses int, on_worker_death text,
-  quarantine_by text, backoff_s json)
-order by p.name
+select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
+  p.backoff_s, outlive.now()
+from json_populate_recordset(null::outlive.tasks, :policies::json) p order by p.name
 on conflict (name) do update set
-  queue = excluded.queue,
-  source = excluded.source,
-  max_attempts = excluded.max_attempts,
-  max_crashes = excluded.max_crashes,
-  max_losses = excluded.max_losses,
-  on_worker_death = excluded.on_worker_death,
-  quarantine_by = excluded.quarantine_by,
-  backoff_s = excluded.backoff_s,
-  updated_at = excluded.updated_at;
+  (queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s, updated_at) =
+  (excluded.queue, excluded.source, excluded.max_attempts, excluded.max_crashes, excluded.max_losses,
+   excluded.on_worker_death, excluded.quarantine_by, excluded.backoff_s, excluded.updated_at);
 
 -- name: register_worker
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
 -- says which, and the losses that this cost its jobs are taken back.
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
-  values (
-    :id::uuid,
-    :name::text,
-    :hostname::text,
-    :pid::int,
-    :version::text,
-    :queues::text[],
-    :slots::int,
-    coalesce(:secret::uuid, gen_random_uuid()),
-    outlive.now(),
-    outlive.now())
+  values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
+    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now())
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 
@@ -84,27 +57,16 @@ insert into outlive.liveness (worker, key, postmaster_started, backend_pid, back
 select :worker::uuid, :key::bigint, pg_postmaster_start_time(), pg_backend_pid(), a.backend_start
 from pg_stat_get_activity(pg_backend_pid()) a, (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
 on conflict (worker) do update set
-  key = excluded.key,
-  postmaster_started = excluded.postmaster_started,
-  backend_pid = excluded.backend_pid,
-  backend_started = excluded.backend_started
+  (key, postmaster_started, backend_pid, backend_started) =
+  (excluded.key, excluded.postmaster_started, excluded.backend_pid, excluded.backend_started)
 returning worker;
 
 -- name: absent
 -- Workers that should hold their lock and don't. With the key 0: workers without a sign of life since the server
 -- started or crashed, though they had before. With a null key: this worker itself, if it was declared dead.
 -- One check proves nothing. The reaper checks again in the same session, half a second later, or many seconds
--- later for the key 0. A lock counts only in the session in which the worker took it; the same key in another
--- session proves nothing. A role that may not see when other sessions started assumes that it is the right one.
-with locked as materialized (
-  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
-  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
-  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-    and k.database = (select d.oid from pg_database d where d.datname = current_database()))
-select l.worker, l.key from outlive.liveness l
-where l.postmaster_started = pg_postmaster_start_time() and not exists (
-  select from locked k
-  where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true))
+-- later for the key 0.
+select m.worker, m.key from outlive.missing_locks m
 union all
 select k.id, 0 from outlive.workers k
 where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
@@ -119,17 +81,10 @@ select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state 
 -- `liveness`.
 with known as (
   select k.id from outlive.workers k where k.id = any(:workers::uuid[]) order by k.id for update skip locked),
-locked as materialized (
-  select k.classid::bigint << 32 | k.objid::bigint as key, k.pid, a.backend_start
-  from pg_locks k left join pg_stat_get_activity(null) a on a.pid = k.pid
-  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
-    and k.database = (select d.oid from pg_database d where d.datname = current_database())),
 gone as (
-  delete from outlive.liveness l using unnest(:workers::uuid[], :keys::bigint[]) g(worker, key)
-  where l.worker = g.worker and l.key = g.key and l.postmaster_started = pg_postmaster_start_time()
-    and not exists (
-      select from locked k
-      where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true))
+  delete from outlive.liveness l
+  using unnest(:workers::uuid[], :keys::bigint[]) g(worker, key) join outlive.missing_locks m using (worker, key)
+  where l.worker = g.worker and l.key = g.key
     and (l.worker in (select k.id from known k)
       or not exists (select from outlive.workers k where k.id = l.worker))
   returning l.worker),

@@ -12,6 +12,9 @@ drop function outlive.complete(bigint, uuid, json, json, json, bigint, double pr
 -- The new one returns the outcomes that it could not count.
 drop function outlive.count_outcomes(text[], bigint[], boolean[], bigint[]);
 
+-- know_sources does its work.
+drop function outlive.know_source(text);
+
 -- From now on a session is known by its backend. Workers write their rows again when they connect.
 delete from outlive.liveness;
 alter table outlive.liveness add column backend_pid int not null, add column backend_started timestamptz not null;

@@ -10,17 +10,9 @@
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
 create or replace function outlive.settle(
-  had outlive.running,
-  outcome text,
-  error text default null,
-  exit_code int default null,
-  signal text default null,
-  peak_memory_bytes bigint default null,
-  cpu_s double precision default null,
-  output text default null,
-  stack text default null,
-  result json default null,
-  final boolean default false,
+  had outlive.running, outcome text, error text default null, exit_code int default null,
+  signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
+  output text default null, stack text default null, result json default null, final boolean default false,
   after_s double precision default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
@@ -36,25 +28,8 @@ begin
   end if;
   select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
   insert into outlive.attempts values (
-    had.id,
-    had.attempt,
-    had.token,
-    had.worker,
-    outcome,
-    v.state,
-    error,
-    exit_code,
-    signal,
-    peak_memory_bytes,
-    cpu_s,
-    output,
-    stack,
-    result,
-    had.started_at,
-    outlive.now(),
-    v.failures,
-    v.crashes,
-    v.losses,
+    had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
+    cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker));
   if v.crashes > had.crashes then
@@ -79,26 +54,13 @@ begin
 end $$;
 
 create or replace function outlive.finish_unclaimed(
-  job uuid,
-  job_attempt int,
-  job_failures smallint,
-  job_crashes smallint,
-  job_losses smallint)
+  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
 returns void language plpgsql as $$
 -- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker.
 begin
-  insert into outlive.attempts (
-    job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
-  values (
-    job,
-    job_attempt + 1,
-    nextval(pg_get_serial_sequence('outlive.running', 'token')),
-    'cancelled',
-    'cancelled',
-    outlive.now(),
-    job_failures,
-    job_crashes,
-    job_losses);
+  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
+    'cancelled', outlive.now(), job_failures, job_crashes, job_losses);
   delete from outlive.dedupe_keys where id = job;
 end $$;
 
@@ -114,22 +76,14 @@ begin
     with ordinality r(scope, key, data, strength, n)
   order by r.scope, r.key, r.strength desc, r.n
   on conflict (scope, source, dedupe_key) do update set
-    data = excluded.data,
-    strength = excluded.strength,
-    job_id = excluded.job_id,
-    updated_at = excluded.updated_at
+    (data, strength, job_id, updated_at) =
+    (excluded.data, excluded.strength, excluded.job_id, excluded.updated_at)
   where excluded.strength > records.strength;
 end $$;
 
 create or replace function outlive.complete_with_records(
-  token bigint,
-  worker uuid,
-  result json default null,
-  records json default null,
-  spawns json default null,
-  peak_memory_bytes bigint default null,
-  cpu_s double precision default null,
-  output text default null)
+  token bigint, worker uuid, result json default null, records json default null, spawns json default null,
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -153,19 +107,11 @@ begin
   end if;
   if spawns is not null then
     perform outlive.enqueue(
-      array_agg(coalesce(s.id, outlive.uuid7())),
-      array_agg(s.task),
-      array_agg(s.queue),
-      array_agg(s.source),
-      array_agg(coalesce(s.args, '{}')),
-      array_agg(s.priority::smallint),
-      array_agg(s.delay_s),
-      array_agg(s.run_at),
-      case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+      array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
+      array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
+      array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
       array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end,
-      2147483647,
-      false)
+      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false)
     from json_to_recordset(spawns) s(
       id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
       run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
@@ -179,13 +125,8 @@ language sql immutable
 return left(encode(sha256(convert_to(worker_secret::text || token::text, 'UTF8')), 'hex'), 32);
 
 create or replace function outlive.complete(
-  token bigint,
-  secret text,
-  result json default null,
-  records json default null,
-  spawns json default null)
-returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+  token bigint, secret text, result json default null, records json default null, spawns json default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- running -> succeeded, inside the job's own transaction. Tokens can be guessed, so the job proves with the
 -- attempt's secret, which only its worker and the job itself know, that the attempt is its own.
 declare

@@ -29,19 +29,9 @@ begin
 end $$;
 
 create or replace function outlive.enqueue(
-  ids uuid[],
-  tasks text[],
-  queues text[],
-  sources text[],
-  args json[],
-  priorities smallint[],
-  delays_s double precision[],
-  run_ats timestamptz[],
-  keys text[],
-  on_conflicts text[],
-  options jsonb[],
-  max_args_bytes int,
-  notify boolean)
+  ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
+  delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
+  max_args_bytes int, notify boolean)
 returns table (asked uuid, existing uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
@@ -116,19 +106,12 @@ begin
     insert into outlive.jobs (
       id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
     select
-      a.id,
-      a.task,
-      coalesce(a.queue, t.queue, 'default'),
-      coalesce(a.source, t.source, ''),
-      a.args,
-      a.options,
+      a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
       coalesce(a.priority, 5),
       -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
       coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
                          - (cardinality(ids) - a.at) * interval '1 microsecond'),
-      a.key,
-      outlive.fingerprint(a.task, a.args),
-      outlive.now()
+      a.key, outlive.fingerprint(a.task, a.args), outlive.now()
     from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
            a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
          left join outlive.tasks t on t.name = a.task
@@ -246,16 +229,8 @@ begin
     end if;
     with fresh as (
       insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
-      values (
-        mine,
-        task,
-        coalesce(queue, 'default'),
-        coalesce(source, ''),
-        args,
-        coalesce(priority, 5),
-        outlive.now(),
-        outlive.fingerprint(task, args),
-        outlive.now())
+      values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5),
+        outlive.now(), outlive.fingerprint(task, args), outlive.now())
       on conflict do nothing
       returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
     placed as (
@@ -268,18 +243,9 @@ begin
     return mine;
   end if;
   select e.existing into other from outlive.enqueue(
-    array[mine],
-    array[task],
-    array[queue],
-    array[source],
-    array[args],
-    array[priority::smallint],
-    array[extract(epoch from delay)::double precision],
-    array[run_at],
-    case when dedupe_key is not null then array[dedupe_key] end,
-    array[on_conflict],
-    array[options],
-    max_args_bytes,
-    notify) e;
+    array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
+    array[extract(epoch from delay)::double precision], array[run_at],
+    case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
+    max_args_bytes, notify) e;
   return coalesce(other, mine);
 end $$;

@@ -128,20 +128,18 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    note := null;
     with freed as (delete from outlive.held h where h.id = release.id returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
     state := outlive.state_of(id);
+    note := case when not changed then 'it is not held' end;
     if changed then
       -- A crash that is locked is being deleted by another release, so two batches never deadlock.
       delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
         select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
         where j.id = release.id for update of l skip locked);
       perform outlive.wake();
-    else
-      note := 'it is not held';
     end if;
     return next;
   end loop;
@@ -152,7 +150,6 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- pending, retryable -> blocked, until an operator releases it. Zero rows: no such job.
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    note := null;
     with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
     insert into outlive.held
     select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
@@ -160,9 +157,7 @@ begin
     from stopped s;
     changed := found;
     state := outlive.state_of(id);
-    if not changed then
-      note := 'it is not waiting';
-    end if;
+    note := case when not changed then 'it is not waiting' end;
     return next;
   end loop;
 end $$;

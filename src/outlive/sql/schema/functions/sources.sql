@@ -1,33 +1,24 @@
 -- Sources: whose turn it is at an outside service, and whether the service is well.
 --
---     know_source, know_sources  give a source a row
---     admits                     how many may begin now, by bucket, concurrency and breaker
---     spend                      takes tokens out of the bucket
---     claim_sourced              claims jobs of sources, as many as these admit
---     ask_source                 one request of a job that runs
---     count_outcomes             how requests went; opens and closes the breaker
+--     know_sources    gives sources a row
+--     set_limits      writes what apps declare
+--     admits          how many may begin now, by bucket, concurrency and breaker
+--     spend           takes tokens out of the bucket
+--     claim_sourced   claims jobs of sources, as many as these admit
+--     ask_source      one request of a job that runs
+--     count_outcomes  how requests went; opens and closes the breaker
 --
 -- The caller of admits and spend has locked the source's row.
 
-create or replace function outlive.know_source(named text) returns void language plpgsql as $$
--- A source without a declaration has no limits.
-begin
-  insert into outlive.sources (name) values (named) on conflict do nothing;
-end $$;
-
 create or replace function outlive.know_sources(sources text[], tasks text[]) returns void language plpgsql as $$
--- A source that a job names and no app declares gets a row, with the limits of its task's source.
+-- A source that a job names and no app declares gets a row, with the limits of its task's source. Without a task
+-- it has no limits.
 begin
   insert into outlive.sources (
     name, like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s)
   select distinct on (a.source)
-    a.source,
-    a.task,
-    d.rate_limit_per_minute,
-    coalesce(d.burst, 1),
-    d.max_concurrency,
-    coalesce(d.breaker_failures, 5),
-    coalesce(d.breaker_pause_s, 300)
+    a.source, a.task, d.rate_limit_per_minute, coalesce(d.burst, 1), d.max_concurrency,
+    coalesce(d.breaker_failures, 5), coalesce(d.breaker_pause_s, 300)
   from unnest(sources, tasks) a(source, task)
     left join outlive.tasks t on t.name = a.task left join outlive.sources d on d.name = t.source
   where a.source <> '' and not exists (select from outlive.sources e where e.name = a.source)
@@ -35,13 +26,35 @@ begin
   on conflict do nothing;
 end $$;
 
+create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
+returns timestamptz language sql stable
+-- When an empty bucket is full. A change of limits lowers full_at to this; otherwise the old limits would go on.
+return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
+
+create or replace function outlive.set_limits(wanted json) returns setof text language sql as $$
+-- Give known sources these limits. What operators have set stays. It returns the sources that another transaction
+-- has locked: these keep their old limits.
+with changed as materialized (
+  select w.* from json_populate_recordset(null::outlive.sources, wanted) w join outlive.sources s using (name)
+  where (s.like_task, s.rate_limit_per_minute, s.burst, s.max_concurrency, s.breaker_failures, s.breaker_pause_s)
+    is distinct from
+    (w.like_task, w.rate_limit_per_minute, w.burst, w.max_concurrency, w.breaker_failures, w.breaker_pause_s)),
+free as materialized (
+  select s.name from outlive.sources s where s.name = any(array(select name from changed))
+  order by s.name for update skip locked),
+updated as (
+  update outlive.sources s set
+    (like_task, rate_limit_per_minute, burst, max_concurrency, breaker_failures, breaker_pause_s, full_at) =
+    (c.like_task, c.rate_limit_per_minute, c.burst, c.max_concurrency, c.breaker_failures, c.breaker_pause_s,
+     least(s.full_at, outlive.full_by(
+       coalesce(s.set_rate_limit_per_minute, c.rate_limit_per_minute), coalesce(s.set_burst, c.burst))))
+  from changed c where s.name = c.name and s.name = any(array(select name from free)))
+select c.name from changed c where not exists (select from free f where f.name = c.name);
+$$;
+
 create or replace function outlive.admits(
-  s outlive.sources,
-  own_token bigint,
-  begins boolean,
-  out free int,
-  out wait_s double precision,
-  out open boolean)
+  s outlive.sources, own_token bigint, begins boolean,
+  out free int, out wait_s double precision, out open boolean)
 language plpgsql stable as $$
 -- How many more may begin at a source now. If none may: in how many seconds to ask again, and whether the breaker
 -- is the reason. `own_token` is the attempt that asks from inside: its own slot as a job of this source is not
@@ -108,40 +121,18 @@ declare
 begin
   select t.* into s from outlive.sources t where t.name = named for update skip locked;
   if not found then
-    perform outlive.know_source(named);
+    perform outlive.know_sources(array[named], '{null}');
     return false;
   end if;
   return (outlive.admits(s, null, true)).free > 0;
 end $$;
 
-create or replace function outlive.full_by(rate_limit_per_minute double precision, burst int)
-returns timestamptz language sql stable
--- When an empty bucket is full. A change of limits lowers full_at to this; otherwise the old limits would go on.
-return outlive.now() + burst * 60 / rate_limit_per_minute * interval '1 second';
-
 create or replace function outlive.claim_sourced(
-  by_worker uuid,
-  queues text[],
-  sources text[],
-  tasks text[],
-  priorities smallint[],
-  most int,
+  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], most int,
   lease_s double precision)
 returns table (
-  token bigint,
-  id uuid,
-  attempt int,
-  queue text,
-  source text,
-  task text,
-  priority smallint,
-  ready_at timestamptz,
-  failures smallint,
-  crashes smallint,
-  losses smallint,
-  args json,
-  options jsonb,
-  wait_s double precision)
+  token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint, ready_at timestamptz,
+  failures smallint, crashes smallint, losses smallint, args json, options jsonb, wait_s double precision)
 language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs of the lanes offered, as far as their sources admit them.
 -- A row without an id names a source that admits none, and when to ask again. A locked source is skipped.
@@ -160,7 +151,7 @@ begin
     token := null; id := null; source := named;
     select t.* into s from outlive.sources t where t.name = named for update skip locked;
     if not found then
-      perform outlive.know_source(named);
+      perform outlive.know_sources(array[named], '{null}');
       wait_s := 0.02;
       return next;
       continue;
@@ -188,20 +179,8 @@ begin
           id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
           failures, crashes, losses)
         select
-          t.id,
-          t.attempt + 1,
-          by_worker,
-          outlive.now() + lease_s * interval '1 second',
-          outlive.now(),
-          outlive.now(),
-          t.queue,
-          t.source,
-          t.task,
-          t.priority,
-          t.ready_at,
-          t.failures,
-          t.crashes,
-          t.losses
+          t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
+          outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
         from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
         returning *)
       select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,
@@ -220,12 +199,8 @@ begin
 end $$;
 
 create or replace function outlive.ask_source(
-  named text,
-  by_token bigint,
-  out granted boolean,
-  out wait_s double precision,
-  out open boolean,
-  out slot bigint)
+  named text, by_token bigint,
+  out granted boolean, out wait_s double precision, out open boolean, out slot bigint)
 language plpgsql as $$
 -- One request of a running job, or, without a token, of a program outside any job. It is granted, or told when to
 -- ask again and whether the breaker is the reason. Where concurrency is limited, `slot` is given back after the
@@ -237,7 +212,7 @@ declare
 begin
   select t.* into s from outlive.sources t where t.name = named for update;
   if not found then
-    perform outlive.know_source(named);
+    perform outlive.know_sources(array[named], '{null}');
     select t.* into s from outlive.sources t where t.name = named for update;
   end if;
   may := outlive.admits(s, by_token, false);
@@ -261,11 +236,7 @@ begin
 end $$;
 
 create or replace function outlive.count_outcomes(
-  names text[],
-  tokens bigint[],
-  oks boolean[],
-  slots bigint[] default null,
-  patient boolean default true)
+  names text[], tokens bigint[], oks boolean[], slots bigint[] default null, patient boolean default true)
 returns int[] language plpgsql as $$
 -- Count how requests went. While the breaker is closed, enough failures in a row open it. While it is half-open,
 -- the probe alone decides, and requests that began earlier count for nothing. An outcome that is null gives back a
@@ -311,11 +282,8 @@ begin
           outlive.now() + coalesce(s.set_breaker_pause_s, s.breaker_pause_s) * interval '1 second' end;
     end if;
     update outlive.sources t set
-      last_success_at = s.last_success_at,
-      last_failure_at = s.last_failure_at,
-      failure_streak = s.failure_streak,
-      paused_until = s.paused_until,
-      probe = s.probe
+      (last_success_at, last_failure_at, failure_streak, paused_until, probe) =
+      (s.last_success_at, s.last_failure_at, s.failure_streak, s.paused_until, s.probe)
     where t.name = o.name;
   end loop;
   return uncounted;

@@ -9,11 +9,7 @@
 
 create or replace function outlive.policy_of(job uuid, task_name text)
 returns table (
-  max_attempts int,
-  max_crashes int,
-  max_losses int,
-  on_worker_death text,
-  backoff_s double precision[],
+  max_attempts int, max_crashes int, max_losses int, on_worker_death text, backoff_s double precision[],
   kills bigint)
 language sql stable
 begin atomic
@@ -61,20 +57,10 @@ return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
 create or replace function outlive.verdict(
-  had outlive.running,
-  outcome text,
-  killed boolean,
-  final boolean,
-  after_s double precision,
+  had outlive.running, outcome text, killed boolean, final boolean, after_s double precision,
   jitter double precision)
 returns table (
-  state text,
-  why text,
-  details text,
-  ready_at timestamptz,
-  failures smallint,
-  crashes smallint,
-  losses smallint)
+  state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
 language sql stable
 begin atomic
   -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
@@ -126,8 +112,6 @@ begin atomic
       else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
         g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
     -- A counter without a limit stops at the end of its range, so that no job can stop the reaper.
-    least(g.f, 32767)::smallint,
-    least(g.c, 32767)::smallint,
-    least(g.l, 32767)::smallint
+    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
   from judged g;
 end;
