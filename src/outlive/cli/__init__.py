@@ -3,25 +3,9 @@
 import os
 import sys
 
-from outlive.cli import doctor, enqueue, lab, lists, migrate, operators, queues, reap, records, show, sources, worker
-from outlive.cli.command import app
-
-__all__ = [
-    "app",
-    "doctor",
-    "enqueue",
-    "lab",
-    "lists",
-    "main",
-    "migrate",
-    "operators",
-    "queues",
-    "reap",
-    "records",
-    "show",
-    "sources",
-    "worker",
-]
+# These modules register their commands.
+from outlive.cli import doctor, enqueue, lab, lists, migrate, operators, queues, show, sources, worker  # noqa: F401
+from outlive.cli.command import app as app
 
 
 def main() -> None:

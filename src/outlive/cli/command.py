@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -37,22 +37,19 @@ StateFilter = Annotated[State | None, typer.Option("--state", help="Only jobs of
 TaskFilter = Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")]
 QueueFilter = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")]
 
-_DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database-url", help="Default: OUTLIVE_DATABASE_URL, or the embedded server.", rich_help_panel="Common"
-    ),
-]
-_ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", help="Read this TOML file instead of the nearest outlive.toml.", rich_help_panel="Common"),
-]
-_Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.", rich_help_panel="Common")]
-_COMMON = [
-    inspect.Parameter("database_url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_DatabaseUrl),
-    inspect.Parameter("config_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ConfigFile),
-    inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Debug),
-]
+ManyRows = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
+
+
+def _common(name: str, kind: Any, flag: str, help: str, *, default: object = None) -> inspect.Parameter:
+    annotation = Annotated[kind, typer.Option(flag, help=help, rich_help_panel="Common")]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_COMMON = (
+    _common("database_url", str | None, "--database-url", "Default: OUTLIVE_DATABASE_URL, or the embedded server."),
+    _common("config_file", Path | None, "--config", "Read this TOML file instead of the nearest outlive.toml."),
+    _common("debug", bool, "--debug", "Print the traceback of an error.", default=False),
+)
 _EXIT_CODES: dict[type[Exception], int] = {
     errors.ConfigError: 2,
     errors.BadArguments: 2,
@@ -85,8 +82,16 @@ class CommandContext:
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
         self.config_file, self.database_url = config_file, database_url
         self.config = self.reconfigured()
-        self.chosen = database_url is not None or config_file is not None
-        logs.configure(cast("logs.Format", self.config.log_format), level=logging.WARNING)
+        self.log_from(logging.WARNING)
+
+    def has_subcommand(self, group: typer.Context) -> bool:
+        """Whether a subcommand follows. The options that all commands share stand after it."""
+        if group.invoked_subcommand and (self.database_url is not None or self.config_file is not None):
+            raise errors.ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
+        return group.invoked_subcommand is not None
+
+    def log_from(self, level: int) -> None:
+        logs.configure(cast("logs.Format", self.config.log_format), level=level)
 
     def reconfigured(self, **flags: object) -> config.Config:
         """The configuration with the flags of one command."""
@@ -120,9 +125,7 @@ class CommandContext:
             self.connection.close()
 
 
-def command(
-    to: typer.Typer, name: str | None = None, *, how: Literal["command", "callback"] = "command"
-) -> Callable[[F], F]:
+def command(to: typer.Typer, name: str | None = None, *, callback: bool = False) -> Callable[[F], F]:
     """Register a command under its function's name, or the callback that a group runs without a subcommand."""
 
     def register(function: F) -> F:
@@ -139,10 +142,7 @@ def command(
                     context.close()
 
         run.__signature__ = signature.replace(parameters=[*own, *_COMMON])  # type: ignore[attr-defined]
-        if how == "command":
-            to.command(name)(run)
-        else:
-            to.callback(invoke_without_command=True)(run)
+        (to.callback(invoke_without_command=True) if callback else to.command(name))(run)
         return function
 
     return register

@@ -1,18 +1,33 @@
-"""The lists: jobs, killers, workers, stuck and stats. These commands change nothing."""
+"""The lists: jobs, killers, workers, stuck, stats and records. These commands change nothing."""
 
+import csv
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, QueueFilter, StateFilter, TaskFilter, Watch, app, command
-from outlive.cli.screen import Column, Row, of, state_of, time_of
+from outlive.cli.command import (
+    CommandContext,
+    Json,
+    ManyRows,
+    QueueFilter,
+    StateFilter,
+    TaskFilter,
+    Watch,
+    app,
+    command,
+)
+from outlive.cli.screen import Column, Row, of, state_of, table_or, time_of
 from outlive.cli.show import innermost
+from outlive.model import Record
 from outlive.states import State
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows at most, the newest first.")]
@@ -49,10 +64,8 @@ _WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "d
 
 
 def _worker_state(row: Row) -> Text:
-    state = Text(row["state"], style=_WORKER_STYLES[row["state"]])
-    return (
-        state.append(f"\nstarts no job: {screen.plain(row['trouble'])}", style="bold red") if row["trouble"] else state
-    )
+    trouble = f"\nstarts no job: {screen.plain(row['trouble'])}" if row["trouble"] else ""
+    return Text(row["state"], style=_WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
 
 
 WORKERS = (
@@ -80,11 +93,7 @@ def jobs(
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
     """
     statement = store.list_jobs(state=state, task=task, queue=queue, limit=limit)
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(JOBS, rows) if rows else Text("no job matches", style="dim")
-
-    screen.listing(lambda: context.run(statement), show, json=json, watch=watch)
+    screen.listing(lambda: context.run(statement), table_or("no job matches", JOBS), json=json, watch=watch)
 
 
 def _murder(row: Row) -> Text:
@@ -136,20 +145,14 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
 @command(app)
 def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
     """List the workers, live ones first: how many jobs they run, and when they were last seen."""
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(WORKERS, rows) if rows else Text("no worker has run lately", style="dim")
-
+    show = table_or("no worker has run lately", WORKERS)
     screen.listing(lambda: context.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
 
 
 @command(app)
 def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
     """List running jobs whose worker is silent. The reaper of any worker frees them."""
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(STUCK, rows) if rows else Text("no job is stuck", style="green")
-
+    show = table_or("no job is stuck", STUCK, style="green")
     screen.listing(lambda: context.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
 
 
@@ -160,11 +163,8 @@ def stats(context: CommandContext, json: Json = False, watch: Watch = False) -> 
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, object]:
-    by: dict[str, Counter[str]] = {
-        "state": Counter(dict.fromkeys(State, 0)),
-        "queue": Counter(),
-        "task": Counter(),
-    }
+    by: dict[str, Counter[str]] = {key: Counter() for key in ("state", "queue", "task")}
+    by["state"].update(dict.fromkeys(State, 0))
     for row in rows:
         for key, counter in by.items():
             counter[row[key]] += row["jobs"]
@@ -188,3 +188,42 @@ def _stats_table(rows: Sequence[Row]) -> RenderableType:
     if not rows:
         return Text("there are no jobs", style="dim")
     return screen.table(columns, [*lines, {"queue": "", "task": f"{total.total():,} jobs", **total}])
+
+
+RECORDS = (
+    Column("scope", of("scope")),
+    Column("source", of("source")),
+    Column("key", of("dedupe_key"), shrink="fold"),
+    Column("strength", lambda row: Text(f"{row['strength']:g}"), "right"),
+    Column("data", lambda row: Text(screen.plain(_data(row))), shrink="cut"),
+)
+
+
+@command(app)
+def records(
+    context: CommandContext,
+    scope: Annotated[str | None, typer.Option("--scope", help="Only records of this scope.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Only records of this source.")] = None,
+    limit: ManyRows = 10_000,
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
+) -> None:
+    """List the records that jobs have stored, by scope, source and key."""
+    found = context.run(store.list_records(scope=scope, source=source, limit=limit))
+    rows = [msgspec.structs.asdict(record) for record in found]
+    if csv:
+        _print_csv(rows)
+    else:
+        screen.listing(lambda: rows, table_or("no record matches", RECORDS), json=json, watch=False)
+
+
+def _data(row: Row) -> str:
+    return msgspec.json.encode(row["data"]).decode()
+
+
+def _print_csv(rows: Sequence[Row]) -> None:
+    writer = csv.DictWriter(sys.stdout, Record.__struct_fields__, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        texts = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in row.items()}
+        writer.writerow({**texts, "data": _data(row)})

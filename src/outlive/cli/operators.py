@@ -25,93 +25,78 @@ MOST = 1_000_000
 NAMED = 20
 """How many unchanged jobs are listed by id; the rest are counted."""
 
-
 Ids = Annotated[list[UUID] | None, typer.Argument(metavar="ID", help="The jobs.")]
 All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
 OlderThan = Annotated[
     str | None, typer.Option("--older-than", help="Only jobs that are in that state for this long, e.g. 30d.")
 ]
-
-
-@command(app)
-def retry(
-    context: CommandContext,
-    ids: Ids = None,
-    state: StateFilter = None,
-    task: TaskFilter = None,
-    queue: QueueFilter = None,
-    all: All = False,
-    json: Json = False,
-) -> None:
-    """Run failed, cancelled or retryable jobs again now, with all counters at zero. --all takes the failed ones."""
-    chosen = _chosen(context, "retry", ids, [state] if state else [State.FAILED], (state, task, queue), all)
-    _change(context, "retried", store.retry, chosen, json)
-
-
-@command(app)
-def cancel(
-    context: CommandContext,
-    ids: Ids = None,
-    state: StateFilter = None,
-    task: TaskFilter = None,
-    queue: QueueFilter = None,
-    all: All = False,
-    json: Json = False,
-) -> None:
-    """Cancel jobs. A running job is stopped by its worker."""
-    states = [state] if state else _taken_by("cancel")
-    _change(
-        context, "cancelled", store.cancel, _chosen(context, "cancel", ids, states, (state, task, queue), all), json
-    )
-
-
-@command(app)
-def release(
-    context: CommandContext,
-    ids: Ids = None,
-    state: StateFilter = None,
-    task: TaskFilter = None,
-    queue: QueueFilter = None,
-    all: All = False,
-    json: Json = False,
-) -> None:
-    """Release quarantined or blocked jobs, with crashes and losses at zero. --all takes the quarantined ones."""
-    chosen = _chosen(context, "release", ids, [state] if state else [State.QUARANTINED], (state, task, queue), all)
-    _change(context, "released", store.release, chosen, json)
+Verb = Callable[[Iterable[UUID]], db.Statement[list[Change]]]
 
 
 def _taken_by(verb: str) -> list[State]:
     return [state for state in State if legal(verb, state)]
 
 
-def _chosen(
+def _add_command(name: str, verb: Verb, *, done: str, states: Sequence[State], help: str) -> None:
+    """A command that applies a verb to jobs, by default to those of `states`."""
+
+    def run(
+        context: CommandContext,
+        ids: Ids = None,
+        state: StateFilter = None,
+        task: TaskFilter = None,
+        queue: QueueFilter = None,
+        all: All = False,
+        json: Json = False,
+    ) -> None:
+        if ids and (all or state or task or queue):
+            raise ConfigError(f"{name} was given ids and a filter: give only one of them")
+        if not ids and not all:
+            raise ConfigError(f"{name} needs ids, or --all for every job that matches --state, --task and --queue")
+        chosen = list(dict.fromkeys(ids)) if ids else _choose(context, name, [state] if state else states, task, queue)
+        _change(context, verb, chosen, done, json)
+
+    run.__doc__ = help
+    command(app, name)(run)
+
+
+_add_command(
+    "retry",
+    store.retry,
+    done="retried",
+    states=[State.FAILED],
+    help="Run failed, cancelled or retryable jobs again now, with all counters at zero. --all takes the failed ones.",
+)
+_add_command(
+    "cancel",
+    store.cancel,
+    done="cancelled",
+    states=_taken_by("cancel"),
+    help="Cancel jobs. A running job is stopped by its worker.",
+)
+_add_command(
+    "release",
+    store.release,
+    done="released",
+    states=[State.QUARANTINED],
+    help="Release quarantined or blocked jobs, with crashes and losses at zero. --all takes the quarantined ones.",
+)
+
+
+def _choose(
     context: CommandContext,
     verb: str,
-    ids: list[UUID] | None,
     states: Sequence[State],
-    filters: tuple[State | None, str | None, str | None],
-    all: bool,
+    task: str | None,
+    queue: str | None,
+    older_s: float | None = None,
 ) -> list[UUID]:
-    """The ids that are given, or those that the filter finds."""
-    _, task, queue = filters
-    if ids and (all or any(filters)):
-        raise ConfigError(f"{verb} was given ids and a filter: give only one of them")
-    if ids:
-        return list(dict.fromkeys(ids))
-    if not all:
-        raise ConfigError(f"{verb} needs ids, or --all for every job that matches --state, --task and --queue")
     if wrong := set(states) - set(_taken_by(verb)):
         raise ConfigError(f"{verb} does not apply to {wrong.pop()} jobs: use {', '.join(_taken_by(verb))}")
-    return context.run(store.choose(states, task=task, queue=queue, limit=MOST))
+    return context.run(store.choose(states, task=task, queue=queue, older_s=older_s, limit=MOST))
 
 
-def _change(
-    context: CommandContext,
-    done: str,
-    verb: Callable[[Iterable[UUID]], db.Statement[list[Change]]],
-    ids: list[UUID],
-    json: bool,
-) -> None:
+def _change(context: CommandContext, verb: Verb, ids: list[UUID], done: str, json: bool) -> None:
     """Apply a verb in batches and print the changes. Exit code 1 if there were jobs and none was changed."""
     changes: dict[UUID, Change] = {}
     for batch in _with_progress(ids, done):
@@ -139,9 +124,8 @@ def _tell(done: str, told: list[Change], changed: int) -> None:
 
 def _tell_unchanged(unchanged: Sequence[tuple[UUID, str, str]]) -> None:
     for id, state, note in unchanged[:NAMED]:
-        screen.say(
-            Text("not changed: ", style="yellow").append(screen.plain(f"{id} is {state}: {note}"), style="default")
-        )
+        line = Text("not changed: ", style="yellow")
+        screen.say(line.append(screen.plain(f"{id} is {state}: {note}"), style="default"))
     if len(unchanged) > NAMED:
         screen.say(Text(f"not changed: {len(unchanged) - NAMED:,} more", style="yellow"))
 
@@ -151,25 +135,18 @@ def _batches(ids: list[UUID]) -> list[list[UUID]]:
 
 
 def _with_progress(ids: list[UUID], done: str) -> Iterator[list[UUID]]:
-    with _progress() as progress:
+    with _progress(TimeRemainingColumn()) as progress:
         bar = progress.add_task(done, total=len(ids))
         for batch in _batches(ids):
             yield batch
             progress.advance(bar, len(batch))
 
 
-def _progress(total_known: bool = True) -> Progress:
+def _progress(*more: TimeRemainingColumn) -> Progress:
     """A bar on stderr, only on a terminal, which is removed at the end."""
-    columns = [MofNCompleteColumn(), TimeRemainingColumn()] if total_known else [MofNCompleteColumn()]
     console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *more)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @command(app)
@@ -183,58 +160,52 @@ def prune(
     json: Json = False,
 ) -> None:
     """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than)."""
+    unchanged: list[tuple[UUID, str, str]] = []
     if ids and (state or task or queue or older_than):
         raise ConfigError("prune was given ids and a filter: give only one of them")
     if ids:
-        _prune_ids(context, list(dict.fromkeys(ids)), json)
-        return
-    if state is None and (task or queue or older_than):
-        raise ConfigError("prune with a filter needs --state: say which jobs to delete")
-    if state is not None:
-        if state not in _taken_by("prune"):
-            raise ConfigError(f"prune does not apply to {state} jobs: use {', '.join(_taken_by('prune'))}")
+        pruned, unchanged = _prune_ids(context, list(dict.fromkeys(ids)))
+    elif state is not None:
         older_s = None if older_than is None else validation.seconds("--older-than", older_than)
-        pruned = _prune(
-            context, context.run(store.choose([state], task=task, queue=queue, older_s=older_s, limit=MOST))
-        )
+        pruned = _prune(context, _choose(context, "prune", [state], task, queue, older_s))
+    elif task or queue or older_than:
+        raise ConfigError("prune with a filter needs --state: say which jobs to delete")
     else:
         pruned = _prune_old(context)
-    screen.print_json({"pruned": pruned}) if json else screen.say(f"{pruned:,} pruned")
+    if json:
+        screen.print_json({"pruned": pruned})
+    else:
+        screen.say(f"{pruned:,} pruned")
+        _tell_unchanged(unchanged)
+    if ids and not pruned:
+        raise typer.Exit(1)
 
 
 def _prune(context: CommandContext, ids: list[UUID]) -> int:
     return sum(context.run(store.prune_jobs(batch)) for batch in _with_progress(ids, "pruned"))
 
 
-def _prune_ids(context: CommandContext, ids: list[UUID], json: bool) -> None:
+def _prune_ids(context: CommandContext, ids: list[UUID]) -> tuple[int, list[tuple[UUID, str, str]]]:
+    """How many are gone, and why the others are not."""
     known = {id for batch in _batches(ids) for id in context.run(store.statuses(batch))}
     pruned = _prune(context, ids)
     left = {id: state for batch in _batches(ids) for id, state in context.run(store.statuses(batch)).items()}
     unchanged = [(id, "unknown", "there is no such job") for id in ids if id not in known]
     unchanged += [(id, str(state), "only finished and quarantined jobs can be pruned") for id, state in left.items()]
-    if json:
-        screen.print_json({"pruned": pruned})
-    else:
-        screen.say(f"{pruned:,} pruned")
-        _tell_unchanged(unchanged)
-    if not pruned:
-        raise typer.Exit(1)
+    return pruned, unchanged
 
 
 def _prune_old(context: CommandContext) -> int:
     """Delete the jobs that are past the configured retention, in batches, the oldest first."""
-    keep_finished_s, keep_failed_s = context.config.keep_finished_s, context.config.keep_failed_s
+    keep_s = dict.fromkeys((State.SUCCEEDED, State.CANCELLED), context.config.keep_finished_s)
+    keep_s[State.FAILED] = context.config.keep_failed_s
     pruned = 0
-    with _progress(total_known=False) as progress:
+    with _progress() as progress:
         bar = progress.add_task("pruned", total=None)
-        for state, keep_s in (
-            (State.SUCCEEDED, keep_finished_s),
-            (State.CANCELLED, keep_finished_s),
-            (State.FAILED, keep_failed_s),
-        ):
+        for state in keep_s:
             more = True
             while more:
-                gone, more = context.run(store.prune_finished(state, keep_s=keep_s))
+                gone, more = context.run(store.prune_finished(state, keep_s=keep_s[state]))
                 more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
                 pruned += gone
                 progress.update(bar, completed=pruned)

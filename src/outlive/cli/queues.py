@@ -1,17 +1,16 @@
 """queues: lists the queues, pauses and resumes them."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
-from outlive.cli.screen import Column, Row, count_of, of, time_of
-from outlive.errors import ConfigError
+from outlive.cli.screen import Column, count_of, of, table_or, time_of
+
+Name = Annotated[str, typer.Argument(help="The queue.")]
 
 queues_app = typer.Typer(help="List the queues, pause and resume them.")
 app.add_typer(queues_app, name="queues")
@@ -27,21 +26,16 @@ QUEUES = (
 )
 
 
-@command(queues_app, how="callback")
+@command(queues_app, callback=True)
 def queues(context: CommandContext, group: typer.Context, json: Json = False, watch: Watch = False) -> None:
     """List the queues, pause and resume them."""
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(QUEUES, rows) if rows else Text("no queue has a job", style="dim")
-
-    if group.invoked_subcommand is None:
+    if not context.has_subcommand(group):
+        show = table_or("no queue has a job", QUEUES)
         screen.listing(lambda: context.run(store.list_queues()), show, json=json, watch=watch)
-    elif context.chosen:
-        raise ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
 
 
 @command(queues_app)
-def pause(context: CommandContext, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
+def pause(context: CommandContext, name: Name) -> None:
     """Stop claiming the jobs of a queue. Running jobs continue."""
     known = {row["name"] for row in context.run(store.list_queues())}
     context.run(store.pause_queue(name))
@@ -51,7 +45,7 @@ def pause(context: CommandContext, name: Annotated[str, typer.Argument(help="The
 
 
 @command(queues_app)
-def resume(context: CommandContext, name: Annotated[str, typer.Argument(help="The queue.")]) -> None:
+def resume(context: CommandContext, name: Name) -> None:
     """Claim the jobs of a queue again."""
     if not context.run(store.resume_queue(name)):
         paused = [row["name"] for row in context.run(store.list_queues()) if row["paused"]]

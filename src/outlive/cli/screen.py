@@ -120,6 +120,11 @@ def _fitted(column: Column, row: Row) -> Text:
     return text
 
 
+def table_or(empty: str, columns: Sequence[Column], *, style: str = "dim") -> Callable[[Sequence[Row]], RenderableType]:
+    """Shows rows as a table, or this sentence if there are none."""
+    return lambda rows: table(columns, rows) if rows else Text(empty, style=style)
+
+
 def listing(
     look: Callable[[], T],
     show: Callable[[T], RenderableType],

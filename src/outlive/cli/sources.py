@@ -1,21 +1,18 @@
 """sources: lists the sources with their limits and breakers; sets, pauses and resumes them."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, Watch, app, command
-from outlive.cli.screen import Column, Row, count_of, of, time_of
+from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, command
+from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.validation import positive, refused
 
 Name = Annotated[str, typer.Argument(help="The source.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
 SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
 _WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})
 
@@ -47,19 +44,14 @@ SOURCES = (
 )
 
 
-@command(sources_app, how="callback")
+@command(sources_app, callback=True)
 def sources(
-    context: CommandContext, group: typer.Context, limit: Limit = 1000, json: Json = False, watch: Watch = False
+    context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
 ) -> None:
     """List the sources, set their limits, pause and resume them."""
-
-    def show(rows: Sequence[Row]) -> RenderableType:
-        return screen.table(SOURCES, rows) if rows else Text("no app has declared a source", style="dim")
-
-    if group.invoked_subcommand is None:
+    if not context.has_subcommand(group):
+        show = table_or("no app has declared a source", SOURCES)
         screen.listing(lambda: context.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
-    elif context.chosen:
-        raise ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
 
 
 @command(sources_app, "set")

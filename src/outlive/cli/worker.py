@@ -1,13 +1,18 @@
-"""worker and up: start a worker."""
+"""worker and up start a worker. reap runs the reaper of a worker as a command of its own."""
 
+import asyncio
 import logging
 import os
-from typing import Annotated, cast
+import signal
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from outlive import db, logs, migrate
+from outlive import db, migrate
+from outlive.cli import screen
 from outlive.cli.command import CommandContext, app, command
+from outlive.config import Config
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs to run at once. Default: one per core.")]
@@ -34,7 +39,7 @@ def worker(
 @command(app)
 def up(context: CommandContext, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, and a worker."""
-    work(context, target, slots=slots, queues=None, name=None, quiet=quiet, migrating=True)
+    work(context, target, slots=slots, quiet=quiet, migrating=True)
 
 
 def work(
@@ -42,9 +47,9 @@ def work(
     target: str,
     *,
     slots: int | None,
-    queues: str | None,
-    name: str | None,
     quiet: bool,
+    queues: str | None = None,
+    name: str | None = None,
     migrating: bool = False,
 ) -> None:
     from outlive.worker import supervisor
@@ -60,7 +65,50 @@ def work(
 
     if context.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(context.config_file.absolute())  # Jobs read it too.
-    level = logging.WARNING if quiet else logging.INFO
     config = context.reconfigured(slots=slots, queues=queues, name=name)
-    logs.configure(cast("logs.Format", config.log_format), level=level)
+    context.log_from(logging.WARNING if quiet else logging.INFO)
     raise typer.Exit(supervisor.work(target, config, database))
+
+
+@command(app)
+def reap(
+    context: CommandContext,
+    once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False,
+) -> None:
+    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too."""
+    context.log_from(logging.INFO)
+    with db.translated_errors():
+        url = migrate.ready(context.config)
+        freed = asyncio.run(_reap(context.config, url, once=once))
+    if once:
+        note = "a single run can't notice a jump of the database clock, and trusts it"
+        screen.say(Text(f"{freed} attempts of dead workers ended; {note}"))
+
+
+async def _reap(config: Config, url: str, *, once: bool) -> int:
+    """Returns how many attempts were ended."""
+    from outlive.worker.alerts import LIMIT_S, Alerts
+    from outlive.worker.loops import RETRY_SOON_S, forever
+    from outlive.worker.reaper import SECOND_LOOK_S, Reaper
+    from outlive.worker.session import Session
+
+    reaper = Reaper(Session(url), config, Alerts())
+    if once:
+        await reaper.check()
+        await asyncio.sleep(SECOND_LOOK_S)
+        await reaper.check()
+        await reaper.sweep(anyway=True)
+    else:
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        loops = {"reap": reaper.check_once, "sweep": reaper.sweep_once}
+        services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
+        await stopping.wait()
+        for service in services:
+            service.cancel()
+        reaper.session.hang_up()
+        await asyncio.wait(services)
+    await reaper.alerts.finish(LIMIT_S if once else 2.0)
+    await reaper.session.close()
+    return reaper.freed
