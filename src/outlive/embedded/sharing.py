@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive.embedded import starting
+from outlive.embedded.keeper import POLL_S, lock_within, open_lock
 from outlive.embedded.places import Places, default_directory, prepare
 from outlive.errors import EmbeddedError
 
-POLL_S = 0.01
 WAIT_S = starting.START_S
 BROKEN_S = 1.0
 """How long a server may be marked ready and refuse connections, before its keeper is told to stop it."""
@@ -56,10 +56,6 @@ class _Server:
             poll.register(process, select.POLLIN)
             poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
-    def close(self) -> None:
-        for process in self.processes:
-            os.close(process)
-
 
 @dataclass(slots=True)
 class _Share:
@@ -70,6 +66,11 @@ class _Share:
     settings: Mapping[str, str] = field(default_factory=dict)
     binaries: Path | None = None
     server: _Server | None = None
+
+    def forget_server(self) -> None:
+        server, self.server = self.server, None
+        for process in server.processes if server else ():
+            os.close(process)
 
     def let_go(self) -> None:
         """Close the lease without unlocking it: a forked child may still use the open file that the lock belongs to."""
@@ -138,11 +139,12 @@ def repair(url: str) -> None:
 def release(directory: str | os.PathLike[str] | None = None, *, wait_s: float = 0.0) -> bool:
     """Give up this process' lease. True if the server has stopped within `wait_s`."""
     path = _absolute(directory)
+    places = Places(Path(path))
     with _lock:
-        _homes.pop(Places(Path(path)).url, None)
+        _homes.pop(places.url, None)
         _drop(path)
     deadline = time.monotonic() + wait_s
-    while _is_held(Places(Path(path)).keeper_lock):
+    while _is_held(places.keeper_lock):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)
@@ -181,9 +183,9 @@ def _current_share(path: str) -> _Share:
 
 def _take_lease(places: Places) -> int:
     prepare(places)
-    lease = _open_lock(places.lease)
+    lease = open_lock(places.lease)
     # A keeper that stops its server holds the lease exclusively until the end.
-    if not _flock_within(lease, fcntl.LOCK_SH, WAIT_S):
+    if not lock_within(lease, WAIT_S, fcntl.LOCK_SH):
         os.close(lease)
         raise EmbeddedError(
             f"The server in {places.directory} is still stopping after {WAIT_S:.0f} s; see {places.log}."
@@ -192,20 +194,13 @@ def _take_lease(places: Places) -> int:
 
 
 def _drop(path: str) -> None:
-    share = _shares.pop(path, None)
-    if share is not None:
-        _forget_server(share)
+    if share := _shares.pop(path, None):
+        share.forget_server()
         share.let_go()
 
 
-def _forget_server(share: _Share) -> None:
-    server, share.server = share.server, None
-    if server is not None:
-        server.close()
-
-
 def _join_or_start(share: _Share) -> None:
-    _forget_server(share)
+    share.forget_server()
     share.server = _find_server(share.places)
     if share.server is not None:
         return
@@ -241,14 +236,13 @@ def _find_server(places: Places) -> _Server | None:
 def _open_processes(pids: list[int]) -> tuple[int, ...]:
     """Handles of processes, which a later process with the same pid can't take over. Empty if they can't be opened."""
     opened: list[int] = []
-    try:
+    with contextlib.suppress(OSError):
         for pid in pids:
             opened.append(os.pidfd_open(pid))
-    except OSError:
-        for fd in opened:
-            os.close(fd)
-        return ()
-    return tuple(opened)
+        return tuple(opened)
+    for fd in opened:
+        os.close(fd)
+    return ()
 
 
 def _await_keeper(places: Places) -> _Server | None:
@@ -279,9 +273,9 @@ def _end_keeper(places: Places) -> None:
 
 @contextlib.contextmanager
 def _locked_to_start(places: Places) -> Iterator[None]:
-    fd = _open_lock(places.start_lock)
+    fd = open_lock(places.start_lock)
     try:
-        if not _flock_within(fd, fcntl.LOCK_EX, WAIT_S):
+        if not lock_within(fd, WAIT_S):
             raise EmbeddedError(
                 f"Another process has been starting the server in {places.directory} for too long; see {places.log}."
             )
@@ -295,22 +289,6 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-
-
-def _flock_within(fd: int, how: int, patience_s: float) -> bool:
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_S)
 
 
 def _is_held(path: Path) -> bool:

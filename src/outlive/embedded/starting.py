@@ -45,8 +45,7 @@ def start(places: Places, *, settings: Mapping[str, str], binaries: Path | None)
         lease=str(places.lease),
         initdb=_initdb(bin_directory, major, settings),
         postgres=_postgres(bin_directory, places, settings),
-        uid=None if account is None else account.uid,
-        gid=None if account is None else account.gid,
+        account=None if account is None else (account.uid, account.gid),
         start_s=START_S,
     )
     _await_answer(_execute(orders, places), places)
@@ -71,15 +70,8 @@ def _initdb(bin_directory: Path, major: int, settings: Mapping[str, str]) -> lis
     builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if major >= 17 else []
     hurry = ["--no-sync"] if settings.get("fsync") == "off" else []
     access = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]
-    return [
-        str(bin_directory / "initdb"),
-        "--encoding=UTF8",
-        "--locale=C",
-        "--data-checksums",
-        *builtin,
-        *hurry,
-        *access,
-    ]
+    texts = ["--encoding=UTF8", "--locale=C", *builtin]
+    return [str(bin_directory / "initdb"), "--data-checksums", *texts, *access, *hurry]
 
 
 def _postgres(bin_directory: Path, places: Places, settings: Mapping[str, str]) -> list[str]:
