@@ -149,11 +149,12 @@ def hang_up(descriptor: int) -> None:
 
 def kill(pid: int, number: int = signal.SIGKILL) -> bool:
     """Send a signal. False if that is not permitted, as for another user's process."""
-    with contextlib.suppress(ProcessLookupError):
-        try:
-            os.kill(pid, number)
-        except PermissionError:
-            return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
     return True
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from outlive.config import Config
 from outlive.errors import ConfigError
-from outlive.validation import Duration, choice, count, seconds, size_bytes
+from outlive.validation import Duration, choice, count, optional, seconds, size_bytes
 
 Backoff = Duration | Sequence[Duration] | Callable[[int], Duration]
 OnWorkerDeath = Literal["retry", "fail"]
@@ -76,22 +76,35 @@ def _step(delay: Duration) -> float:
     return MAX_BACKOFF_S if isinstance(delay, int | float) and delay > MAX_BACKOFF_S else seconds("backoff", delay)
 
 
-def parse_limits(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits that a task can set and a job can override, under the names of `Policy`."""
-    limits: dict[str, Any] = {}
-    for name in ("max_attempts", "max_crashes", "max_losses"):
-        if name in options:
-            unlimited = name == "max_losses" and options[name] is None
-            limits[name] = None if unlimited else count(name, options[name])
-    if "timeout" in options:
-        limits["timeout_s"] = None if options["timeout"] is None else seconds("timeout", options["timeout"])
-    if "stall" in options:
-        limits["stall_s"] = seconds("stall", options["stall"])
-    if "memory" in options:
-        limits["memory_bytes"] = size_bytes("memory", options["memory"])
-    if "on_worker_death" in options:
-        limits["on_worker_death"] = choice("on_worker_death", options["on_worker_death"], "retry", "fail")
-    return limits
+class LimitOptions(TypedDict, total=False):
+    """The limits that a task can set and a job can override, as people write them."""
+
+    max_attempts: int
+    max_crashes: int
+    max_losses: int | None
+    timeout: Duration | None
+    stall: Duration
+    memory: int | str
+    on_worker_death: OnWorkerDeath
+
+
+Checks = Mapping[str, tuple[str, Callable[[str, Any], object]]]
+"""For each option, its name in `Policy` and its check."""
+
+LIMITS: Checks = {
+    "max_attempts": ("max_attempts", count),
+    "max_crashes": ("max_crashes", count),
+    "max_losses": ("max_losses", optional(count)),
+    "timeout": ("timeout_s", optional(seconds)),
+    "stall": ("stall_s", seconds),
+    "memory": ("memory_bytes", size_bytes),
+    "on_worker_death": ("on_worker_death", lambda name, value: choice(name, value, "retry", "fail")),
+}
+
+
+def parse(options: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
+    """The options that have a check, under the names of `Policy`."""
+    return {field: check(name, options[name]) for name, (field, check) in checks.items() if name in options}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

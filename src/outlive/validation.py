@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
+from typing import TypeVar
 
 from outlive.errors import ConfigError
 
+T = TypeVar("T")
 Duration = float | str | timedelta
 MAX_COUNT = 30000
 """The highest count that can be set: the database stores counts as small integers."""
@@ -82,6 +84,11 @@ def positive(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise refused(name, value, "a number above zero and below a thousand million")
     return value
+
+
+def optional(check: Callable[[str, object], T]) -> Callable[[str, object], T | None]:
+    """The same check, which also takes None."""
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def choice(name: str, value: object, *choices: str) -> str:

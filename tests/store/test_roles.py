@@ -322,7 +322,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
         run(store.list_jobs()), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
         run(store.list_queues()), run(store.stats())
-        run(store.health()), run(store.task_names()), run(store.choose([State.PENDING], limit=10))
+        run(store.health()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
         migrate.check(worker)

@@ -6,8 +6,8 @@ An app is lazy: it reads no settings and opens no connection before it needs the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outlive import config as configuration
@@ -20,7 +20,7 @@ from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, Record, SourceLimits
 from outlive.statement import Statement
-from outlive.validation import Duration
+from outlive.validation import Duration, count, optional, positive
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -35,24 +35,30 @@ BATCH_JOBS = 2000
 BATCH_BYTES = 8 * 1024 * 1024
 
 
-class TaskOptions(TypedDict, total=False):
+class TaskOptions(policy.LimitOptions, total=False):
     """The options of `@app.task`."""
 
     queue: str
-    max_attempts: int
-    max_crashes: int
-    max_losses: int | None
-    timeout: Duration | None
-    stall: Duration
-    memory: int | str
     recycle_after: int
     preload: bool
     source: Source | str
     backoff: policy.Backoff
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     fail_on: type[BaseException] | tuple[type[BaseException], ...]
-    on_worker_death: policy.OnWorkerDeath
     quarantine_by: policy.QuarantineBy
+
+
+_OPTIONS: policy.Checks = {
+    **policy.LIMITS,
+    "queue": ("queue", validation.identifier),
+    "recycle_after": ("recycle_after", count),
+    "preload": ("preload", validation.flag),
+    "source": ("source", lambda _, value: source_name(value)),
+    "backoff": ("backoff_s", lambda _, value: policy.parse_backoff(value)),
+    "retry_on": ("retry_on", validation.exceptions),
+    "fail_on": ("fail_on", validation.exceptions),
+    "quarantine_by": ("quarantine_by", lambda name, value: validation.choice(name, value, "job", "fingerprint")),
+}
 
 
 class Decorator(Protocol):
@@ -100,7 +106,8 @@ class App:
     def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
-        parsed = parse_options(options)
+        validation.known("@app.task", "option", options, _OPTIONS)
+        parsed = policy.Policy(**policy.parse(options, _OPTIONS))
 
         def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = Task(self, function, parsed)
@@ -124,11 +131,11 @@ class App:
         """Declare an outside service that jobs call. Workers store its limits at startup; operators override them."""
         limits = SourceLimits(
             name=validation.identifier("the name of a source", name),
-            rate_limit_per_minute=_optional(validation.positive, "rate_limit_per_minute", rate_limit_per_minute),
-            burst=validation.count("burst", burst),
-            max_concurrency=_optional(validation.count, "max_concurrency", max_concurrency),
-            breaker_failures=validation.count("breaker_failures", breaker_failures),
-            breaker_pause_s=validation.positive("breaker_pause", validation.seconds("breaker_pause", breaker_pause)),
+            rate_limit_per_minute=optional(positive)("rate_limit_per_minute", rate_limit_per_minute),
+            burst=count("burst", burst),
+            max_concurrency=optional(count)("max_concurrency", max_concurrency),
+            breaker_failures=count("breaker_failures", breaker_failures),
+            breaker_pause_s=positive("breaker_pause", validation.seconds("breaker_pause", breaker_pause)),
         )
         source = self.sources.setdefault(name, Source(limits, self._runner, lambda: self.cache))
         if source.limits != limits:
@@ -204,10 +211,6 @@ class App:
         return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
 
 
-def _optional(check: Callable[[str, object], R], name: str, value: object) -> R | None:
-    return None if value is None else check(name, value)
-
-
 def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
     """The requests in their order, in as few batches as the limits allow."""
     start = size_bytes = 0
@@ -218,23 +221,3 @@ def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
             start, size_bytes = end, len(request.args)
     if start < len(requests):
         yield requests[start:]
-
-
-def parse_options(options: Mapping[str, Any]) -> policy.Policy:
-    """The policy of a task from its options."""
-    validation.known("@app.task", "option", options, TaskOptions.__annotations__)
-    parsed = policy.parse_limits(options)
-    if "recycle_after" in options:
-        parsed["recycle_after"] = validation.count("recycle_after", options["recycle_after"])
-    if "queue" in options:
-        parsed["queue"] = validation.identifier("queue", options["queue"])
-    if "source" in options:
-        parsed["source"] = source_name(options["source"])
-    if "backoff" in options:
-        parsed["backoff_s"] = policy.parse_backoff(options["backoff"])
-    for name in ("retry_on", "fail_on"):
-        if name in options:
-            parsed[name] = validation.exceptions(name, options[name])
-    if "quarantine_by" in options:
-        parsed["quarantine_by"] = validation.choice("quarantine_by", options["quarantine_by"], "job", "fingerprint")
-    return policy.Policy(preload=options.get("preload", True), **parsed)

@@ -63,7 +63,7 @@ class Cache:
         key = key_of(source, parts)
         if (known := self._find(key)) is not _NOTHING:
             return known  # type: ignore[return-value]
-        with self._alone(key) as flight:
+        with contextlib.closing(_Flight(self.directory / "flights", key)) as flight:
             while flight.is_taken():
                 time.sleep(POLL_S)
             if (known := self._find(key)) is not _NOTHING:
@@ -79,7 +79,7 @@ class Cache:
         key = key_of(source, parts)
         if (known := self._find(key)) is not _NOTHING:
             return known  # type: ignore[return-value]
-        with self._alone(key) as flight:
+        with contextlib.closing(_Flight(self.directory / "flights", key)) as flight:
             while flight.is_taken():  # noqa: ASYNC110  # A lock of another process raises no event here.
                 await asyncio.sleep(POLL_S)
             if (known := self._find(key)) is not _NOTHING:
@@ -172,14 +172,6 @@ class Cache:
         if not self._complained:
             self._complained = True
             _log.warning("%s", words)
-
-    @contextlib.contextmanager
-    def _alone(self, key: bytes) -> Iterator[_Flight]:
-        flight = _Flight(self.directory / "flights", key)
-        try:
-            yield flight
-        finally:
-            flight.close()
 
 
 def _close_all() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast
 from uuid import UUID
 
 from outlive import wire
@@ -18,7 +18,7 @@ from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, new_job_id
-from outlive.policy import DEFAULT_QUEUE, OnWorkerDeath, Policy, parse_limits
+from outlive.policy import DEFAULT_QUEUE, LIMITS, LimitOptions, Policy, parse
 from outlive.validation import Duration, choice, count, identifier, known, refused, seconds
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ OnConflict = Literal["skip", "raise", "replace"]
 NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
-class Using(TypedDict, total=False):
+class Using(LimitOptions, total=False):
     """The options that one job can override."""
 
     id: UUID
@@ -45,13 +45,6 @@ class Using(TypedDict, total=False):
     dedupe_key: str
     on_conflict: OnConflict
     connection: Connection[Any] | AsyncConnection[Any]
-    max_attempts: int
-    max_crashes: int
-    max_losses: int | None
-    timeout: Duration | None
-    stall: Duration
-    memory: int | str
-    on_worker_death: OnWorkerDeath
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ class Task(Generic[P, C, R]):
         """The same task, with options for the jobs enqueued through it."""
         using: Using = {**self._using, **options}
         _check(using)
-        limits = parse_limits(using)
+        limits = parse(using, LIMITS)
         other = copy.copy(self)
         other._using, other._options = using, wire.encode(limits) if limits else None
         return other

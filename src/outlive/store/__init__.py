@@ -36,7 +36,6 @@ from outlive.store.killers import prune_crashes as prune_crashes
 from outlive.store.killers import quarantine_killers as quarantine_killers
 from outlive.store.killers import suspects_wait as suspects_wait
 from outlive.store.killers import untold_killers as untold_killers
-from outlive.store.lanes import WATERMARK_SLACK as WATERMARK_SLACK
 from outlive.store.lanes import sleep as sleep
 from outlive.store.lanes import sourced_lanes as sourced_lanes
 from outlive.store.lanes import unsourced_lanes as unsourced_lanes
@@ -56,7 +55,6 @@ from outlive.store.reads import list_workers as list_workers
 from outlive.store.reads import outcome as outcome
 from outlive.store.reads import stats as stats
 from outlive.store.reads import statuses as statuses
-from outlive.store.reads import task_names as task_names
 from outlive.store.sources import ask_source as ask_source
 from outlive.store.sources import breakers as breakers
 from outlive.store.sources import claim_sourced as claim_sourced

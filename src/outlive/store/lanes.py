@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from uuid import UUID
 
 from outlive.model import LaneState, Sourced
 from outlive.statement import TEXTS, Row, Statement, column
 from outlive.store.building import Names, nothing, statement, structs, texts_or_all
-
-WATERMARK_SLACK = timedelta(milliseconds=20)
 
 
 def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:

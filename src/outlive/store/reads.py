@@ -105,9 +105,5 @@ def health() -> Statement[Table]:
     return statement("health", table)
 
 
-def task_names() -> Statement[list[str]]:
-    return statement("task_names", first_column)
-
-
 def clock() -> Statement[float]:
     return statement("clock", scalar)

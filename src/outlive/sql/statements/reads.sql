@@ -149,10 +149,6 @@ select
   (select coalesce(sum(t.n_dead_tup), 0)::bigint from pg_stat_user_tables t
    where t.schemaname = 'outlive' and t.relname in ('waiting', 'running')) as dead_rows;
 
--- name: task_names
--- Every task that a worker has registered.
-select name from outlive.tasks order by name;
-
 -- name: clock
 -- The database's clock, for callers that compare it with their own.
 select extract(epoch from outlive.now())::double precision;
