@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -18,8 +17,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Statement(Generic[T]):
+class Statement(msgspec.Struct, Generic[T], frozen=True):
     """A statement with its parameters and a decoder for its rows.
 
     `hot`: prepare it on first use. `named`: its decoder needs the names of the columns, which are slow to read.
@@ -33,8 +31,7 @@ class Statement(Generic[T]):
     named: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """A type of array parameter: the oids of element and array, and the encoder of an element."""
 
     element: int
@@ -42,8 +39,7 @@ class Kind:
     write: Callable[[Any], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A parameter in Postgres' binary form, such as an array. It is encoded once and read without a cast."""
 
     oid: int
@@ -90,6 +86,18 @@ UUIDS = Kind(2950, 2951, lambda value: value.bytes)
 JSONS = Kind(114, 199, lambda value: value)
 JSONBS = Kind(3802, 3807, lambda value: b"\1" + value)
 TIMES = Kind(1184, 1185, _microseconds)
+KINDS = {
+    "bigint": BIGINTS,
+    "int": INTS,
+    "smallint": SMALLINTS,
+    "double precision": FLOATS,
+    "boolean": BOOLEANS,
+    "text": TEXTS,
+    "uuid": UUIDS,
+    "json": JSONS,
+    "jsonb": JSONBS,
+    "timestamptz": TIMES,
+}
 
 
 # A job has no connection: it sends statements to its supervisor, by name, and gets the rows back.

@@ -2,12 +2,12 @@
 connection of its own, in a real database. The checker reads what that leaves there, and names it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from outlive import db, store
 from outlive.lab.gameday import checker, jobs, tables

@@ -1,7 +1,7 @@
 """The SQL of outlive, as static text: the schema, and every statement under its name.
 
-A statement is written with named parameters (`:tokens`), which are compiled once, at import, to the numbered ones of
-Postgres. Nothing builds a query at run time.
+A statement is written with named parameters (`:tokens::bigint[]`), which are compiled once, at import, to the numbered
+ones of Postgres. Nothing builds a query at run time.
 """
 
 import re
@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-_NAMED = re.compile(r"(?<![:\w]):([a-z]\w*)")
+_NAMED = re.compile(r"(?<![:\w]):([a-z]\w*)::(double precision|\w+)(\[\])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A statement with numbered parameters, and their names in the order of the numbers."""
+    """A statement with numbered parameters: their names in the order of the numbers, and the element type of arrays."""
 
-    name: str
     text: str
-    parameters: tuple[str, ...]
+    parameters: dict[str, str | None]
 
 
 def read(path: str) -> str:
@@ -26,15 +25,17 @@ def read(path: str) -> str:
     return (HERE / path).read_text(encoding="utf-8")
 
 
-def compiled(name: str, text: str) -> Text:
-    """Turn `:name` into `$1`, and drop comments, so that the server does not read them each time."""
-    order: dict[str, int] = {}
+def compiled(text: str) -> Text:
+    """Turn `:name::type` into `$1::type`, and drop comments, so that the server does not read them each time."""
+    parameters: dict[str, str | None] = {}
 
     def number(match: re.Match[str]) -> str:
-        return f"${order.setdefault(match[1], len(order) + 1)}"
+        name, kind, array = match.groups()
+        parameters.setdefault(name, kind if array else None)
+        return f"${list(parameters).index(name) + 1}::{kind}{array or ''}"
 
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return Text(name, _NAMED.sub(number, bare.strip().rstrip(";")), tuple(order))
+    return Text(_NAMED.sub(number, bare.strip().rstrip(";")), parameters)
 
 
 def load(path: str) -> dict[str, str]:
@@ -50,5 +51,5 @@ def statements() -> dict[str, Text]:
         for name, text in load(f"statements/{path}").items():
             if name in found:
                 raise ValueError(f"two statements are named {name}")
-            found[name] = compiled(name, text)
+            found[name] = compiled(text)
     return found

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from outlive import sql
-from outlive.statement import TEXTS, Column, Row, Statement, column
+from outlive.statement import KINDS, Column, Row, Statement, column
 
 S = TypeVar("S", bound=msgspec.Struct)
 Names = Sequence[str]
 Table = list[dict[str, Any]]
 
-_TEXTS = {name: (text.text.encode(), text.parameters) for name, text in sql.statements().items()}
+_TEXTS = {
+    name: (
+        text.text.encode(),
+        tuple(text.parameters),
+        [(key, KINDS[kind]) for key, kind in text.parameters.items() if kind],
+    )
+    for name, text in sql.statements().items()
+}
 
 
-def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values: object) -> Statement[Any]:
-    """The statement of this name in sql/statements, with a value for each of its parameters."""
-    text, parameters = _TEXTS[name]
-    given = tuple(values[parameter] for parameter in parameters)
+def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values: Any) -> Statement[Any]:
+    """The statement of this name in sql/statements, with a value for each of its parameters.
+
+    The SQL says which parameters are arrays, and of what.
+    """
+    text, parameters, arrays = _TEXTS[name]
+    for key, kind in arrays:
+        value = values[key]
+        if value is not None and type(value) is not Column:
+            values[key] = column(kind, value)
+    given = tuple(map(values.__getitem__, parameters))
     return Statement(name, text, given, decode, hot=name == "end_and_claim", named=decode is table)
 
 
 def text_of(name: str) -> bytes:
     return _TEXTS[name][0]
-
-
-def texts_or_all(values: Iterable[str] | None) -> Column | None:
-    """A filter: the texts that match, or null for all."""
-    return None if values is None else column(TEXTS, values)
 
 
 # Decoders

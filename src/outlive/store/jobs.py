@@ -3,78 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from uuid import UUID
 
+from msgspec.structs import asdict
+
 from outlive.model import Change, JobRequest
-from outlive.statement import FLOATS, JSONBS, JSONS, SMALLINTS, TEXTS, TIMES, UUIDS, Statement, column
+from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs
+from outlive.store.building import Names, any_row, nothing, pairs, scalar, statement, structs
 
 
 def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = False) -> Statement[dict[UUID, UUID]]:
     """Make jobs. Returns those that were not made, each with the unfinished job that holds its dedupe key."""
     if len(jobs) == 1:
         return _enqueue_one(jobs[0], max_args_bytes=max_args_bytes, notify=notify)
-    keyed = [job.on_conflict if job.dedupe_key is not None else None for job in jobs]
-    return statement(
-        "enqueue",
-        pairs,
-        ids=column(UUIDS, (job.id for job in jobs)),
-        tasks=column(TEXTS, (job.task for job in jobs)),
-        queues=column(TEXTS, (job.queue for job in jobs)),
-        sources=column(TEXTS, (job.source for job in jobs)),
-        args=column(JSONS, (job.args for job in jobs)),
-        priorities=column(SMALLINTS, (job.priority for job in jobs)),
-        delays_s=column(FLOATS, (job.delay_s for job in jobs)),
-        run_ats=column(TIMES, (job.run_at for job in jobs)),
-        keys=column(TEXTS, (job.dedupe_key for job in jobs)),
-        on_conflicts=column(TEXTS, keyed),
-        options=column(JSONBS, (job.options for job in jobs)),
-        max_args_bytes=max_args_bytes,
-        notify=notify,
-    )
+    columns: dict[str, Iterable[object]] = {name: map(attrgetter(name), jobs) for name in JobRequest.__struct_fields__}
+    columns["on_conflict"] = [job.on_conflict if job.dedupe_key is not None else None for job in jobs]
+    return statement("enqueue", pairs, **columns, max_args_bytes=max_args_bytes, notify=notify)
 
 
 def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
     plain = (job.dedupe_key, job.options, job.delay_s, job.run_at) == (None, None, None, None)
-    return statement(
-        "enqueue_plain" if plain else "enqueue_one",
-        lambda _, rows: {} if rows[0][0] == job.id else {job.id: rows[0][0]},
-        id=job.id,
-        task=job.task,
-        args=job.args.decode(),
-        queue=job.queue,
-        source=job.source,
-        priority=job.priority,
-        delay_s=job.delay_s,
-        run_at=job.run_at,
-        dedupe_key=job.dedupe_key,
-        on_conflict=job.on_conflict,
-        options=job.options and job.options.decode(),
-        max_args_bytes=max_args_bytes,
-        notify=notify,
-    )
+    name = "enqueue_plain" if plain else "enqueue_one"
+    values = asdict(job)
+    values["args"] = job.args.decode()
+    values["options"] = job.options and job.options.decode()
+
+    def decode(_: Names, rows: list[Row]) -> dict[UUID, UUID]:
+        return {} if rows[0][0] == job.id else {job.id: rows[0][0]}
+
+    return statement(name, decode, **values, max_args_bytes=max_args_bytes, notify=notify)
 
 
 def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    return statement("cancel", structs(Change), ids=column(UUIDS, ids))
+    return statement("cancel", structs(Change), ids=ids)
 
 
 def retry(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    return statement("retry", structs(Change), ids=column(UUIDS, ids))
+    return statement("retry", structs(Change), ids=ids)
 
 
 def release(ids: Iterable[UUID]) -> Statement[list[Change]]:
-    return statement("release", structs(Change), ids=column(UUIDS, ids))
+    return statement("release", structs(Change), ids=ids)
 
 
 def block(ids: Iterable[UUID], reason: str) -> Statement[list[Change]]:
-    return statement("block", structs(Change), ids=column(UUIDS, ids), reason=reason)
+    return statement("block", structs(Change), ids=ids, reason=reason)
 
 
 def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
     """Delete finished and quarantined jobs. Returns how many."""
-    return statement("prune_jobs", scalar, ids=column(UUIDS, ids))
+    return statement("prune_jobs", scalar, ids=ids)
 
 
 def prune_finished(state: State, *, keep_s: float, batch: int = 5000) -> Statement[tuple[int, bool]]:

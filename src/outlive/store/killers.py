@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from outlive.model import Claimed
-from outlive.statement import BIGINTS, TEXTS, Statement, column
+from outlive.statement import Statement
 from outlive.store.building import (
     Table,
     any_row,
@@ -16,7 +16,6 @@ from outlive.store.building import (
     statement,
     structs,
     table,
-    texts_or_all,
 )
 
 
@@ -24,19 +23,12 @@ def claim_suspect(
     worker: UUID, *, tasks: Sequence[str], queues: Sequence[str] | None = None, lease_s: float = 300.0
 ) -> Statement[list[Claimed]]:
     """Claim one suspect, which runs alone in its worker."""
-    return statement(
-        "claim_suspect",
-        structs(Claimed),
-        worker=worker,
-        tasks=column(TEXTS, tasks),
-        queues=texts_or_all(queues),
-        lease_s=lease_s,
-    )
+    return statement("claim_suspect", structs(Claimed), worker=worker, tasks=tasks, queues=queues, lease_s=lease_s)
 
 
 def suspects_wait(tasks: Sequence[str], queues: Sequence[str] | None, *, after_s: float) -> Statement[bool]:
     """Whether a suspect that this worker can run has waited longer than `after_s`."""
-    return statement("suspects_wait", scalar, tasks=column(TEXTS, tasks), queues=texts_or_all(queues), after_s=after_s)
+    return statement("suspects_wait", scalar, tasks=tasks, queues=queues, after_s=after_s)
 
 
 def let_others_in(worker: UUID, token: int) -> Statement[bool]:
@@ -46,7 +38,7 @@ def let_others_in(worker: UUID, token: int) -> Statement[bool]:
 
 def convict(worker: UUID, tokens: Iterable[int]) -> Statement[list[UUID]]:
     """Quarantine claimed jobs whose task and arguments have killed too often as other jobs. Returns their ids."""
-    return statement("convict", first_column, worker=worker, tokens=column(BIGINTS, tokens))
+    return statement("convict", first_column, worker=worker, tokens=tokens)
 
 
 def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:

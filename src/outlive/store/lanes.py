@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from outlive.model import LaneState, Sourced
-from outlive.statement import TEXTS, Row, Statement, column
-from outlive.store.building import Names, nothing, statement, structs, texts_or_all
+from outlive.statement import Row, Statement
+from outlive.store.building import Names, nothing, statement, structs
 
 
 def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
     """The lanes without a source that have jobs."""
-    return statement("unsourced_lanes", structs(LaneState), tasks=column(TEXTS, tasks), queues=texts_or_all(queues))
+    return statement("unsourced_lanes", structs(LaneState), tasks=tasks, queues=queues)
 
 
 def sourced_lanes(
@@ -28,14 +28,9 @@ def sourced_lanes(
             (last[0], last[1]) if last is not None and last[7] == batch else None,
         )
 
+    queue, source = after
     return statement(
-        "sourced_lanes",
-        decode,
-        tasks=column(TEXTS, tasks),
-        queues=texts_or_all(queues),
-        after_queue=after[0],
-        after_source=after[1],
-        batch=batch,
+        "sourced_lanes", decode, tasks=tasks, queues=queues, after_queue=queue, after_source=source, batch=batch
     )
 
 

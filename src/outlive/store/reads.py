@@ -9,14 +9,14 @@ from uuid import UUID
 import msgspec
 
 from outlive.model import Attempt, Record
-from outlive.statement import TEXTS, UUIDS, Row, Statement, column
+from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.building import Names, Table, first_column, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
     """The state of each job that exists."""
-    return statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=column(UUIDS, ids))
+    return statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=ids)
 
 
 def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
@@ -28,7 +28,7 @@ def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
         state, *attempt = rows[0]
         return State(state), None if attempt[0] is None else _attempt(attempt)
 
-    return statement("outcomes", decode, ids=column(UUIDS, [job]))
+    return statement("outcomes", decode, ids=[job])
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:
@@ -59,15 +59,8 @@ def choose(
     limit: int,
 ) -> Statement[list[UUID]]:
     """The ids of the jobs that an operator selects, for a verb that takes ids."""
-    return statement(
-        "choose",
-        first_column,
-        states=column(TEXTS, map(str, states)),
-        task=task,
-        queue=queue,
-        older_s=older_s,
-        limit=limit,
-    )
+    names = map(str, states)
+    return statement("choose", first_column, states=names, task=task, queue=queue, older_s=older_s, limit=limit)
 
 
 def list_stuck(*, limit: int = 100) -> Statement[Table]:

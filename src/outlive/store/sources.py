@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from outlive.model import Admitted, Claimed, Grant, Lane, SourceLimits
-from outlive.statement import BIGINTS, BOOLEANS, SMALLINTS, TEXTS, Row, Statement, column
+from outlive.statement import Row, Statement
 from outlive.store.building import Names, Table, any_row, first_column, scalar, statement, table
 
 
@@ -19,7 +19,7 @@ def register_sources(sources: Iterable[SourceLimits]) -> Statement[list[str]]:
 
 def spread_limits(tasks: Iterable[str]) -> Statement[list[str]]:
     """Give undeclared sources the limits of their tasks' sources. Returns those that another transaction has locked."""
-    return statement("spread_limits", first_column, tasks=column(TEXTS, tasks))
+    return statement("spread_limits", first_column, tasks=tasks)
 
 
 def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: float = 300.0) -> Statement[Admitted]:
@@ -33,10 +33,10 @@ def claim_sourced(worker: UUID, lanes: Sequence[Lane], *, limit: int, lease_s: f
         "claim_sourced",
         decode,
         worker=worker,
-        queues=column(TEXTS, (lane.queue for lane in lanes)),
-        sources=column(TEXTS, (lane.source for lane in lanes)),
-        tasks=column(TEXTS, (lane.task for lane in lanes)),
-        priorities=column(SMALLINTS, (lane.priority for lane in lanes)),
+        queues=[lane.queue for lane in lanes],
+        sources=[lane.source for lane in lanes],
+        tasks=[lane.task for lane in lanes],
+        priorities=[lane.priority for lane in lanes],
         limit=limit,
         lease_s=lease_s,
     )
@@ -57,10 +57,10 @@ def count_outcomes(
     return statement(
         "count_outcomes",
         scalar,
-        sources=column(TEXTS, (source for source, _, _ in outcomes)),
-        tokens=column(BIGINTS, (token for _, token, _ in outcomes)),
-        oks=column(BOOLEANS, (ok for _, _, ok in outcomes)),
-        slots=column(BIGINTS, slots),
+        sources=[source for source, _, _ in outcomes],
+        tokens=[token for _, token, _ in outcomes],
+        oks=[ok for _, _, ok in outcomes],
+        slots=slots,
         patient=patient,
     )
 

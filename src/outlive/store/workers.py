@@ -9,8 +9,8 @@ import msgspec
 
 from outlive.model import Dead
 from outlive.policy import Limits
-from outlive.statement import BIGINTS, UUIDS, Statement, column
-from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs, texts_or_all
+from outlive.statement import Statement
+from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs
 
 
 def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
@@ -42,7 +42,7 @@ def register_worker(
         hostname=hostname,
         pid=pid,
         version=version,
-        queues=texts_or_all(queues),
+        queues=queues,
         slots=slots,
         secret=secret,
         formerly=formerly,
@@ -70,8 +70,7 @@ def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
     """Declare workers dead that still don't hold the locks with these keys."""
-    keys = column(BIGINTS, workers.values())
-    return statement("declare_dead", structs(Dead), workers=column(UUIDS, workers), keys=keys)
+    return statement("declare_dead", structs(Dead), workers=workers.keys(), keys=workers.values())
 
 
 def give_up_silent(*, stale_s: float, dead_s: float) -> Statement[list[Dead]]:

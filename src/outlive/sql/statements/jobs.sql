@@ -4,8 +4,8 @@
 -- name: enqueue
 -- (none) -> pending. A row is a job that was not made, with the unfinished job that holds its dedupe key.
 select asked, existing from outlive.enqueue(
-  :ids::uuid[], :tasks::text[], :queues::text[], :sources::text[], :args::json[], :priorities::smallint[],
-  :delays_s::double precision[], :run_ats::timestamptz[], :keys::text[], :on_conflicts::text[],
+  :id::uuid[], :task::text[], :queue::text[], :source::text[], :args::json[], :priority::smallint[],
+  :delay_s::double precision[], :run_at::timestamptz[], :dedupe_key::text[], :on_conflict::text[],
   :options::jsonb[], :max_args_bytes::int, :notify::boolean);
 
 -- name: enqueue_one
