@@ -82,6 +82,7 @@ LIVENESS = Purpose(
 )
 """The session whose lock shows that a worker is alive. The server never ends it."""
 
+_OURS = {"OL002": StaleAttempt, "OL003": BadArguments}
 _MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
 _NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
 _BUSY = {
@@ -225,10 +226,8 @@ def translated_errors(*, foreign: bool = False) -> Iterator[None]:
         if error.sqlstate == "OL001":
             existing = error.diag.message_detail
             raise DuplicateJob(text, UUID(existing) if existing else None) from None
-        if error.sqlstate == "OL002":
-            raise StaleAttempt(text) from None
-        if error.sqlstate == "OL003":
-            raise BadArguments(text) from None
+        if error.sqlstate in _OURS:
+            raise _OURS[error.sqlstate](text) from None
         if error.sqlstate in _MISSING_SCHEMA:
             hint = "run `outlive migrate`"
             raise SchemaMismatch(f"the database does not have the schema of this version ({text}): {hint}") from error
@@ -267,9 +266,7 @@ class _RawJson(Loader):
         return bytes(data)
 
 
-class _RawJsonb(Loader):
-    format = pq.Format.BINARY
-
+class _RawJsonb(_RawJson):
     def load(self, data: Buffer) -> bytes:
         return bytes(data)[1:]  # Without the byte that gives the version of the format.
 

@@ -94,13 +94,6 @@ def _warning(text: str) -> logging.LogRecord:
     return logging.LogRecord("outlive.logs", logging.WARNING, __file__, 0, text, None, None)
 
 
-class _Gap:
-    """Stands in the queue for lines that were dropped because it was full."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-
-
 class _Writer:
     """A thread that writes lines to stderr. Code that logs only appends to its queue."""
 
@@ -112,7 +105,7 @@ class _Writer:
         """Start with an empty queue and no thread, also after a fork. The first line starts the thread."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # Never held during a write.
-        self._queue: deque[str | _Gap | threading.Event] = deque()
+        self._queue: deque[str | int | threading.Event] = deque()  # A number stands for lines that were dropped.
         self._chars = 0
         self._missing = 0
         self._has_lines = threading.Event()
@@ -123,15 +116,15 @@ class _Writer:
                 self._chars += len(line)
                 self._queue.append(line)
             else:
-                self._widen_gap()
+                self._drop_line()
         self._wake()
 
-    def _widen_gap(self) -> None:
-        gap = self._queue[-1] if self._queue else None
-        if not isinstance(gap, _Gap):
-            gap = _Gap()
-            self._queue.append(gap)
-        gap.lines += 1
+    def _drop_line(self) -> None:
+        last = self._queue[-1] if self._queue else None
+        if isinstance(last, int):
+            self._queue[-1] = last + 1
+        else:
+            self._queue.append(1)
 
     def flush(self, within_s: float) -> bool:
         if self._thread is None:
@@ -168,25 +161,23 @@ class _Writer:
         match first := self._pop():
             case threading.Event():
                 first.set()
-            case _Gap():
-                self._missing += first.lines
+            case int():
+                self._missing += first
             case str():
-                lines = [_encoded(first)]
-                size = len(lines[0])
-                chars = len(first)
-                while self._queue and isinstance(line := self._queue[0], str) and size + len(line) < ATOMIC_BYTES:
+                data, lines, chars = _encoded(first), 1, len(first)
+                while self._queue and isinstance(line := self._queue[0], str) and len(data) + len(line) < ATOMIC_BYTES:
                     self._pop()
-                    lines.append(_encoded(line))
-                    size += len(lines[-1])
+                    data += _encoded(line)
+                    lines += 1
                     chars += len(line)
-                if _write((self._encoded_gap() if self._missing else b"") + b"".join(lines)):
+                if _write((self._encoded_gap() if self._missing else b"") + data):
                     self._missing = 0
                 else:
-                    self._missing += len(lines)
+                    self._missing += lines
                 with self._lock:
                     self._chars -= chars
 
-    def _pop(self) -> str | _Gap | threading.Event:
+    def _pop(self) -> str | int | threading.Event:
         with self._lock:
             return self._queue.popleft()
 

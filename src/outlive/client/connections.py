@@ -101,18 +101,15 @@ class Connections:
         with self._lock:
             idle = self._idle.pop() if self._idle else None
         connection = idle or db.connect(self._ready_url())
-        keep = True
         try:
-            yield connection
-        except psycopg.Error as error:
-            keep = not db.may_be_the_session(error)
-            raise
+            with _closed_if_unfit(connection):
+                yield connection
         finally:
             with self._lock:
-                keep = keep and _is_idle(connection) and len(self._idle) < MAX_IDLE
-                if keep:
+                kept = _is_idle(connection) and len(self._idle) < MAX_IDLE
+                if kept:
                     self._idle.append(connection)
-            if not keep:
+            if not kept:
                 connection.close()
 
     @contextlib.asynccontextmanager
@@ -121,14 +118,11 @@ class Connections:
         self._notice_fork()
         idle = self._async_idle.setdefault(asyncio.get_running_loop(), [])
         connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))
-        keep = True
         try:
-            yield connection
-        except psycopg.Error as error:
-            keep = not db.may_be_the_session(error)
-            raise
+            with _closed_if_unfit(connection):
+                yield connection
         finally:
-            if keep and _is_idle(connection) and len(idle) < MAX_IDLE:
+            if _is_idle(connection) and len(idle) < MAX_IDLE:
                 idle.append(connection)
             else:
                 await connection.close()
@@ -164,6 +158,17 @@ class _Retries:
         _log.debug("retrying after %s", error)
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2 + 0.05, 1.0)
         return min(pause_s, left_s)
+
+
+@contextlib.contextmanager
+def _closed_if_unfit(connection: db.Connection | db.AsyncConnection) -> Iterator[None]:
+    """Close a connection whose session may be the cause of an error."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if db.may_be_the_session(error):
+            connection.pgconn.finish()
+        raise
 
 
 def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:

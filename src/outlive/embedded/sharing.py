@@ -1,11 +1,12 @@
 """Shares one server among processes: holds this process' lease, and joins, starts or repairs the server."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import threading
@@ -29,54 +30,37 @@ DELETED_S = 3.0
 _log = logging.getLogger("outlive.embedded")
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """The processes and files of the server that was joined, to check cheaply that it is still the same."""
-
-    processes: tuple[int, ...]
-    files: tuple[tuple[Path, int], ...]
-
-    def is_unchanged(self) -> bool:
-        if not self.processes:
-            return False
-        poll = select.poll()
-        for process in self.processes:
-            poll.register(process, select.POLLIN)
-        if poll.poll(0):  # A pidfd becomes readable when its process ends.
-            return False
-        try:
-            return all(os.stat(path).st_ino == inode for path, inode in self.files)
-        except OSError:
-            return False
-
-    def await_end(self, patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
-        for process in self.processes:
-            poll = select.poll()
-            poll.register(process, select.POLLIN)
-            poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-
-
 @dataclass(slots=True)
 class _Share:
     """This process' use of one server. A forked child inherits the open lease, and so uses it too."""
 
     places: Places
-    lease: int | None
+    lease: int
+    keeper: int
+    """The open lock of the keeper, which shows its end even if the directory was deleted."""
     settings: Mapping[str, str] = field(default_factory=dict)
     binaries: Path | None = None
-    server: _Server | None = None
 
-    def forget_server(self) -> None:
-        server, self.server = self.server, None
-        for process in server.processes if server else ():
-            os.close(process)
-
-    def let_go(self) -> None:
-        """Close the lease without unlocking it: a forked child may still use the open file that the lock belongs to."""
-        lease, self.lease = self.lease, None
-        if lease is not None:
+    @classmethod
+    def take(cls, path: str) -> _Share:
+        """Take the lease, after a keeper that stops its server and holds the lease exclusively until the end."""
+        places = Places(Path(path))
+        prepare(places)
+        lease = open_lock(places.lease)
+        if not lock_within(lease, WAIT_S, fcntl.LOCK_SH):
             os.close(lease)
+            raise EmbeddedError(
+                f"The server in {places.directory} is still stopping after {WAIT_S:.0f} s; see {places.log}."
+            )
+        return cls(places, lease, open_lock(places.keeper_lock))
+
+    def is_ready(self) -> bool:
+        return _is_same_file(self.lease, self.places.lease) and _is_ready(self.places)
+
+    def close(self) -> None:
+        """Close the lease without unlocking it: a forked child may still use the open file that the lock belongs to."""
+        os.close(self.lease)
+        os.close(self.keeper)
 
 
 _shares: dict[str, _Share] = {}
@@ -108,7 +92,7 @@ def ensure(
     """
     path = _absolute(directory)
     share = _shares.get(path)
-    if share is not None and share.server is not None and share.server.is_unchanged():
+    if share is not None and share.is_ready():
         return share.places.url
     with _lock:
         try:
@@ -116,8 +100,7 @@ def ensure(
             if settings is not None:
                 share.settings = dict(settings)
             share.binaries = binaries or share.binaries
-            if share.server is None or not share.server.is_unchanged():
-                _join_or_start(share)
+            _join_or_start(share)
         except OSError as error:
             _drop(path)
             raise EmbeddedError(
@@ -168,90 +151,61 @@ def _absolute(directory: str | os.PathLike[str] | None) -> str:
 
 def _current_share(path: str) -> _Share:
     """This process' share, with a new lease if the directory was deleted and made again."""
-    places = Places(Path(path))
     share = _shares.get(path)
-    if share is None:
-        share = _shares[path] = _Share(places, _take_lease(places))
-    elif share.lease is None or not _is_same_file(share.lease, places.lease):
-        share.let_go()
-        if share.server is not None:
-            # A stopping server removes its socket. Wait, or it removes the new server's.
-            share.server.await_end(DELETED_S)
-        share.lease = _take_lease(places)
-    return share
-
-
-def _take_lease(places: Places) -> int:
-    prepare(places)
-    lease = open_lock(places.lease)
-    # A keeper that stops its server holds the lease exclusively until the end.
-    if not lock_within(lease, WAIT_S, fcntl.LOCK_SH):
-        os.close(lease)
-        raise EmbeddedError(
-            f"The server in {places.directory} is still stopping after {WAIT_S:.0f} s; see {places.log}."
-        )
-    return lease
+    if share is not None and _is_same_file(share.lease, share.places.lease):
+        return share
+    if share is not None:
+        os.close(share.lease)
+        # A stopping server removes its socket. Wait, or it removes the new server's.
+        lock_within(share.keeper, DELETED_S, fcntl.LOCK_SH)
+        os.close(share.keeper)
+        del _shares[path]
+    fresh = _shares[path] = _Share.take(path)
+    if share is not None:
+        fresh.settings, fresh.binaries = share.settings, share.binaries
+    return fresh
 
 
 def _drop(path: str) -> None:
     if share := _shares.pop(path, None):
-        share.forget_server()
-        share.let_go()
+        share.close()
 
 
 def _join_or_start(share: _Share) -> None:
-    share.forget_server()
-    share.server = _find_server(share.places)
-    if share.server is not None:
+    places = share.places
+    if _is_ready(places):
         return
-    with _locked_to_start(share.places):
+    with _locked_to_start(places):
         for _ in range(TRIES):  # An old server that is stopping may remove the new one's socket.
-            share.server = _await_keeper(share.places)
-            if share.server is not None:
+            if _await_keeper(places):
                 return
-            starting.start(share.places, settings=share.settings, binaries=share.binaries)
-    share.server = _find_server(share.places)
-    if share.server is None:
+            starting.start(places, settings=share.settings, binaries=share.binaries)
+    if not _is_ready(places):
         raise EmbeddedError(
-            f"The server in {share.places.directory} stopped {TRIES} times right after it started; "
-            f"see {share.places.log}."
+            f"The server in {places.directory} stopped {TRIES} times right after it started; see {places.log}."
         )
 
 
-def _find_server(places: Places) -> _Server | None:
-    """The server, if it is ready and accepts a connection; else None."""
-    if not _is_held(places.keeper_lock):
-        return None
+def _is_ready(places: Places) -> bool:
+    """Whether the server has a keeper, is ready, and accepts a connection."""
+    if not _is_held(places.keeper_lock) or not places.status.exists():
+        return False
     try:
-        processes = json.loads(places.status.read_text(encoding="ascii"))
-        files = tuple((path, path.stat().st_ino) for path in (places.status, places.socket))
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(5.0)
             connection.connect(str(places.socket))
-    except (OSError, ValueError):
-        return None
-    return _Server(_open_processes([processes["keeper"], processes["postmaster"]]), files)
+    except OSError:
+        return False
+    return True
 
 
-def _open_processes(pids: list[int]) -> tuple[int, ...]:
-    """Handles of processes, which a later process with the same pid can't take over. Empty if they can't be opened."""
-    opened: list[int] = []
-    with contextlib.suppress(OSError):
-        for pid in pids:
-            opened.append(os.pidfd_open(pid))
-        return tuple(opened)
-    for fd in opened:
-        os.close(fd)
-    return ()
-
-
-def _await_keeper(places: Places) -> _Server | None:
-    """Wait while a keeper starts or stops, and stop one whose server can't be reached. None if no keeper is left."""
+def _await_keeper(places: Places) -> bool:
+    """Wait while a keeper starts or stops, and stop one whose server can't be reached. False if no keeper is left."""
     deadline = time.monotonic() + WAIT_S
     broken_since: float | None = None
     while _is_held(places.keeper_lock):
-        if server := _find_server(places):
-            return server
+        if _is_ready(places):
+            return True
         now = time.monotonic()
         if not places.status.exists():
             broken_since = None
@@ -263,7 +217,7 @@ def _await_keeper(places: Places) -> _Server | None:
         if now > deadline:
             raise EmbeddedError(f"The server in {places.directory} is neither ready nor stopped; see {places.log}.")
         time.sleep(POLL_S)
-    return None
+    return False
 
 
 def _end_keeper(places: Places) -> None:
