@@ -1,7 +1,7 @@
 """The configuration: one frozen object, built once at the edge. Defaults < file < environment < flags.
 
 An unknown setting is refused with a suggestion. A setting that is not given follows from those that are (`_derived`).
-Settings that contradict each other are refused with the reason (`_contradiction`).
+Settings that contradict each other are refused with the reason (`_contradictions`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def load(
     validation.known("a flag", "setting", set_flags, KEYS)
     values = {key: _parse(key, value) for key, value in (given | set_flags).items()}
     config = Config(**(values | _derived(values)))  # type: ignore[arg-type]  # _parse has checked them
-    if problem := _contradiction(config):
+    if problem := next(_contradictions(config), None):
         raise ConfigError(problem)
     return config
 
@@ -173,40 +173,32 @@ def _derived(given: Mapping[str, Any]) -> dict[str, object]:
     return {"renew_s": renew_s, "heartbeat_s": heartbeat_s, "stale_s": stale_s, "dead_s": dead_s}
 
 
-def _contradiction(c: Config) -> str | None:
-    """Why these settings can't be used together; None if they can."""
+def _contradictions(c: Config) -> Iterator[str]:
+    """Why these settings can't be used together."""
     if c.lease_s <= 0 or c.renew_s <= 0 or c.heartbeat_s <= 0 or c.sweep_s <= 0:
-        return "lease_s, renew_s, heartbeat_s and sweep_s must be more than zero"
-    for key, size_bytes in (("max_args_bytes", c.max_args_bytes), ("max_result_bytes", c.max_result_bytes)):
-        if size_bytes > _LARGEST_BYTES:
-            return (
-                f"{key} ({size_bytes}) is more than {_LARGEST_BYTES}: store large values elsewhere and pass a reference"
-            )
+        yield "lease_s, renew_s, heartbeat_s and sweep_s must be more than zero"
+    for key in ("max_args_bytes", "max_result_bytes"):
+        if (size := getattr(c, key)) > _LARGEST_BYTES:
+            yield f"{key} ({size}) is more than {_LARGEST_BYTES}: store large values elsewhere and pass a reference"
     if c.renew_s * 3 > c.lease_s:
-        return (
+        yield (
             f"renew_s ({c.renew_s:g}) is more than a third of lease_s ({c.lease_s:g}): a worker gives up its jobs one "
             f"renewal before their lease ends, so one late renewal would end healthy jobs; "
             f"set renew_s to at most {c.lease_s / 3:g}"
         )
-    if c.heartbeat_s >= c.stale_s:
-        return (
-            f"heartbeat_s ({c.heartbeat_s:g}) is not below stale_s ({c.stale_s:g}): "
-            f"every worker would be stale between two heartbeats; set stale_s to twice heartbeat_s"
-        )
-    if c.stale_s >= c.dead_s:
-        return (
-            f"stale_s ({c.stale_s:g}) is not below dead_s ({c.dead_s:g}): "
-            f"a worker is stale before it is declared dead; set dead_s to twice stale_s"
-        )
+    for low, high, why in (
+        (
+            "heartbeat_s",
+            "stale_s",
+            "workers would be stale between two heartbeats; set stale_s to twice heartbeat_s",
+        ),
+        ("stale_s", "dead_s", "a worker is stale before it is declared dead; set dead_s to twice stale_s"),
+        ("stall_s", "timeout_s", "every job would time out first; set stall_s lower"),
+    ):
+        low_s, high_s = getattr(c, low), getattr(c, high)
+        if low_s is not None and high_s is not None and low_s >= high_s:
+            yield f"{low} ({low_s:g}) is not below {high} ({high_s:g}): {why}"
     if c.grace_s <= 5:
-        return (
-            f"grace_s is {c.grace_s:g}: it must be more than 5, because children get SIGTERM 5 seconds before its end"
-        )
+        yield f"grace_s is {c.grace_s:g}: it must be more than 5, because children get SIGTERM 5 seconds before its end"
     if c.backoff_base_s > c.backoff_cap_s:
-        return f"backoff_base_s ({c.backoff_base_s:g}) is more than backoff_cap_s ({c.backoff_cap_s:g}): raise the cap"
-    if c.stall_s is not None and c.timeout_s is not None and c.stall_s >= c.timeout_s:
-        return (
-            f"stall_s ({c.stall_s:g}) is not below timeout_s ({c.timeout_s:g}): "
-            f"every job would time out first; set stall_s lower"
-        )
-    return None
+        yield f"backoff_base_s ({c.backoff_base_s:g}) is more than backoff_cap_s ({c.backoff_cap_s:g}): raise the cap"

@@ -5,6 +5,7 @@ SQL statement; claims are three, by what is claimed. An event that is not legal 
 try every event in every state and compare with this page, and docs/reference/states.md is made from it.
 """
 
+import itertools
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -91,31 +92,35 @@ def legal(event: str, before: State | None) -> tuple[State | None, ...]:
 
 def as_markdown() -> str:
     """docs/reference/states.md."""
-    lines = [
-        "# States",
-        "",
-        "Made from `src/outlive/states.py`, against which the tests hold the SQL. CONTRIBUTING.md says how.",
-        "",
-        "```mermaid",
-        "stateDiagram-v2",
-    ]
-    arrows: dict[tuple[State | None, State | None], list[str]] = {}
+    arrows: dict[tuple[State | None, State | None], dict[str, None]] = {}
     for t in TRANSITIONS:
-        for before in t.before:
-            for after in t.after:
-                arrows.setdefault((before, after), []).append(t.event)
-    for (before, after), events in arrows.items():
-        lines.append(f"    {before or '[*]'} --> {after or '[*]'}: {', '.join(dict.fromkeys(events))}")
-    lines += ["```", "", "| event | from | to | statement | when |", "|---|---|---|---|---|"]
-    for t in TRANSITIONS:
-        before_text, after_text = (", ".join(s or "(none)" for s in side) for side in (t.before, t.after))
-        lines.append(f"| {t.event} | {before_text} | {after_text} | `{t.statement}` | {t.when} |")
-    lines += [
-        "",
-        "An event that the table does not list for a state changes nothing. A running job that an operator cancels",
-        "becomes cancelled when its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,",
-        "suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,",
-        "and can't be blocked.",
-        "",
-    ]
-    return "\n".join(lines)
+        for pair in itertools.product(t.before, t.after):
+            arrows.setdefault(pair, {})[t.event] = None
+    diagram = [f"    {a or '[*]'} --> {b or '[*]'}: {', '.join(events)}" for (a, b), events in arrows.items()]
+    rows = [f"| {t.event} | {_names(t.before)} | {_names(t.after)} | `{t.statement}` | {t.when} |" for t in TRANSITIONS]
+    return _PAGE.format(diagram="\n".join(diagram), rows="\n".join(rows))
+
+
+def _names(states: tuple[State | None, ...]) -> str:
+    return ", ".join(state or "(none)" for state in states)
+
+
+_PAGE = """\
+# States
+
+Made from `src/outlive/states.py`, against which the tests hold the SQL. CONTRIBUTING.md says how.
+
+```mermaid
+stateDiagram-v2
+{diagram}
+```
+
+| event | from | to | statement | when |
+|---|---|---|---|---|
+{rows}
+
+An event that the table does not list for a state changes nothing. A running job that an operator cancels
+becomes cancelled when its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,
+suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,
+and can't be blocked.
+"""

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -33,10 +34,6 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
-StateFilter = Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")]
-TaskFilter = Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")]
-QueueFilter = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")]
-
 ManyRows = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
 
 
@@ -59,6 +56,21 @@ _EXIT_CODES: dict[type[Exception], int] = {
     errors.EmbeddedError: 4,
     errors.SchemaMismatch: 5,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Options that choose jobs. A command with a parameter `filter` has them all."""
+
+    state: Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")] = None
+    task: Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")] = None
+    queue: Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")] = None
+
+    def __bool__(self) -> bool:
+        return self != JobFilter()
+
+
+_FILTER = inspect.signature(JobFilter).parameters
 
 
 def _print_version(wanted: bool) -> None:
@@ -130,10 +142,15 @@ def command(to: typer.Typer, name: str | None = None, *, callback: bool = False)
 
     def register(function: F) -> F:
         signature = inspect.signature(function)
-        own = list(signature.parameters.values())[1:]
+        _, *own = signature.parameters.values()
+        takes_filter = "filter" in signature.parameters
+        if takes_filter:
+            own = [*_FILTER.values(), *(parameter for parameter in own if parameter.name != "filter")]
 
         @functools.wraps(function)
         def run(database_url: str | None, config_file: Path | None, debug: bool, **options: Any) -> None:
+            if takes_filter:
+                options["filter"] = JobFilter(**{name: options.pop(name) for name in _FILTER})
             with reported(debug=debug):
                 context = CommandContext(database_url, config_file)
                 try:

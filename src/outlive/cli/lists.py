@@ -14,17 +14,7 @@ from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.command import (
-    CommandContext,
-    Json,
-    ManyRows,
-    QueueFilter,
-    StateFilter,
-    TaskFilter,
-    Watch,
-    app,
-    command,
-)
+from outlive.cli.command import CommandContext, JobFilter, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, state_of, table_or, time_of
 from outlive.cli.show import innermost
 from outlive.model import Record
@@ -81,9 +71,7 @@ WORKERS = (
 @command(app)
 def jobs(
     context: CommandContext,
-    state: StateFilter = None,
-    task: TaskFilter = None,
-    queue: QueueFilter = None,
+    filter: JobFilter,
     limit: Limit = 50,
     json: Json = False,
     watch: Watch = False,
@@ -92,7 +80,7 @@ def jobs(
 
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
     """
-    statement = store.list_jobs(state=state, task=task, queue=queue, limit=limit)
+    statement = store.list_jobs(state=filter.state, task=filter.task, queue=filter.queue, limit=limit)
     screen.listing(lambda: context.run(statement), table_or("no job matches", JOBS), json=json, watch=watch)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from outlive import config, db, store, validation
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, QueueFilter, StateFilter, TaskFilter, app, command
+from outlive.cli.command import CommandContext, JobFilter, Json, app, command
 from outlive.errors import ConfigError
 from outlive.model import Change
 from outlive.states import State, legal
@@ -40,20 +40,12 @@ def _taken_by(verb: str) -> list[State]:
 def _add_command(name: str, verb: Verb, *, done: str, states: Sequence[State], help: str) -> None:
     """A command that applies a verb to jobs, by default to those of `states`."""
 
-    def run(
-        context: CommandContext,
-        ids: Ids = None,
-        state: StateFilter = None,
-        task: TaskFilter = None,
-        queue: QueueFilter = None,
-        all: All = False,
-        json: Json = False,
-    ) -> None:
-        if ids and (all or state or task or queue):
+    def run(context: CommandContext, filter: JobFilter, ids: Ids = None, all: All = False, json: Json = False) -> None:
+        if ids and (all or filter):
             raise ConfigError(f"{name} was given ids and a filter: give only one of them")
         if not ids and not all:
             raise ConfigError(f"{name} needs ids, or --all for every job that matches --state, --task and --queue")
-        chosen = list(dict.fromkeys(ids)) if ids else _choose(context, name, [state] if state else states, task, queue)
+        chosen = list(dict.fromkeys(ids)) if ids else _choose(context, name, filter, states)
         _change(context, verb, chosen, done, json)
 
     run.__doc__ = help
@@ -84,16 +76,13 @@ _add_command(
 
 
 def _choose(
-    context: CommandContext,
-    verb: str,
-    states: Sequence[State],
-    task: str | None,
-    queue: str | None,
-    older_s: float | None = None,
+    context: CommandContext, verb: str, filter: JobFilter, states: Sequence[State] = (), older_s: float | None = None
 ) -> list[UUID]:
-    if wrong := set(states) - set(_taken_by(verb)):
-        raise ConfigError(f"{verb} does not apply to {wrong.pop()} jobs: use {', '.join(_taken_by(verb))}")
-    return context.run(store.choose(states, task=task, queue=queue, older_s=older_s, limit=MOST))
+    """The jobs that match the filter, by default of `states`."""
+    if filter.state and filter.state not in _taken_by(verb):
+        raise ConfigError(f"{verb} does not apply to {filter.state} jobs: use {', '.join(_taken_by(verb))}")
+    states = [filter.state] if filter.state else states
+    return context.run(store.choose(states, task=filter.task, queue=filter.queue, older_s=older_s, limit=MOST))
 
 
 def _change(context: CommandContext, verb: Verb, ids: list[UUID], done: str, json: bool) -> None:
@@ -152,23 +141,21 @@ def _progress(*more: TimeRemainingColumn) -> Progress:
 @command(app)
 def prune(
     context: CommandContext,
+    filter: JobFilter,
     ids: Ids = None,
-    state: StateFilter = None,
-    task: TaskFilter = None,
-    queue: QueueFilter = None,
     older_than: OlderThan = None,
     json: Json = False,
 ) -> None:
     """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than)."""
     unchanged: list[tuple[UUID, str, str]] = []
-    if ids and (state or task or queue or older_than):
+    if ids and (filter or older_than):
         raise ConfigError("prune was given ids and a filter: give only one of them")
     if ids:
         pruned, unchanged = _prune_ids(context, list(dict.fromkeys(ids)))
-    elif state is not None:
-        older_s = None if older_than is None else validation.seconds("--older-than", older_than)
-        pruned = _prune(context, _choose(context, "prune", [state], task, queue, older_s))
-    elif task or queue or older_than:
+    elif filter.state:
+        older_s = validation.optional(validation.seconds)("--older-than", older_than)
+        pruned = _prune(context, _choose(context, "prune", filter, older_s=older_s))
+    elif filter or older_than:
         raise ConfigError("prune with a filter needs --state: say which jobs to delete")
     else:
         pruned = _prune_old(context)

@@ -175,22 +175,14 @@ class App:
 
     def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
         """Enqueue the requests, in the caller's transaction if a connection is given."""
-        statements = list(self._statements(requests, notify=connection is not None))
-        if connection is None:
-            return self._handles(requests, self._runner.run_all(statements))
-        from outlive.client import foreign
-
-        return self._handles(requests, foreign.run_all(connection, statements))
+        statements = self._statements(requests, notify=connection is not None)
+        return self._handles(requests, self._runner.run_all(statements, connection))
 
     async def aenqueue_requests(
         self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
     ) -> list[Job[Any]]:
-        statements = list(self._statements(requests, notify=connection is not None))
-        if connection is None:
-            return self._handles(requests, await self._runner.arun_all(statements))
-        from outlive.client import foreign
-
-        return self._handles(requests, await foreign.arun_all(connection, statements))
+        statements = self._statements(requests, notify=connection is not None)
+        return self._handles(requests, await self._runner.arun_all(statements, connection))
 
     def check(self, request: JobRequest) -> None:
         """Refuse arguments that are larger than the limit."""
@@ -200,11 +192,11 @@ class App:
                 f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
             )
 
-    def _statements(self, requests: list[JobRequest], *, notify: bool) -> Iterator[Statement[dict[UUID, UUID]]]:
+    def _statements(self, requests: list[JobRequest], *, notify: bool) -> list[Statement[dict[UUID, UUID]]]:
         for request in requests:
             self.check(request)
-        for batch in _batches(requests):
-            yield store.enqueue(batch, max_args_bytes=self.config.max_args_bytes, notify=notify)
+        limit_bytes = self.config.max_args_bytes
+        return [store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify) for batch in _batches(requests)]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing = {asked: other for answer in answers for asked, other in answer.items()}

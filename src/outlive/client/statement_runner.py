@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlive import job_gateway, statement
 from outlive.config import Config
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
     from outlive.client.connections import Connections
 
 T = TypeVar("T")
@@ -33,8 +35,12 @@ class StatementRunner:
     def run(self, one: Statement[T]) -> T:
         return self.run_all([one])[0]
 
-    def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
-        """Run all statements in one transaction."""
+    def run_all(self, statements: Sequence[Statement[T]], connection: Connection[Any] | None = None) -> list[T]:
+        """Run all statements in one transaction: the caller's, if a connection is given."""
+        if connection is not None:
+            from outlive.client import foreign
+
+            return foreign.run_all(connection, statements)
         if job_gateway.gateway is not None:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
@@ -47,8 +53,14 @@ class StatementRunner:
     async def arun(self, one: Statement[T]) -> T:
         return (await self.arun_all([one]))[0]
 
-    async def arun_all(self, statements: Sequence[Statement[T]]) -> list[T]:
+    async def arun_all(
+        self, statements: Sequence[Statement[T]], connection: AsyncConnection[Any] | None = None
+    ) -> list[T]:
         """The async twin of `run_all`."""
+        if connection is not None:
+            from outlive.client import foreign
+
+            return await foreign.arun_all(connection, statements)
         if job_gateway.gateway is not None:
             import asyncio
 
