@@ -190,9 +190,9 @@ def _contradictions(c: Config) -> Iterator[str]:
         (
             "heartbeat_s",
             "stale_s",
-            "workers would be stale between two heartbeats; set stale_s to twice heartbeat_s",
+            "every worker would be stale between two heartbeats; set stale_s to twice that",
         ),
-        ("stale_s", "dead_s", "a worker is stale before it is declared dead; set dead_s to twice stale_s"),
+        ("stale_s", "dead_s", "a worker is stale before it is declared dead; set dead_s to twice that"),
         ("stall_s", "timeout_s", "every job would time out first; set stall_s lower"),
     ):
         low_s, high_s = getattr(c, low), getattr(c, high)

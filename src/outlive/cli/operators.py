@@ -37,7 +37,14 @@ def _taken_by(verb: str) -> list[State]:
     return [state for state in State if legal(verb, state)]
 
 
-def _add_command(name: str, verb: Verb, *, done: str, states: Sequence[State], help: str) -> None:
+_HELP = {
+    "retry": "Run failed, cancelled or retryable jobs now, with all counters at zero. --all takes the failed ones.",
+    "cancel": "Cancel jobs. A running job is stopped by its worker.",
+    "release": "Release quarantined or blocked jobs, with crashes and losses at zero. --all takes quarantined ones.",
+}
+
+
+def _add_command(name: str, verb: Verb, *, done: str, states: Sequence[State]) -> None:
     """A command that applies a verb to jobs, by default to those of `states`."""
 
     def run(context: CommandContext, filter: JobFilter, ids: Ids = None, all: All = False, json: Json = False) -> None:
@@ -48,31 +55,13 @@ def _add_command(name: str, verb: Verb, *, done: str, states: Sequence[State], h
         chosen = list(dict.fromkeys(ids)) if ids else _choose(context, name, filter, states)
         _change(context, verb, chosen, done, json)
 
-    run.__doc__ = help
+    run.__doc__ = _HELP[name]
     command(app, name)(run)
 
 
-_add_command(
-    "retry",
-    store.retry,
-    done="retried",
-    states=[State.FAILED],
-    help="Run failed, cancelled or retryable jobs again now, with all counters at zero. --all takes the failed ones.",
-)
-_add_command(
-    "cancel",
-    store.cancel,
-    done="cancelled",
-    states=_taken_by("cancel"),
-    help="Cancel jobs. A running job is stopped by its worker.",
-)
-_add_command(
-    "release",
-    store.release,
-    done="released",
-    states=[State.QUARANTINED],
-    help="Release quarantined or blocked jobs, with crashes and losses at zero. --all takes the quarantined ones.",
-)
+_add_command("retry", store.retry, done="retried", states=[State.FAILED])
+_add_command("cancel", store.cancel, done="cancelled", states=_taken_by("cancel"))
+_add_command("release", store.release, done="released", states=[State.QUARANTINED])
 
 
 def _choose(
@@ -140,11 +129,7 @@ def _progress(*more: TimeRemainingColumn) -> Progress:
 
 @command(app)
 def prune(
-    context: CommandContext,
-    filter: JobFilter,
-    ids: Ids = None,
-    older_than: OlderThan = None,
-    json: Json = False,
+    context: CommandContext, filter: JobFilter, ids: Ids = None, older_than: OlderThan = None, json: Json = False
 ) -> None:
     """Delete jobs: those past their retention, those given by id, or all in --state (and --older-than)."""
     unchanged: list[tuple[UUID, str, str]] = []

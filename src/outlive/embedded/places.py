@@ -5,8 +5,8 @@ import hashlib
 import os
 import pwd
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from outlive.errors import EmbeddedError
@@ -18,8 +18,7 @@ PATH_LIMIT_BYTES = 900
 """Postgres cuts paths at 1023 bytes. This leaves room for the longest path below the directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """The user that the server runs as when root starts it: Postgres refuses to run as root."""
 
     name: str
