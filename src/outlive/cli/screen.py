@@ -121,7 +121,7 @@ def _fitted(column: Column, row: Row) -> Text:
 
 
 def table_or(empty: str, columns: Sequence[Column], *, style: str = "dim") -> Callable[[Sequence[Row]], RenderableType]:
-    """Shows rows as a table, or this sentence if there are none."""
+    """Shows rows as a table, or this sentence if the list is empty."""
     return lambda rows: table(columns, rows) if rows else Text(empty, style=style)
 
 

@@ -1,4 +1,4 @@
-"""Runs the client's statements: over its own connections or, inside a job, through the job's supervisor.
+"""Runs the client's statements: over its own connections, on one of the caller's, or, inside a job, by its supervisor.
 
 The driver and asyncio are imported with the first connection, not before: a process that is forked for every job pays
 for each library that its parent has loaded.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlive import job_gateway, statement
 from outlive.config import Config
+from outlive.errors import ConfigError
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ class StatementRunner:
     def run_all(self, statements: Sequence[Statement[T]], connection: Connection[Any] | None = None) -> list[T]:
         """Run all statements in one transaction: the caller's, if a connection is given."""
         if connection is not None:
-            from outlive.client import foreign
+            from outlive import db
 
-            return foreign.run_all(connection, statements)
+            _expect("Connection", connection, "use aenqueue and aenqueue_many for an async connection")
+            with db.translated_errors(foreign=True):
+                return db.run_all(connection, statements, foreign=True)
         if job_gateway.gateway is not None:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
@@ -58,11 +61,22 @@ class StatementRunner:
     ) -> list[T]:
         """The async twin of `run_all`."""
         if connection is not None:
-            from outlive.client import foreign
+            from outlive import db
 
-            return await foreign.arun_all(connection, statements)
+            _expect("AsyncConnection", connection, "use enqueue and enqueue_many for a sync connection")
+            with db.translated_errors(foreign=True):
+                return await db.arun_all(connection, statements, foreign=True)
         if job_gateway.gateway is not None:
             import asyncio
 
             return await asyncio.to_thread(self.run_all, statements)
         return await self.connections.arun_all(statements)
+
+
+def _expect(kind: str, connection: object, otherwise: str) -> None:
+    import psycopg
+
+    if not isinstance(connection, getattr(psycopg, kind)):
+        raise ConfigError(
+            f"connection is of type {type(connection).__name__}: it must be a psycopg.{kind}; {otherwise}"
+        )

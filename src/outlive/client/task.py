@@ -18,8 +18,8 @@ from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import BadArguments, ConfigError
 from outlive.model import JobRequest, new_job_id
-from outlive.policy import DEFAULT_QUEUE, LIMITS, LimitOptions, Policy, parse
-from outlive.validation import Duration, choice, count, identifier, known, refused, seconds
+from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, parse
+from outlive.validation import Duration, choice, count, identifier, known, optional, refused, seconds
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -62,7 +62,7 @@ class Task(Generic[P, C, R]):
         self.app, self.function, self.policy = app, function, policy
         self.name = identifier("the name of a task", _name_of(function))
         self._using: Using = {}
-        self._options: bytes | None = None
+        self._fields: dict[str, Any] = {"queue": policy.queue or DEFAULT_QUEUE, "source": policy.source or ""}
         self._signature = inspect.signature(function)
         self._kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._all_named = set(self._kinds.values()) <= NAMED
@@ -75,10 +75,16 @@ class Task(Generic[P, C, R]):
     def using(self, **options: Unpack[Using]) -> Task[P, C, R]:
         """The same task, with options for the jobs enqueued through it."""
         using: Using = {**self._using, **options}
-        _check(using)
+        known("using", "option", using, Using.__annotations__)
+        if not isinstance(using.get("id"), UUID | None):
+            raise refused("id", using.get("id"), "a uuid.UUID")
+        if "delay" in using and "run_at" in using:
+            raise ConfigError("delay and run_at are both given: give only one of them")
         limits = parse(using, LIMITS)
         other = copy.copy(self)
-        other._using, other._options = using, wire.encode(limits) if limits else None
+        other._using, other._fields = using, self._fields | parse(using, _FIELDS)
+        if limits:
+            other._fields["options"] = wire.encode(limits)
         return other
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
@@ -98,20 +104,8 @@ class Task(Generic[P, C, R]):
         return (await self.app.aenqueue_requests([self._request(args, kwargs)], connection))[0]
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
-        using = self._using
-        return JobRequest(
-            id=using.get("id") or new_job_id(),
-            task=self.name,
-            args=self.pack(args, kwargs),
-            queue=using.get("queue", self.policy.queue or DEFAULT_QUEUE),
-            source=source_name(using["source"]) if "source" in using else self.policy.source or "",
-            priority=using.get("priority"),
-            delay_s=seconds("delay", using["delay"]) if "delay" in using else None,
-            run_at=using.get("run_at"),
-            dedupe_key=using.get("dedupe_key"),
-            on_conflict=using.get("on_conflict", "skip"),
-            options=self._options,
-        )
+        id = self._using.get("id") or new_job_id()
+        return JobRequest(id=id, task=self.name, args=self.pack(args, kwargs), **self._fields)
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments as JSON, by name where possible, so that equal calls give equal texts."""
@@ -146,35 +140,32 @@ class Task(Generic[P, C, R]):
         return {wire.POSITIONAL: positional, **named} if positional and named else positional or named
 
 
-def _check(using: Using) -> None:
-    """Refuse options that the database would refuse, with an error that names the option."""
-    known("using", "option", using, Using.__annotations__)
-    if not isinstance(id := using.get("id"), UUID | None):
-        raise refused("id", id, "a uuid.UUID")
-    if "priority" in using:
-        count("priority", using["priority"], least=0, most=9)
-    if "delay" in using and "run_at" in using:
-        raise ConfigError("delay and run_at are both given: give only one of them")
-    if "delay" in using:
-        seconds("delay", using["delay"])
-    if "run_at" in using and (not isinstance(using["run_at"], datetime) or using["run_at"].tzinfo is None):
-        raise refused("run_at", using["run_at"], "a datetime with a time zone")
-    choice("on_conflict", using.get("on_conflict", "skip"), "skip", "raise", "replace")
-    if "queue" in using:
-        identifier("queue", using["queue"])
-    if "source" in using:
-        source_name(using["source"])
-    if (key := using.get("dedupe_key")) is not None:
-        _check_dedupe_key(key)
+def _run_at(name: str, value: object) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise refused(name, value, "a datetime with a time zone")
+    return value
 
 
-def _check_dedupe_key(key: object) -> None:
-    if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= 1000:
-        raise refused("dedupe_key", key, "text of 1 to 1000 bytes")
+def _dedupe_key(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value.encode(errors="surrogatepass")) <= 1000:
+        raise refused(name, value, "text of 1 to 1000 bytes")
     try:
-        wire.encode(key, "dedupe_key")
+        wire.encode(value, name)
     except wire.NotJson as error:
         raise ConfigError(str(error)) from None
+    return value
+
+
+_FIELDS: Checks = {
+    "queue": ("queue", identifier),
+    "source": ("source", lambda _, value: source_name(value)),
+    "priority": ("priority", lambda name, value: count(name, value, least=0, most=9)),
+    "delay": ("delay_s", seconds),
+    "run_at": ("run_at", _run_at),
+    "dedupe_key": ("dedupe_key", optional(_dedupe_key)),
+    "on_conflict": ("on_conflict", lambda name, value: choice(name, value, "skip", "raise", "replace")),
+}
+"""For each option of a job, its name in `JobRequest` and its check."""
 
 
 def _name_of(function: Callable[..., Any]) -> str:

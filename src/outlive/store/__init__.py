@@ -18,7 +18,7 @@ from outlive.store.attempts import reap as reap
 from outlive.store.attempts import renew as renew
 from outlive.store.attempts import tokens_of as tokens_of
 from outlive.store.attempts import write_progress as write_progress
-from outlive.store.from_jobs import asked_by_job as asked_by_job
+from outlive.store.building import asked_by_job as asked_by_job
 from outlive.store.jobs import block as block
 from outlive.store.jobs import cancel as cancel
 from outlive.store.jobs import enqueue as enqueue

@@ -1,4 +1,7 @@
-"""How the store builds a `Statement`: the text by its name, the parameters in order, and a decoder for the rows."""
+"""How the store builds a `Statement`: the text by its name, the parameters in order, and a decoder for the rows.
+
+A job has no connection to the queue. It asks its worker to run a statement, and may ask only for some (`asked_by_job`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from outlive import sql
-from outlive.statement import KINDS, Column, Row, Statement, column
+from outlive.errors import BadArguments, StaleAttempt
+from outlive.statement import BIGINTS, KINDS, Column, Row, Statement, column
 
 S = TypeVar("S", bound=msgspec.Struct)
 Names = Sequence[str]
@@ -38,8 +42,23 @@ def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values:
     return Statement(name, text, given, decode, hot=name == "end_and_claim", named=decode is table)
 
 
-def text_of(name: str) -> bytes:
-    return _TEXTS[name][0]
+_FOR_JOBS = frozenset(
+    {
+        *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"),
+        *("ask_source", "count_outcomes", "list_records"),
+    }
+)
+_WITH_TOKEN = ("ask_source", "count_outcomes")
+"""The second parameter of these is the token of the attempt that calls a source."""
+
+
+def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> Statement[tuple[Names, list[Row]]]:
+    """The statement that the job of this attempt names. Its rows go back undecoded."""
+    if name not in _FOR_JOBS:
+        raise BadArguments(f"a job can't ask for the statement {name}")
+    if name in _WITH_TOKEN and parameters[1] not in (None, token, column(BIGINTS, [token])):
+        raise StaleAttempt(f"a job asked for {name} with the token of an attempt that its process does not run")
+    return Statement(name, _TEXTS[name][0], tuple(parameters), lambda names, rows: (names, rows))
 
 
 # Decoders
