@@ -187,11 +187,7 @@ def _contradictions(c: Config) -> Iterator[str]:
             f"set renew_s to at most {c.lease_s / 3:g}"
         )
     for low, high, why in (
-        (
-            "heartbeat_s",
-            "stale_s",
-            "every worker would be stale between two heartbeats; set stale_s to twice that",
-        ),
+        ("heartbeat_s", "stale_s", "every worker would be stale between two heartbeats; set stale_s to twice that"),
         ("stale_s", "dead_s", "a worker is stale before it is declared dead; set dead_s to twice that"),
         ("stall_s", "timeout_s", "every job would time out first; set stall_s lower"),
     ):

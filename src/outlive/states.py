@@ -52,11 +52,7 @@ TRANSITIONS = (
     Transition("renew", (R,), (R,), "renew", "its worker renews the lease"),
     Transition("succeed", (R,), (S,), "end_and_claim", "a result arrived, without records and spawns"),
     Transition(
-        "complete",
-        (R,),
-        (S,),
-        "complete_with_records",
-        "it ended in its own transaction, or has records or spawns",
+        "complete", (R,), (S,), "complete_with_records", "it ended in its own transaction, or has records or spawns"
     ),
     # An attempt that ends without a result cancels the job, if an operator has asked for that.
     Transition("fail", (R,), (T, F, C), "end_and_claim", "it raised: retried, or failed at max_attempts or by Fail"),

@@ -25,12 +25,7 @@ from outlive.states import State
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]

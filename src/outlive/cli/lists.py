@@ -70,11 +70,7 @@ WORKERS = (
 
 @command(app)
 def jobs(
-    context: CommandContext,
-    filter: JobFilter,
-    limit: Limit = 50,
-    json: Json = False,
-    watch: Watch = False,
+    context: CommandContext, filter: JobFilter, limit: Limit = 50, json: Json = False, watch: Watch = False
 ) -> None:
     """List jobs, the newest first.
 

@@ -72,8 +72,7 @@ def work(
 
 @command(app)
 def reap(
-    context: CommandContext,
-    once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False,
+    context: CommandContext, once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False
 ) -> None:
     """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too."""
     context.log_from(logging.INFO)

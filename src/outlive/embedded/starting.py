@@ -22,12 +22,7 @@ START_S = 300.0
 
 KEEPER_LOG_LIMIT_BYTES = 1_000_000
 
-DEFAULTS = {
-    "max_connections": "200",
-    "shared_buffers": "256MB",
-    "max_wal_size": "4GB",
-    "autovacuum_naptime": "5s",
-}
+DEFAULTS = {"max_connections": "200", "shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum_naptime": "5s"}
 
 
 def start(places: Places, *, settings: Mapping[str, str], binaries: Path | None) -> None:
