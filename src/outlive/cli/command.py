@@ -104,9 +104,9 @@ class CommandContext:
         """The configuration with the flags of one command."""
         return config.load(self.config_file, flags={"database_url": self.database_url, **flags})
 
-    def config_of(self, app_url: str | None, **flags: object) -> config.Config:
+    def config_of(self, app_url: str | None) -> config.Config:
         """The configuration for an app that may name its own database; --database-url overrides it."""
-        settings = self.reconfigured(**flags)
+        settings = self.reconfigured()  # The app may have changed the environment when it was imported.
         return settings if self.database_url is not None else migrate.agreed(settings, app_url)
 
     @functools.cached_property

@@ -241,7 +241,7 @@ def _locked_to_start(places: Places) -> Iterator[None]:
 def _is_same_file(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
+    except OSError:  # The path is gone, or another thread has just closed the file.
         return False
 
 
