@@ -82,16 +82,14 @@ class Request:
     def __enter__(self) -> None:
         if self.paid_by_claim():
             return
-        while pause_s := self.pause_s(self.runner.run(self.question)):
+        while pause_s := self.pause_s(self.runner.run(store.ask_source(self.source, self.token))):
             time.sleep(pause_s)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         report = self.report_of(error)
         try:
             self.runner.run(report)
-        except (
-            DatabaseUnreachable
-        ):  # A slot that is not given back blocks other jobs until this job ends: try once more.
+        except DatabaseUnreachable:  # A slot that is not given back blocks other jobs until this job ends.
             self.runner.run(report)
 
     async def __aenter__(self) -> None:
@@ -100,10 +98,7 @@ class Request:
 
         if self.paid_by_claim():
             return
-        while True:
-            pause_s = self.pause_s(await self.ask())
-            if not pause_s:
-                return
+        while pause_s := self.pause_s(await self.ask()):  # noqa: ASYNC110  # No event tells of a token.
             await asyncio.sleep(pause_s)
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -115,7 +110,7 @@ class Request:
         """The source's answer. If the caller is cancelled meanwhile, a grant that still arrives is given back."""
         import asyncio
 
-        asking = asyncio.ensure_future(self.runner.arun(self.question))
+        asking = asyncio.ensure_future(self.runner.arun(store.ask_source(self.source, self.token)))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -138,10 +133,6 @@ class Request:
     def paid_by_claim(self) -> bool:
         """Spend the token that the job was claimed with: it pays for the job's first request."""
         return self.account is not None and self.account.spend(self.source)
-
-    @property
-    def question(self) -> Statement[Grant]:
-        return store.ask_source(self.source, self.token)
 
     def pause_s(self, grant: Grant) -> float:
         """How long to wait before asking again; 0 if the request may start."""
@@ -172,9 +163,7 @@ def _answer(given: T) -> T:
     if isawaitable(given):
         if iscoroutine(given):
             given.close()
-        raise BadArguments(
-            "cached() was given a plain function that returns an awaitable: pass the async function itself"
-        )
+        raise BadArguments("cached() was given a function that returns an awaitable: pass the async function itself")
     return given
 
 
