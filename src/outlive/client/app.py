@@ -49,8 +49,8 @@ class TaskOptions(policy.LimitOptions, total=False):
 
 
 _OPTIONS: policy.Checks = {
-    **policy.LIMITS,
     "queue": ("queue", validation.identifier),
+    **policy.LIMITS,
     "recycle_after": ("recycle_after", count),
     "preload": ("preload", validation.flag),
     "source": ("source", lambda _, value: source_name(value)),
