@@ -18,14 +18,6 @@ PATH_LIMIT_BYTES = 900
 """Postgres cuts paths at 1023 bytes. This leaves room for the longest path below the directory."""
 
 
-class Account(NamedTuple):
-    """The user that the server runs as when root starts it: Postgres refuses to run as root."""
-
-    name: str
-    uid: int
-    gid: int
-
-
 class Places:
     """The paths of a server, and its address. Lock files are never removed: a lock on a removed file has no effect."""
 
@@ -129,6 +121,14 @@ def _close_to_others(places: Places) -> None:
         os.chown(directory, -1, group)
     if stat.S_IMODE(found.st_mode) != mode:
         os.chmod(directory, mode)
+
+
+class Account(NamedTuple):
+    """The user that the server runs as when root starts it: Postgres refuses to run as root."""
+
+    name: str
+    uid: int
+    gid: int
 
 
 def account_to_drop_to(places: Places) -> Account | None:

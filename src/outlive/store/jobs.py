@@ -59,13 +59,11 @@ def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
 
 def prune_finished(state: State, *, keep_s: float, batch: int = 5000) -> Statement[tuple[int, bool]]:
     """Delete old jobs of a finished state. Returns how many, and whether there may be more."""
-    return statement(
-        "prune_finished",
-        lambda _, rows: (rows[0][0] or 0, rows[0][1] == batch),
-        state=str(state),
-        keep_s=keep_s,
-        batch=batch,
-    )
+
+    def decode(_: Names, rows: list[Row]) -> tuple[int, bool]:
+        return rows[0][0] or 0, rows[0][1] == batch
+
+    return statement("prune_finished", decode, state=str(state), keep_s=keep_s, batch=batch)
 
 
 def pause_queue(name: str) -> Statement[None]:

@@ -34,19 +34,8 @@ def register_worker(
 
     `formerly` is the id under which this process was declared dead; the losses that this cost its jobs are taken back.
     """
-    return statement(
-        "register_worker",
-        nothing,
-        id=id,
-        name=name,
-        hostname=hostname,
-        pid=pid,
-        version=version,
-        queues=queues,
-        slots=slots,
-        secret=secret,
-        formerly=formerly,
-    )
+    columns = {"id": id, "name": name, "hostname": hostname, "pid": pid, "version": version, "slots": slots}
+    return statement("register_worker", nothing, **columns, queues=queues, secret=secret, formerly=formerly)
 
 
 def heartbeat(worker: UUID, state: str, trouble: str | None = None) -> Statement[bool]:
