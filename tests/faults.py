@@ -373,6 +373,14 @@ def feed_a_grandchild() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@app.task(memory="64MB", max_crashes=1, max_attempts=1)
+def feed_a_process(path: str) -> None:
+    """Start a process that eats memory when the path is there, and fail when it is killed."""
+    while not Path(path).exists():
+        time.sleep(0.001)
+    subprocess.run([sys.executable, "-c", "eaten = []\nwhile True: eaten.append(b'x' * 1_000_000)"], check=True)
+
+
 @app.task(memory="64MB", max_crashes=1)
 def fill_shared_memory(how: str, megabytes: int) -> int:
     """Take memory that is in no process' anonymous memory, in small steps, and hold it for a while."""
@@ -655,6 +663,14 @@ def wait_warm(path: str) -> int:
 def stop_parent() -> None:
     os.kill(os.getppid(), signal.SIGSTOP)
     time.sleep(600)
+
+
+@app.task
+def keep_stopping_parent() -> None:
+    """The worker continues it now and then, for a moment each time."""
+    while True:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(0.0005)
 
 
 @app.task

@@ -123,7 +123,8 @@ def test_idle_parents_that_are_killed_cost_no_job_anything(start: Start, connect
 
 def test_a_job_that_stops_its_parent_delays_no_other(start: Start) -> None:
     start(slots=2)
-    faults.stop_parent.using(timeout=60).enqueue()
+    stopping = faults.keep_stopping_parent.enqueue()
+    eventually(lambda: stopping.status() is State.RUNNING)
     began = time.monotonic()
-    assert [faults.add.enqueue(n, n).result(timeout=20) for n in range(10)] == [2 * n for n in range(10)]
+    assert [faults.add.enqueue(n, n).result(timeout=20) for n in range(40)] == [2 * n for n in range(40)]
     assert time.monotonic() - began < 10

@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from outlive import kernel
 from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
@@ -21,6 +22,7 @@ from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
+from tests.processes.conftest import alive
 from tests.waiting import aeventually, eventually
 
 WARM = "tests.faults.warm_until"
@@ -68,11 +70,11 @@ async def one_slot() -> AsyncIterator[tuple[Slots, Watch, Heard]]:
         await zygotes.gone()
 
 
-def claimed(*paths: str) -> list[Claimed]:
-    """Jobs of a warm task, which go on until their path is there."""
+def claimed(*paths: str, task: str = WARM) -> list[Claimed]:
+    """Jobs that go on until their path is there."""
     now, tokens = datetime.now(UTC), count(1)
     return [
-        Claimed(next(tokens), uuid4(), 1, "default", "", WARM, 5, now, 0, 0, 0, msgspec.json.encode([path]), None)
+        Claimed(next(tokens), uuid4(), 1, "default", "", task, 5, now, 0, 0, 0, msgspec.json.encode([path]), None)
         for path in paths
     ]
 
@@ -125,6 +127,40 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path
     assert asyncio.run(play()) == {1: Outcome.TIMED_OUT, 2: Outcome.SUCCEEDED}
 
 
+def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> None:
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, _, heard):
+            (child,) = slots.zygotes.ready
+            kernel.kill(child.parent.pid)
+            eventually(lambda: not alive(child.pid), what="both are dead, and the slots don't know it yet")
+            slots.take(claimed(""))
+            assert child.given
+            await aeventually(lambda: bool(heard.ends))
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.RELEASED}
+
+
+def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory(tmp_path: Path) -> None:
+    """No watch looks here, which would end most such jobs before the kernel does."""
+
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, _, heard):
+            if slots.zygotes.groups is None:
+                pytest.skip("no memory cgroup can be made here")
+            slots.take(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"))
+            (child,) = slots.busy
+            slots.zygotes.shelter(child, child.given[0])
+            group = child.group
+            assert group
+            await aeventually(lambda: str(child.pid) in (group.path / "cgroup.procs").read_text().split())
+            (tmp_path / "go").touch()
+            await aeventually(lambda: bool(heard.ends))
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.OUT_OF_MEMORY}
+
+
 def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
@@ -135,6 +171,7 @@ def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhe
             async with asyncio.timeout(20):
                 while len(heard.ends) < 3:
                     await watch.run_once()
+            assert "its process took the tickets" in (heard.ends[1].error or "")
             return heard.outcomes()
 
     assert asyncio.run(play()) == {1: Outcome.CRASHED, 2: Outcome.RELEASED, 3: Outcome.RELEASED}
