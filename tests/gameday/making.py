@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from outlive.lab.gameday.checker import check
-from outlive.lab.gameday.history import Answer, Ask, Attempt, Effect, Fault, Found, History, Kind, Start, Worker
+from outlive.lab.gameday.history import Answer, Ask, Attempt, Effect, Fault, Found, History, Kind
 from outlive.lab.gameday.options import Bounds
 
-STEADY, VICTIM = (Worker(uuid4(), name, "stopped") for name in ("steady", "victim"))
+STEADY, VICTIM = "steady", "victim"
 STEP_S = 10.0
 
 
@@ -19,13 +19,13 @@ class Story:
     jobs: dict[UUID, str] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    starts: list[Start] = field(default_factory=list)
+    starts: list[tuple[int, int]] = field(default_factory=list)
     places: list[tuple[UUID, str]] = field(default_factory=list)
     fenced: list[int] = field(default_factory=list)
-    workers: list[Worker] = field(default_factory=lambda: [STEADY, VICTIM])
+    workers: dict[str, str] = field(default_factory=lambda: dict.fromkeys((STEADY, VICTIM), "stopped"))
     token: int = 0
 
-    def job(self, *outcomes: str, task: str = "pay", worker: Worker = STEADY) -> UUID:
+    def job(self, *outcomes: str, task: str = "pay", worker: str = STEADY) -> UUID:
         """A job that was acknowledged, with attempts that ended like this; a success has its effect."""
         id = uuid4()
         self.jobs[id] = task
@@ -34,7 +34,7 @@ class Story:
             self.attempt(id, outcome, worker=worker)
         return id
 
-    def attempt(self, id: UUID, outcome: str, *, worker: Worker = STEADY) -> Attempt:
+    def attempt(self, id: UUID, outcome: str, *, worker: str = STEADY) -> Attempt:
         self.token += 1
         before = [one for one in self.attempts if one.job == id]
         counts = {
@@ -45,7 +45,7 @@ class Story:
             id,
             len(before) + 1,
             self.token,
-            worker.id,
+            worker,
             outcome,
             "succeeded" if outcome == "succeeded" else "retryable",
             "SIGKILL" if outcome == "crashed" else None,
@@ -54,13 +54,13 @@ class Story:
             *counts.values(),
         )
         self.attempts.append(made)
-        self.starts.append(Start(self.token, 1000 + self.token))
+        self.starts.append((self.token, 1000 + self.token))
         if outcome == "succeeded":
             self.effects.append(Effect(id, self.token))
         return made
 
-    def fault(self, kind: Kind, *, at_s: float, worker: Worker = VICTIM, pid: int = 0) -> None:
-        self.history.faults.append(Fault(kind=kind, at_s=at_s, worker=worker.name, pid=pid))
+    def fault(self, kind: Kind, *, at_s: float, worker: str = VICTIM, pid: int = 0) -> None:
+        self.history.faults.append(Fault(kind=kind, at_s=at_s, worker=worker, pid=pid))
 
     def change(self, attempt: Attempt, **values: object) -> None:
         self.attempts[self.attempts.index(attempt)] = replace(attempt, **values)  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def test_a_game_of_two_hundred_kills_holds_its_bounds_and_writes_a_report(tmp_pa
     out, err = game.communicate(timeout=300)
 
     assert game.returncode == 0, out
-    assert "kills, " in err  # The plain lines of who reads no bar.
+    assert "kills, " in err  # Without a terminal there are lines instead of a bar.
     assert (tmp_path / "gameday-7.png").read_bytes().startswith(b"\x89PNG")
     verdict = json.loads((tmp_path / "gameday-7.json").read_text())
     assert verdict["right"] is True

@@ -19,6 +19,10 @@ def samples(story: Story) -> dict[str, list[float]]:
     }
 
 
+def times_of(samples_s: list[float], *limits_s: float) -> Times:
+    return Times("", [(0.0, took_s) for took_s in samples_s], *limits_s)
+
+
 def test_a_workers_death_takes_as_long_as_the_last_of_its_attempts() -> None:
     story = Story()
     first, second = (story.attempt(uuid4(), "lost", worker=VICTIM) for _ in range(2))
@@ -35,7 +39,7 @@ def test_a_loss_before_the_death_was_another_one() -> None:
 
 
 @pytest.mark.parametrize("how", ["no witness", "no database"])
-def test_a_death_that_nobody_could_notice_is_judged_apart(how: str) -> None:
+def test_a_death_that_no_worker_could_notice_is_judged_apart(how: str) -> None:
     story = Story()
     loss = story.attempt(uuid4(), "lost", worker=VICTIM)
     story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
@@ -118,18 +122,18 @@ def test_no_death_is_missing_for_long_while_the_database_is_there() -> None:
 
 
 def test_no_death_may_take_longer_than_the_bound_for_all() -> None:
-    times = Times("", [0.1] * 200 + [31.0], 2.0, 30.0)
+    times = times_of([0.1] * 200 + [31.0], 2.0, 30.0)
     assert times.percentile(0.99) == 0.1
     assert times.held is False
     assert times.words == "p99 ≤ 2 s, max ≤ 30 s"
 
 
 def test_percentiles_are_values_that_were_seen() -> None:
-    times = Times("", [n / 100 for n in range(1, 101)], 0.99)
+    times = times_of([n / 100 for n in range(1, 101)], 0.99)
     assert [times.percentile(part) for part in (0.5, 0.99, 1.0)] == [0.5, 0.99, 1.0]
     assert times.held is True
-    assert Times("", [0.1, 3.0], 2.0).held is False
-    assert Times("", [], 2.0).held is None
+    assert times_of([0.1, 3.0], 2.0).held is False
+    assert times_of([], 2.0).held is None
 
 
 def test_a_bound_that_is_missed_makes_the_verdict_wrong() -> None:

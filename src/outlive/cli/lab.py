@@ -54,7 +54,7 @@ def gameday(
 
     Without a database it starts a temporary Postgres, and restarts it during the game.
     """
-    from outlive.lab.gameday import main
+    from outlive.lab.gameday.command import main
     from outlive.lab.gameday.options import BUSY, Bounds, Options, check
 
     if kills is not None and minutes is not None:

@@ -8,18 +8,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from uuid import UUID
 
-from outlive.lab.gameday.history import (
-    TAKEN_OVER,
-    ZYGOTE_KILLS,
-    Answer,
-    Attempt,
-    Fault,
-    Found,
-    History,
-    Kind,
-)
+from outlive.lab.gameday.history import TAKEN_OVER, ZYGOTE_KILLS, Answer, Attempt, Fault, Found, History, Kind
 from outlive.lab.gameday.options import Bounds
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
@@ -29,11 +21,9 @@ BY_OTHERS = frozenset({"timed_out", "out_of_memory", "cancelled"})
 ZYGOTE_S = 30.0
 CRASH_S = 60.0
 """How late a kill may be recorded: its supervisor may be frozen, or the database away."""
-
 RECONNECT_S = 10.0
 ENOUGH = 5
 """If so many workers were frozen past their leases, at least one late write must have reached the fence."""
-
 SLACK_S = 0.01
 """How exactly the game knows the database's clock."""
 
@@ -47,24 +37,32 @@ class Breach:
     words: str
 
 
+Broken = Iterator[tuple[str, object, str]]
+"""The rule, the subject and the words of each breach."""
+Lives = dict[UUID, list[Attempt]]
+
+
 def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
     """All breaches."""
-    lives = _lives(found)
-    return [
-        *_lost(history, found, lives),
-        *_unexpected(history, found),
-        *_refused(history),
-        *_finished_twice(found, lives),
-        *_effects(found, lives),
-        *_begun_twice(found),
-        *_counted(lives),
-        *_blamed(history, found, lives),
-        *_given_up(history, found),
-        *_crashed(history, found),
-        *_outcomes(found),
-        *_untried(history, found),
-        *_processes(history, bounds),
-    ]
+    lives: Lives = defaultdict(list)
+    for attempt in sorted(found.attempts, key=lambda one: one.number):
+        lives[attempt.job].append(attempt)
+    broken = chain(
+        _lost(history, found, lives),
+        _unexpected(history, found),
+        _refused(history),
+        _finished_twice(found, lives),
+        _effects(found, lives),
+        _begun_twice(found),
+        _counted(lives),
+        _blamed(history, lives),
+        _given_up(history, found),
+        _crashed(history, found),
+        _outcomes(found),
+        _untried(history, found),
+        _processes(history, bounds),
+    )
+    return [Breach(rule, str(subject), words) for rule, subject, words in broken]
 
 
 def bound(kills: int) -> str:
@@ -72,42 +70,25 @@ def bound(kills: int) -> str:
     return f"none in {kills:,} kills: less than {3 / kills:.2%} of kills, at 95 %" if kills else "no kill, no bound"
 
 
-Lives = dict[UUID, list[Attempt]]
-
-
-def _lives(found: Found) -> Lives:
-    """Each job's attempts, in order."""
-    lives: Lives = defaultdict(list)
-    for attempt in sorted(found.attempts, key=lambda one: one.number):
-        lives[attempt.job].append(attempt)
-    return lives
-
-
-def _acknowledged(history: History, found: Found) -> set[UUID]:
-    """The jobs that the database acknowledged to clients and to other jobs."""
-    asked = {ask.id for ask in history.asks if ask.answer is Answer.OK}
-    return asked | {effect.spawned for effect in found.effects if effect.spawned is not None}
-
-
-def _lost(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
-    """Each acknowledged job exists, and in the end it is finished."""
+def _lost(history: History, found: Found, lives: Lives) -> Broken:
+    """Each job that was acknowledged, to a client or to another job, exists, and in the end it is finished."""
+    acknowledged = {ask.id for ask in history.asks if ask.answer is Answer.OK}
+    acknowledged |= {effect.spawned for effect in found.effects if effect.spawned is not None}
+    for id in acknowledged - found.jobs.keys():
+        yield "lost", id, "it was acknowledged and does not exist"
     places = dict(found.places)
-    for id in _acknowledged(history, found) - found.jobs.keys():
-        yield Breach("lost", str(id), "it was acknowledged and does not exist")
     for id in found.jobs:
         if any(attempt.state in FINAL for attempt in lives.get(id, ())):
             continue
         if id not in places:
-            yield Breach("lost", str(id), "it is neither finished nor waiting, running or held")
+            yield "lost", id, "it is neither finished nor waiting, running or held"
         elif places[id] == "held":
-            yield Breach("held", str(id), "it is held, and no fault of its own explains that")
+            yield "held", id, "it is held, and no fault of its own explains that"
         elif not history.cut_short:
-            yield Breach(
-                "unfinished", str(id), f"it is still {places[id]} {history.drain_s:.0f} s after the last fault"
-            )
+            yield "unfinished", id, f"it is still {places[id]} {history.drain_s:.0f} s after the last fault"
 
 
-def _unexpected(history: History, found: Found) -> Iterator[Breach]:
+def _unexpected(history: History, found: Found) -> Broken:
     """Each job was enqueued by a client or a job."""
     asked = {ask.id for ask in history.asks if ask.answer is not Answer.REFUSED}
     spawned = {effect.spawned for effect in found.effects}
@@ -115,57 +96,56 @@ def _unexpected(history: History, found: Found) -> Iterator[Breach]:
     breeders = any(task == "breed" for task in found.jobs.values())
     for id, task in found.jobs.items():
         if id not in asked and id not in spawned and not (breeders and task == "note" and id.version == 5):
-            yield Breach("unexpected", str(id), "no client enqueued it, or its client was refused")
+            yield "unexpected", id, "no client enqueued it, or its client was refused"
 
 
-def _refused(history: History) -> Iterator[Breach]:
+def _refused(history: History) -> Broken:
     """A client is refused only while the database takes no writes."""
     for ask in history.asks:
         if ask.answer is Answer.REFUSED and not history.away(ask.at_s, ask.at_s, margin_s=RECONNECT_S):
-            yield Breach("refused", str(ask.id), "its client was refused although the database accepted writes")
+            yield "refused", ask.id, "its client was refused although the database accepted writes"
 
 
-def _finished_twice(found: Found, lives: Lives) -> Iterator[Breach]:
+def _finished_twice(found: Found, lives: Lives) -> Broken:
     """Each job ends once, and no attempt follows."""
     places = Counter(id for id, _ in found.places)
     for id, attempts in lives.items():
         ends = [attempt for attempt in attempts if attempt.state in FINAL]
         if len(ends) > 1:
-            yield Breach("finished twice", str(id), f"attempts {', '.join(str(one.number) for one in ends)} ended it")
+            yield "finished twice", id, f"attempts {', '.join(str(one.number) for one in ends)} ended it"
         elif ends and (ends[0] is not attempts[-1] or places[id]):
-            yield Breach("finished twice", str(id), f"it goes on after attempt {ends[0].number} ended it")
+            yield "finished twice", id, f"it goes on after attempt {ends[0].number} ended it"
         if ends and ends[0].state != "succeeded":
-            yield Breach("ended badly", str(id), f"it is {ends[0].state} after attempt {ends[0].number}")
+            yield "ended badly", id, f"it is {ends[0].state} after attempt {ends[0].number}"
     for id, count in places.items():
         if count > 1:
-            yield Breach("finished twice", str(id), f"it is in {count} places at once")
+            yield "finished twice", id, f"it is in {count} places at once"
 
 
-def _effects(found: Found, lives: Lives) -> Iterator[Breach]:
+def _effects(found: Found, lives: Lives) -> Broken:
     """An effect in the transaction that completes the job happens once, by the attempt that completed it."""
     done: dict[UUID, list[int]] = defaultdict(list)
     for effect in found.effects:
         done[effect.job].append(effect.token)
     for id, task in found.jobs.items():
-        right = [attempt.token for attempt in lives.get(id, ()) if attempt.outcome == "succeeded"]
-        tokens = done.get(id, [])
-        for token in right:
-            if token not in tokens:
-                yield Breach("effect missing", str(id), f"attempt with token {token} succeeded without its effect")
+        right = {attempt.token for attempt in lives.get(id, ()) if attempt.outcome == "succeeded"}
+        tokens = done[id]
+        for token in right.difference(tokens):
+            yield "effect missing", id, f"attempt with token {token} succeeded without its effect"
         if task in found.completing:
             if len(tokens) > 1:
-                yield Breach("effect doubled", str(id), f"it happened {len(tokens)} times, under tokens {tokens}")
-            for token in set(tokens) - set(right):
-                yield Breach("stale effect", str(id), f"token {token} did not end the job")
+                yield "effect doubled", id, f"it happened {len(tokens)} times, under tokens {tokens}"
+            for token in set(tokens) - right:
+                yield "stale effect", id, f"token {token} did not end the job"
 
 
-def _begun_twice(found: Found) -> Iterator[Breach]:
-    for token, count in Counter(start.token for start in found.starts).items():
+def _begun_twice(found: Found) -> Broken:
+    for token, count in Counter(token for token, _ in found.starts).items():
         if count > 1:
-            yield Breach("begun twice", f"token {token}", f"the attempt ran {count} times")
+            yield "begun twice", f"token {token}", f"the attempt ran {count} times"
 
 
-def _counted(lives: Lives) -> Iterator[Breach]:
+def _counted(lives: Lives) -> Broken:
     """Each end counts once, under its outcome. A worker that was declared dead by mistake takes losses back, so there
     may be fewer losses, but never more."""
     for id, attempts in lives.items():
@@ -175,61 +155,52 @@ def _counted(lives: Lives) -> Iterator[Breach]:
             crashes += one.outcome == "crashed"
             losses += one.outcome == "lost"
             if one.number != n:
-                yield Breach("miscounted", str(id), f"attempt {n} is missing")
+                yield "miscounted", id, f"attempt {n} is missing"
                 break
             if (one.failures, one.crashes) != (failures, crashes) or one.losses > losses:
                 seen = f"{one.failures} failures, {one.crashes} crashes and {one.losses} losses"
-                yield Breach(
-                    "miscounted", str(id), f"{seen} after attempt {n} instead of {failures}, {crashes}, {losses}"
-                )
+                yield "miscounted", id, f"{seen} after attempt {n} instead of {failures}, {crashes}, {losses}"
                 break
             losses = one.losses
         tokens = [one.token for one in attempts]
         if tokens != sorted(tokens):
-            yield Breach("miscounted", str(id), f"its tokens do not grow: {tokens}")
+            yield "miscounted", id, f"its tokens do not grow: {tokens}"
 
 
-def _blamed(history: History, found: Found, lives: Lives) -> Iterator[Breach]:
+def _blamed(history: History, lives: Lives) -> Broken:
     """A loss counts only if its worker or zygote died without being told to stop. `_given_up` finds losses after other
     faults: freezes, reloads, locks and outages must cause none."""
-    names = found.worker_names()
     for id, attempts in lives.items():
         before = 0
         for one in attempts:
-            name = names.get(one.worker, "?")
-            if one.outcome == "lost" and one.losses > before and history.told(name, one.ended_s):
-                words = f"the loss of attempt {one.number} counts, although its worker {name} was told to stop"
-                yield Breach("blamed", str(id), words)
+            if one.outcome == "lost" and one.losses > before and history.told(one.worker, one.ended_s):
+                words = f"the loss of attempt {one.number} counts, although its worker {one.worker} was told to stop"
+                yield "blamed", id, words
             before = one.losses
 
 
-def _untried(history: History, found: Found) -> Iterator[Breach]:
+def _untried(history: History, found: Found) -> Broken:
     """If no late write reached the fence, the game proves nothing about it."""
     pauses = sum(fault.kind is Kind.PAUSE for fault in history.faults)
     taken = history.taken()
     if pauses >= ENOUGH and taken.isdisjoint(found.fenced):
-        words = (
-            f"{pauses} trees were frozen past their leases, {len(taken)} of their jobs began again, no write was fenced"
-        )
-        yield Breach("fence untried", "the game", words)
+        frozen = f"{pauses} trees were frozen past their leases"
+        yield "fence untried", "the game", f"{frozen}, {len(taken)} of their jobs began again, no write was fenced"
 
 
-def _given_up(history: History, found: Found) -> Iterator[Breach]:
-    """No living worker is declared dead: a fault explains each loss."""
-    names = found.worker_names()
+def _given_up(history: History, found: Found) -> Broken:
+    """No living worker is declared dead: a fault explains each loss. A short lease may also run out in an outage."""
     faults = _by_worker(history.faults)
-    for attempt in found.attempts:
-        if attempt.outcome == "lost":
-            name = names.get(attempt.worker, "?")
-            if not any(_explains(fault, attempt) for fault in faults[name]) and not (
-                name in history.short_leases
-                and history.away(attempt.started_s or 0.0, attempt.ended_s, margin_s=RECONNECT_S)
-            ):
-                words = f"attempt {attempt.number} was declared lost without a fault of its worker {name}"
-                yield Breach("given up wrongly", str(attempt.job), words)
-    for worker in found.workers:
-        if worker.state == "dead" and not any(fault.kind in TAKEN_OVER for fault in faults[worker.name]):
-            yield Breach("given up wrongly", worker.name, "it was declared dead while it lived")
+    for one in found.attempts:
+        if one.outcome != "lost" or any(_explains(fault, one) for fault in faults[one.worker]):
+            continue
+        out_of_reach = history.away(one.started_s or 0.0, one.ended_s, margin_s=RECONNECT_S)
+        if one.worker not in history.short_leases or not out_of_reach:
+            words = f"attempt {one.number} was declared lost without a fault of its worker {one.worker}"
+            yield "given up wrongly", one.job, words
+    for name, state in found.workers.items():
+        if state == "dead" and not any(fault.kind in TAKEN_OVER for fault in faults[name]):
+            yield "given up wrongly", name, "it was declared dead while it lived"
 
 
 def _explains(fault: Fault, attempt: Attempt) -> bool:
@@ -240,28 +211,24 @@ def _explains(fault: Fault, attempt: Attempt) -> bool:
     return fault.kind in TAKEN_OVER
 
 
-def _crashed(history: History, found: Found) -> Iterator[Breach]:
+def _crashed(history: History, found: Found) -> Broken:
     """A kill of the same process explains each crash, and no kill explains two."""
-    names = found.worker_names()
     kills = _by_worker(fault for fault in history.faults if fault.kind in (Kind.CHILD, Kind.SPARE))
-    pids = {start.token: start.pid for start in found.starts}
+    pids = dict(found.starts)
+    crashes = [one for one in found.attempts if one.outcome == "crashed"]
     # Attempts killed before they wrote their pid come last: any kill that is left explains one of them.
-    crashes = sorted(
-        (one for one in found.attempts if one.outcome == "crashed"), key=lambda one: (one.token not in pids, one.token)
-    )
-    for attempt in crashes:
-        name = names.get(attempt.worker, "?")
-        pid = pids.get(attempt.token)
+    for one in sorted(crashes, key=lambda one: (one.token not in pids, one.token)):
+        pid = pids.get(one.token)
         behind = [
             fault
-            for fault in kills[name]
-            if -SLACK_S <= attempt.ended_s - fault.at_s < CRASH_S and (pid is None or fault.pid == pid)
+            for fault in kills[one.worker]
+            if -SLACK_S <= one.ended_s - fault.at_s < CRASH_S and pid in (None, fault.pid)
         ]
-        if behind and attempt.signal == "SIGKILL":
-            kills[name].remove(behind[0])
+        if behind and one.signal == "SIGKILL":
+            kills[one.worker].remove(behind[0])
         else:
-            words = f"attempt {attempt.number} on {name} crashed ({attempt.signal}) without a kill"
-            yield Breach("crashed by itself", str(attempt.job), words)
+            words = f"attempt {one.number} on {one.worker} crashed ({one.signal}) without a kill"
+            yield "crashed by itself", one.job, words
 
 
 def _by_worker(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
@@ -271,23 +238,21 @@ def _by_worker(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
     return found
 
 
-def _outcomes(found: Found) -> Iterator[Breach]:
+def _outcomes(found: Found) -> Broken:
     for attempt in found.attempts:
         if attempt.outcome in BY_OTHERS:
-            yield Breach("ended badly", str(attempt.job), f"attempt {attempt.number} was {attempt.outcome}")
+            yield "ended badly", attempt.job, f"attempt {attempt.number} was {attempt.outcome}"
 
 
-def _processes(history: History, bounds: Bounds) -> Iterator[Breach]:
+def _processes(history: History, bounds: Bounds) -> Broken:
     """No process survives its worker, and no worker ends by itself while the database is there."""
-    for words in history.left_behind:
-        yield Breach("left behind", words, "this process was still there when all workers were gone")
+    for process in history.left_behind:
+        yield "left behind", process, "this process was still there when all workers were gone"
     for fault in history.faults:
         if fault.kind is Kind.SUPERVISOR and (fault.orphans_gone_s or 0.0) > bounds.orphans_s:
-            words = f"a child survived its supervisor by {fault.orphans_gone_s:.1f} s"
-            yield Breach("left behind", fault.worker, words)
+            yield "left behind", fault.worker, f"a child survived its supervisor by {fault.orphans_gone_s:.1f} s"
     for one in history.exits:
         if not history.away(one.at_s - RECONNECT_S, one.at_s):
-            yield Breach("worker ended", one.worker, f"it ended by itself with exit code {one.code}")
+            yield "worker ended", one.worker, f"it ended by itself with exit code {one.code}"
     if history.drain_s > bounds.drain_s:
-        words = f"it took {history.drain_s:.0f} s, and {bounds.drain_s:g} s are allowed"
-        yield Breach("drained late", "all jobs", words)
+        yield "drained late", "all jobs", f"it took {history.drain_s:.0f} s, and {bounds.drain_s:g} s are allowed"

@@ -23,8 +23,8 @@ def main(config: Config, options: Options) -> int:
     with stopped_by_sigterm(), db.translated_errors(), server(config) as (found, home):
         with db.connect(found.url) as connection:
             tables.make(connection, force=options.force)
-        with report.audience() as audience:
-            game = Game(options, found, home, audience)
+        with report.progress() as progress:
+            game = Game(options, found, home, progress)
             history = game.play()
         with db.connect(found.url) as connection:
             held = tables.read(connection, names=game.names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -32,48 +31,42 @@ TASKS: dict[Task[[float], Any, Any], int] = {
 """The tasks, and how often each is chosen."""
 
 
-@dataclass(slots=True)
 class Feeding:
-    """Keeps `target` jobs unfinished."""
+    """Keeps `target` jobs unfinished, and adds the answers to `asks`."""
 
-    seed: int
-    target: int
-    clock: Callable[[], float]
-    asks: list[Ask] = field(default_factory=list)
-    seen: int = 0
-    """How many jobs were unfinished when the game last counted them."""
-    since: int = 0
-    """How many jobs were enqueued since then."""
-    stopped: threading.Event = field(default_factory=threading.Event)
-    threads: list[threading.Thread] = field(default_factory=list)
+    def __init__(self, seed: int, asks: list[Ask], *, target: int, clock: Callable[[], float]) -> None:
+        self._seed, self._asks, self._target, self._clock = seed, asks, target, clock
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self._unfinished = 0
+        """The last count of unfinished jobs, and the jobs that were enqueued since."""
 
     def start(self) -> None:
         for number in range(CLIENTS):
-            rng = random.Random(f"{self.seed} client {number}")
-            thread = threading.Thread(target=self._run, args=(rng,), daemon=True)
-            self.threads.append(thread)
-            thread.start()
+            rng = random.Random(f"{self._seed} client {number}")
+            self._threads.append(threading.Thread(target=self._run, args=(rng,), daemon=True))
+            self._threads[-1].start()
 
     def stop(self) -> None:
         """Returns when every client has its last answer, or has stopped waiting for it."""
-        self.stopped.set()
-        for thread in self.threads:
+        self._stopped.set()
+        for thread in self._threads:
             thread.join()
 
     def counted(self, unfinished: int) -> None:
-        self.seen, self.since = unfinished, 0
+        self._unfinished = unfinished
 
     def _run(self, rng: random.Random) -> None:
-        while not self.stopped.is_set():
-            if self.seen + self.since >= self.target:
-                self.stopped.wait(PAUSE_S)
+        while not self._stopped.is_set():
+            if self._unfinished >= self._target:
+                self._stopped.wait(PAUSE_S)
                 continue
             batch = [choose(rng) for _ in range(1 if rng.random() < 0.5 else rng.randint(2, MAX_BATCH))]
-            self.since += len(batch)
+            self._unfinished += len(batch)
             answer, ids = _ask(batch)
-            self.asks += [Ask(id, answer, self.clock()) for id in ids]
+            self._asks += [Ask(id, answer, self._clock()) for id in ids]
             if answer is not Answer.OK:
-                self.stopped.wait(PAUSE_S)
+                self._stopped.wait(PAUSE_S)
 
 
 def _ask(batch: list[BoundJob[Any]]) -> tuple[Answer, list[UUID]]:

@@ -7,21 +7,20 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from uuid import uuid4
 
 import psycopg
 
-from outlive import db, kernel
+from outlive import kernel
 from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.lab.gameday import jobs, tables
 from outlive.lab.gameday.faults import Faults
 from outlive.lab.gameday.feeding import Feeding
-from outlive.lab.gameday.history import KILLS, Exit, History, Kind
+from outlive.lab.gameday.history import Exit, History, Kind
 from outlive.lab.gameday.options import Options
+from outlive.lab.gameday.report import Progress
 from outlive.lab.gameday.server import Server
 from outlive.lab.gameday.workers import Workers
 from outlive.lab.worker_process import handling
@@ -33,38 +32,21 @@ START_S = 60.0
 HURRY_S = 15.0
 AHEAD = 5
 """How many jobs are unfinished at any time, for each slot."""
-
 SHARP_S = 0.005
 """An answer that took longer tells the database's clock too inexactly."""
-
 FENCED = NOT_OURS.partition("%d")[2].encode()
 """How a worker's log tells that it reported an attempt too late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How far the game is."""
-
-    kills: int
-    part: float
-    finished: int
-    up: int
-
-
-class Audience(Protocol):
-    def see(self, standing: Standing, /) -> None: ...
-    def say(self, words: str, /) -> None: ...
-
-
 class Game:
-    def __init__(self, options: Options, server: Server, directory: Path, audience: Audience) -> None:
-        self.options, self.server, self.audience = options, server, audience
+    def __init__(self, options: Options, server: Server, directory: Path, progress: Progress) -> None:
+        self.options, self.server, self.progress = options, server, progress
         self.names = f"gameday-{uuid4().hex[:8]}-"
-        self.workers = Workers(self.names, server.url, options.workers, options.slots, directory)
-        self.feeding = Feeding(options.seed, AHEAD * options.workers * options.slots, self.now_s)
-        self.faults = Faults(random.Random(options.seed), self.workers, server, self.now_s)
         self.history = History()
-        self._connection: db.Connection | None = None
+        self.workers = Workers(self.names, server.url, options.workers, options.slots, directory)
+        target = AHEAD * options.workers * options.slots
+        self.feeding = Feeding(options.seed, self.history.asks, target=target, clock=self.now_s)
+        self.faults = Faults(options.seed, self.history, workers=self.workers, server=server, clock=self.now_s)
         self._ahead_s = 0.0
         """How far the database's clock is ahead of the monotonic one."""
         self._counted_at = 0.0
@@ -93,11 +75,8 @@ class Game:
                 self.workers.stop()
                 self.history.left_behind = self.workers.left_behind()
                 self._reap()
-                if self._connection is not None:
-                    self._connection.close()
-        self.history.asks = self.feeding.asks
-        self.history.faults = self.faults.done
-        self.history.outages += self.faults.outages
+                self.server.close()
+        self.history.short_leases = {one.name for one in self.workers.gone if one.short_lease}
         self.history.reports_fenced = sum(one.log.read_bytes().count(FENCED) for one in self.workers.gone)
         return self.history
 
@@ -114,12 +93,12 @@ class Game:
     def _begin(self) -> None:
         self._count()
         self.history.began_s = self.now_s()
-        self.audience.say(f"{self.options.workers} workers with {self.options.slots} slots each start")
+        self.progress.say(f"{self.options.workers} workers with {self.options.slots} slots each start")
         deadline = time.monotonic() + START_S
         while any(member.up_since is None for member in self.workers.members) or not self.workers.members:
             self._tick()
             if self.history.exits or time.monotonic() > deadline:
-                log = self.workers.gone[0].log if self.workers.gone else self.workers.members[0].log
+                log = [*self.workers.gone, *self.workers.members][0].log
                 raise OutliveError(f"a worker does not start: {log.read_text(errors='replace')[-1000:]}")
             if self._signals:
                 return
@@ -131,53 +110,47 @@ class Game:
         due = began + 1.0
         while not self._signals:
             self._tick()
-            standing = self._standing(time.monotonic() - began)
-            self.audience.see(standing)
-            if standing.part >= 1.0:
+            if (part := self._part(time.monotonic() - began)) >= 1.0:
                 return
-            if time.monotonic() >= due and (made := self.faults.inject(self._connection, since_s=self.history.began_s)):
+            self.progress.see(part, self._standing)
+            if time.monotonic() >= due and (fault := self.faults.inject()):
                 due = time.monotonic() + rng.expovariate(self.options.rate)
-                if made[0].kind in (Kind.BACKEND, Kind.RESTART):
-                    self._away(made[0].at_s)
-        self.audience.say("asked to stop: there are no more faults, and running jobs may end")
+                if fault.kind in (Kind.BACKEND, Kind.RESTART):
+                    self._away(fault.at_s)
+        self.progress.say("asked to stop: there are no more faults, and running jobs may end")
 
-    def _kills(self) -> int:
-        return sum(fault.kind in KILLS for fault in self.faults.done)
+    def _part(self, took_s: float) -> float:
+        """Which part of the faults has happened."""
+        minutes = self.options.minutes
+        return self.history.kills / self.options.kills if minutes is None else took_s / (60 * minutes)
 
-    def _standing(self, took_s: float) -> Standing:
-        kills, minutes = self._kills(), self.options.minutes
-        part = took_s / (60 * minutes) if minutes is not None else kills / self.options.kills
+    def _standing(self) -> str:
         up = sum(member.up_since is not None and not member.killed for member in self.workers.members)
-        finished = max(0, len(self.feeding.asks) - self._unfinished)
-        return Standing(kills, min(1.0, part), finished, up)
+        finished = max(0, len(self.history.asks) - self._unfinished)
+        return f"{self.history.kills:,} kills, {finished:,} jobs finished, {up} workers up"
 
     def _drain(self) -> None:
         """Wait until all jobs are finished, or until another signal."""
-        self.workers.thaw(one for one in self.workers.members if one.frozen_until is not None)
         self.faults.finish()
         self.feeding.stop()
         signals = self._signals
         last = time.monotonic()
         patience_s = HURRY_S if signals else self.options.bounds.drain_s + 1.0
-        self.audience.say(f"{self._kills()} kills are done: all jobs must be finished within {patience_s:.0f} s")
+        kills = self.history.kills
+        self.progress.say(f"{kills} kills are done: all jobs must be finished within {patience_s:.0f} s")
         self._unfinished = -1  # Unknown until they are counted again.
         self._counted_at = 0.0
-        while self._unfinished and time.monotonic() - last < patience_s:
+        while self._unfinished and time.monotonic() - last < patience_s and self._signals == signals:
             self._tick()
-            if self._signals > signals:
-                break
         self.history.drain_s = time.monotonic() - last
         self.history.stopped = self._signals > 0
         self.history.cut_short = self.history.stopped and self._unfinished != 0
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
-        self.faults.end_spells()
-        self.faults.wake(self._connection)
+        self.faults.go_on()
         for member, code in self.workers.keep():
             self.history.exits.append(Exit(member.name, code, self.now_s()))
-        self.history.short_leases |= {one.name for one in self.workers.members if self.workers.is_short(one.seat)}
-        self.faults.watch_orphans()
         if time.monotonic() - self._counted_at >= COUNT_S:
             self._count()
             self._reap()
@@ -185,15 +158,10 @@ class Game:
     def _count(self) -> None:
         """Read how many jobs are unfinished, which workers are up, and the database's clock."""
         self._counted_at = time.monotonic()
-        if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = self.server.connect()
-        if self._connection is None:
-            self._away(self.now_s())
-            return
-        names = {"ours": tables.OURS, "names": f"{self.names}%"}
         try:
+            connection = self.server.connection
             asked = time.monotonic()
-            [(unfinished, now_s, up)] = self._connection.execute(tables.STANDING, names).fetchall()
+            unfinished, now_s, up = tables.standing(connection, self.names)
         except psycopg.OperationalError:
             self._away(self.now_s())
             return

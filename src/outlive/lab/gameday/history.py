@@ -5,7 +5,7 @@ All times are seconds by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
@@ -53,40 +53,34 @@ class Kind(StrEnum):
     RESTART = "Postgres restarted"
 
 
-GOODBYE_S = 2.0
-"""About as long as a worker needs to reconnect after an outage."""
-
-UNLOCK_S = 2.0
-"""How long after a lock is released a write that waited for it may still be retried."""
-
 WORKER_KILLS = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY, Kind.DEPLOY})
 """The worker is dead."""
-
 TOLD = frozenset({Kind.DEPLOY, Kind.STOP})
 """The worker was told to stop: its jobs are not charged for anything that happens later."""
-
 ZYGOTE_KILLS = frozenset({Kind.ZYGOTE, Kind.REVIVAL})
 LATE = frozenset({Kind.OVERDUE, Kind.PAUSE})
 """The worker is frozen until its leases are over, and wakes when other workers have its jobs."""
-
 TAKEN_OVER = WORKER_KILLS | LATE
 """Other workers take over the jobs of the worker."""
-
 FREEZES = LATE | {Kind.FREEZE}
-DATABASE_FAULTS = frozenset({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART})
-
 KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SPARE}
 """SIGKILLs of processes of a worker. The game counts these."""
 
+GOODBYE_S = 2.0
+"""About as long as a worker needs to reconnect after an outage."""
+UNLOCK_S = 2.0
+"""How long after a lock is released a write that waited for it may still be retried."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class Fault:
+    """A fault, and the name of the worker that it hit. The game adds what it learns later."""
+
     kind: Kind
     at_s: float
     worker: str = ""
-    """The name of the worker that was hit."""
     pid: int = 0
-    """The child that was hit."""
+    """The child or the zygote that was hit."""
     jobs: frozenset[UUID] = frozenset()
     """The jobs whose rows a foreign transaction has locked."""
     lasted_s: float = 0.0
@@ -115,7 +109,7 @@ class History:
     asks: list[Ask] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
-    """When the database was away: start and end."""
+    """When the database was away or read-only: start and end."""
     exits: list[Exit] = field(default_factory=list)
     short_leases: set[str] = field(default_factory=set)
     """Workers whose lease is so short that an outage may end it."""
@@ -140,14 +134,15 @@ class History:
         return {token for fault in self.faults for token in fault.taken}
 
     def told(self, worker: str, by_s: float) -> bool:
-        """Whether the worker was told to stop by this time, and could tell the database."""
-        told = (one for one in self.faults if one.kind in TOLD and one.worker == worker and one.at_s <= by_s)
-        return any(not self.unheard(one) for one in told)
+        """Whether the worker was told to stop by this time, and could tell the database.
 
-    def unheard(self, fault: Fault) -> bool:
-        """A deploy while the database was away: the database sees only a worker that died."""
-        since_s, until_s = fault.at_s - GOODBYE_S, fault.at_s + GOODBYE_S
-        return fault.kind is Kind.DEPLOY and self.away(since_s, until_s, margin_s=GOODBYE_S)
+        After a deploy while the database was away, the database sees only a worker that died.
+        """
+        told = [one for one in self.faults if one.kind in TOLD and one.worker == worker and one.at_s <= by_s]
+        return any(
+            one.kind is not Kind.DEPLOY or not self.away(one.at_s - GOODBYE_S, one.at_s + GOODBYE_S, margin_s=GOODBYE_S)
+            for one in told
+        )
 
     def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
         """Whether a foreign transaction locked one of these jobs in this time, or until shortly before it."""
@@ -168,7 +163,8 @@ class Attempt:
     job: UUID
     number: int
     token: int
-    worker: UUID | None
+    worker: str
+    """Its name."""
     outcome: str
     state: str
     signal: str | None
@@ -177,14 +173,6 @@ class Attempt:
     failures: int
     crashes: int
     losses: int
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The row that a job writes when it begins."""
-
-    token: int
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,29 +185,21 @@ class Effect:
     """A job that this one enqueued before it wrote the row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    id: UUID
-    name: str
-    state: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What the tables hold after the last worker is gone."""
 
-    jobs: dict[UUID, str]
+    jobs: Mapping[UUID, str]
     """Each job's task, without its module."""
-    places: Sequence[tuple[UUID, str]] = ()
+    places: Sequence[tuple[UUID, str]]
     """The unfinished jobs, and where they are: waiting, running on a worker, held."""
-    attempts: Sequence[Attempt] = ()
-    starts: Sequence[Start] = ()
-    effects: Sequence[Effect] = ()
-    fenced: Sequence[int] = ()
+    attempts: Sequence[Attempt]
+    starts: Sequence[tuple[int, int]]
+    """The token and the process of each job that began."""
+    effects: Sequence[Effect]
+    fenced: Sequence[int]
     """Tokens whose `ctx.complete` came too late."""
-    workers: Sequence[Worker] = ()
-    completing: Collection[str] = ()
+    workers: Mapping[str, str]
+    """The state of each worker, by its name."""
+    completing: Collection[str]
     """Tasks that complete in the transaction of their effect."""
-
-    def worker_names(self) -> dict[UUID | None, str]:
-        return {worker.id: worker.name for worker in self.workers}

@@ -74,9 +74,7 @@ _kept: Connection | None = None
 @app.task(**SURVIVOR)
 def note(work_s: float) -> None:
     """An effect, then a success: at least once."""
-    with _begun() as connection:
-        time.sleep(work_s)
-        _effect(connection)
+    _work(work_s)
 
 
 @app.task(**SURVIVOR)
@@ -110,17 +108,13 @@ def breed(work_s: float) -> None:
 @app.task(**CALLING)
 def call(work_s: float) -> None:
     """A job of a source: another statement claims it, and a lock on the source's row stops it."""
-    with _begun() as connection:
-        time.sleep(work_s)
-        _effect(connection)
+    _work(work_s)
 
 
 @app.task(**WARM)
 def stamp(work_s: float) -> None:
     """A warm job: its process and its connection serve the next one too."""
-    with _begun(warm=True) as connection:
-        time.sleep(work_s)
-        _effect(connection)
+    _work(work_s, warm=True)
 
 
 @app.task(**WARM)
@@ -157,6 +151,12 @@ def _begun(*, warm: bool = False) -> Iterator[Connection]:
         _kept = connection
     else:
         connection.close()
+
+
+def _work(work_s: float, *, warm: bool = False) -> None:
+    with _begun(warm=warm) as connection:
+        time.sleep(work_s)
+        _effect(connection)
 
 
 def _effect(connection: Connection, spawned: UUID | None = None) -> None:

@@ -8,17 +8,20 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter
 
-from outlive.lab.gameday.history import DATABASE_FAULTS, FREEZES, WORKER_KILLS, ZYGOTE_KILLS, Kind
+from outlive.lab.gameday.history import FREEZES, WORKER_KILLS, ZYGOTE_KILLS, Kind
 from outlive.lab.plots import BLUE, GREEN, GREY, PURPLE, RED, Axes, picture, versions
 
 SHADES = (RED, "#f59e0b", GREY, BLUE)
-_BROWN, _CYAN, _LIME = "#b45309", "#0891b2", "#65a30d"
-
-
-def _colour(kind: Kind) -> str:
-    groups = ((DATABASE_FAULTS, PURPLE), (FREEZES, _CYAN), (ZYGOTE_KILLS, BLUE), (WORKER_KILLS - {Kind.DEPLOY}, RED))
-    others = {Kind.CHILD: GREY, Kind.SPARE: GREY, Kind.LOCK: _LIME}
-    return next((colour for kinds, colour in groups if kind in kinds), others.get(kind, _BROWN))
+BROWN, CYAN, LIME = "#b45309", "#0891b2", "#65a30d"
+COLOURS = (
+    ({Kind.CHILD, Kind.SPARE}, GREY),
+    (ZYGOTE_KILLS, BLUE),
+    (WORKER_KILLS - {Kind.DEPLOY}, RED),
+    (FREEZES, CYAN),
+    ({Kind.LOCK}, LIME),
+    ({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART}, PURPLE),
+    ({Kind.DEPLOY, Kind.STOP, Kind.RELOAD}, BROWN),
+)
 
 
 def draw(summary: Mapping[str, Any], path: Path) -> None:
@@ -48,9 +51,10 @@ def _throughput(axes: Axes, summary: Mapping[str, Any]) -> None:
 def _faults(axes: Axes, summary: Mapping[str, Any]) -> None:
     """A row for each kind, a mark for each fault."""
     kinds = list(Kind)
+    colours = {kind: colour for some, colour in COLOURS for kind in some}
     for row, kind in enumerate(kinds):
         at_s = [at for at, name, _ in summary["marks"] if name == kind]
-        axes.plot(at_s, [row] * len(at_s), "|", color=_colour(kind), markersize=9, markeredgewidth=1.2)
+        axes.plot(at_s, [row] * len(at_s), "|", color=colours[kind], markersize=9, markeredgewidth=1.2)
     axes.set_yticks(range(len(kinds)), [f"{kind} ({summary['faults'][kind]:,})" for kind in kinds])
     axes.set_ylim(len(kinds) - 0.4, -0.6)
     axes.set_title("Faults")

@@ -5,77 +5,63 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import rich.progress
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from outlive.cli import screen
-from outlive.lab.gameday.game import Audience, Standing
 from outlive.lab.gameday.options import BUSY
 from outlive.lab.gameday.verdict import Verdict
 
 LINE_S = 10.0
+BAR_S = 0.1
 STYLES = {"held": "green", "missed": "bold red"}
 SHOWN = 5
 """How many breaches of a rule are shown; JSON has more."""
 
 
-class Lines:
-    """Prints a line from time to time."""
+class Progress:
+    """Shows on standard error how far the game is: as a bar on a terminal, elsewhere as a line from time to time."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed_at = time.monotonic()
-
-    def say(self, words: str) -> None:
-        self._console.print(words, soft_wrap=True)
-
-    def see(self, standing: Standing) -> None:
-        if time.monotonic() - self._printed_at >= LINE_S:
-            self._printed_at = time.monotonic()
-            self.say(_words(standing))
-
-
-class Bar:
-    """Shows a progress bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", total=1.0)
-        self._printed_at = 0.0
+    def __init__(self, bar: rich.progress.Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=1.0)
+        self._shown_at = time.monotonic()
 
     def say(self, words: str) -> None:
-        self._progress.console.print(words)
+        self._bar.console.print(words, soft_wrap=True)
 
-    def see(self, standing: Standing) -> None:
-        if time.monotonic() - self._printed_at >= 0.1:
-            self._printed_at = time.monotonic()
-            self._progress.update(self._task, completed=standing.part, description=_words(standing))
-
-
-def _words(standing: Standing) -> str:
-    return f"{standing.kills:,} kills, {standing.finished:,} jobs finished, {standing.up} workers up"
+    def see(self, part: float, standing: Callable[[], str]) -> None:
+        if time.monotonic() - self._shown_at < (LINE_S if self._bar.disable else BAR_S):
+            return
+        self._shown_at = time.monotonic()
+        if self._bar.disable:
+            self.say(standing())
+        else:
+            self._bar.update(self._task, completed=part, description=standing())
 
 
 @contextmanager
-def audience() -> Iterator[Audience]:
-    """Progress goes to standard error; standard output is for the verdict."""
-    console = Console(stderr=True, highlight=False)
-    if not sys.stderr.isatty():
-        yield Lines(console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
-        yield Bar(progress)
+def progress() -> Iterator[Progress]:
+    with rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TimeElapsedColumn(),
+        console=Console(stderr=True, highlight=False),
+        transient=True,
+        refresh_per_second=4,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        yield Progress(bar)
 
 
 def show(verdict: Verdict) -> None:

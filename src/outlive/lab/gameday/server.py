@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -13,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
+from psycopg import sql
 
-from outlive import db, embedded, migrate
+from outlive import db, embedded, migrate, store
 from outlive.config import Config
 from outlive.embedded.places import Places
 from outlive.lab.server import temporary_home, temporary_server
@@ -30,25 +29,52 @@ where datname = current_database() and usename = current_user and pid <> pg_back
   and (application_name = 'outlive' or application_name like 'gameday %%') and backend_start >= to_timestamp(%s)
 order by pid
 """
+_END = "select pg_terminate_backend(%s)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Server:
     url: str
     own: Path | None
     """The directory of the temporary server, if the game has one."""
+    began_s: float
+    """When the game began. Earlier sessions are left alone."""
+    _connection: db.Connection | None = None
 
-    def kill_session(self, connection: db.Connection, rng: random.Random, *, since_s: float) -> bool:
-        """End one session. On a temporary server SIGKILL hits its backend, and Postgres drops all sessions."""
-        pids = [pid for (pid,) in connection.execute(_SESSIONS, [since_s])]
-        if not pids:
-            return False
-        pid = rng.choice(pids)
+    @property
+    def connection(self) -> db.Connection:
+        """The game's own connection, which can write even while the database is read-only.
+
+        While the database is away, this raises psycopg.OperationalError.
+        """
+        if self._connection is None or self._connection.closed:
+            self._connection = db.connect(self.url)
+            self._connection.execute("set default_transaction_read_only = off")
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def sessions(self) -> list[int]:
+        """The processes of the game's sessions, without that of this connection."""
+        return [pid for (pid,) in self.connection.execute(_SESSIONS, [self.began_s])]
+
+    def end_session(self, pid: int) -> None:
+        """On a temporary server with SIGKILL, after which Postgres drops all sessions."""
         if self.own is not None:
             os.kill(pid, signal.SIGKILL)
         else:
-            connection.execute("select pg_terminate_backend(%s)", [pid])
-        return True
+            self.connection.execute(_END, [pid])
+
+    def allow_writing(self, allowed: bool) -> None:
+        """Make the database read-only, or undo it, for new sessions. To forbid writing, the game's sessions are ended
+        too; their clients reconnect."""
+        how = sql.SQL("reset default_transaction_read_only" if allowed else "set default_transaction_read_only = on")
+        name = sql.Identifier(self.connection.info.dbname)
+        self.connection.execute(sql.SQL("alter database {} {}").format(name, how))
+        for pid in [] if allowed else self.sessions():
+            self.connection.execute(_END, [pid])
 
     def restart(self) -> None:
         """Stop the temporary server at once, as `pg_ctl stop -m immediate` does, and start it again."""
@@ -61,31 +87,15 @@ class Server:
                 time.sleep(0.01)
         embedded.ensure(self.own)
 
-    def connect(self) -> db.Connection | None:
-        """A connection that can write even while the database is read-only; None while the database is away."""
-        try:
-            connection = db.connect(self.url)
-            connection.execute("set default_transaction_read_only = off")
-            return connection
-        except psycopg.OperationalError:
-            return None
-
-    def end_sessions(self, connection: db.Connection, *, since_s: float) -> None:
-        """End the sessions of the game. Their clients reconnect and get the current settings of the database."""
-        for (pid,) in connection.execute(_SESSIONS, [since_s]).fetchall():
-            connection.execute("select pg_terminate_backend(%s)", [pid])
-
 
 @contextmanager
 def server(config: Config) -> Iterator[tuple[Server, Path]]:
     """The server, and a directory for the game. A temporary server and the directory are removed afterwards."""
-    with temporary_home("gameday") as home:
-        if config.database_url is not None:
-            with db.translated_errors():
-                url = migrate.ready(config)
-            yield Server(url, None), home
-        else:
-            with temporary_server(home, SETTINGS) as url:
-                with db.connect(url) as connection:
-                    migrate.migrate(connection)
-                yield Server(url, home / "server"), home
+    with contextlib.ExitStack() as stack:
+        home = stack.enter_context(temporary_home("gameday"))
+        own = home / "server" if config.database_url is None else None
+        url = stack.enter_context(temporary_server(home, SETTINGS)) if own else migrate.address(config)
+        with db.connect(url) as connection:
+            migrate.make_ready(connection, config)
+            began_s = db.run(connection, store.clock())
+        yield Server(url, own, began_s), home

@@ -1,19 +1,26 @@
-"""The tables of a game, and reading what the database holds after it."""
+"""The tables of a game, the statements that the game runs, and reading what the database holds after it."""
 
 from __future__ import annotations
 
+import random
+from typing import Any
 from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row
 
 from outlive import db
 from outlive.errors import ConfigError
 from outlive.lab.gameday import jobs
-from outlive.lab.gameday.history import Attempt, Effect, Found, Start, Worker
+from outlive.lab.gameday.history import Attempt, Effect, Found
 
 MODULE = jobs.__name__ + "."
 OURS = MODULE.replace("_", r"\_") + "%"
+MOST_LOCKED = 2
+"""How many jobs a foreign transaction locks: few, so that most jobs go on."""
 
+_DROP = "drop schema if exists outlive_gameday cascade"
 _MAKE = """
-drop schema if exists outlive_gameday cascade;
 create schema outlive_gameday;
 create table outlive_gameday.starts (token bigint not null, pid int not null);
 create index on outlive_gameday.starts (token);
@@ -32,7 +39,8 @@ with gone as (delete from outlive.jobs where task like %(ours)s returning id),
   sources as (delete from outlive.sources where name = 'gameday')
 delete from outlive.attempts where job_id in (select id from gone)
 """
-
+_FOREIGN = "select task from outlive.jobs where task not like %(ours)s limit 1"
+_JOBS = "select id, task from outlive.jobs where task like %(ours)s"
 _PLACES = """
 select id, 'waiting' from outlive.waiting where task like %(ours)s
 union all select r.id, 'running on ' || coalesce(k.name, r.worker::text)
@@ -42,20 +50,21 @@ union all select id, 'held' from outlive.held where task like %(ours)s
 
 # The time of the commit is when other sessions can see the row; its statement began earlier.
 _ATTEMPTS = """
-select a.job_id, a.attempt, a.token, a.worker, a.outcome, a.state, a.signal,
+select a.job_id, a.attempt, a.token, coalesce(k.name, '?'), a.outcome, a.state, a.signal,
   extract(epoch from a.started_at)::float8, extract(epoch from {committed})::float8, a.failures, a.crashes, a.losses
-from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like %(ours)s
+from outlive.attempts a join outlive.jobs j on j.id = a.job_id
+  left join outlive.workers k on k.id = a.worker and k.name like %(names)s
+where j.task like %(ours)s
 """
-_WORKERS = "select id, name, state from outlive.workers where name like %(names)s"
-STANDING = """
+_WORKERS = "select name, state from outlive.workers where name like %(names)s"
+_STANDING = """
 select (select count(*) from outlive.waiting where task like %(ours)s)
      + (select count(*) from outlive.running where task like %(ours)s)
      + (select count(*) from outlive.held where task like %(ours)s),
   extract(epoch from clock_timestamp())::float8,
   array(select name from outlive.workers where name like %(names)s and state in ('active', 'stale', 'draining'))
 """
-
-BUSY = """
+_AT_WORK = """
 select distinct on (s.pid) s.pid, k.name
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
 where k.name like %(names)s order by s.pid, s.token desc
@@ -68,72 +77,96 @@ from outlive.running r join outlive_gameday.starts s on s.token = r.token join o
   join pg_stat_activity a on a.application_name = 'gameday ' || s.pid
 where k.name = %(name)s and a.state = 'idle in transaction' and a.query like 'insert into outlive_gameday.effects %%'
 """
-
 _BEGUN_AGAIN = """
 select late.token from unnest(%(tokens)s::bigint[], %(jobs)s::uuid[]) late (token, id)
 where exists (select from outlive.running r where r.id = late.id and r.token > late.token)
    or exists (select from outlive.attempts a where a.job_id = late.id and a.token > late.token)
 """
 
+# Each statement locks rows until its transaction ends. The last one is an operator's cancel that never commits.
+_LOCKS = (
+    "select id from outlive.running where task like %(ours)s limit %(most)s for update skip locked",
+    "select j.id from outlive.jobs j join outlive.running r on r.id = j.id where j.task like %(ours)s limit %(most)s "
+    "for update of j skip locked",
+    "select id from outlive.waiting where task like %(ours)s limit %(most)s for update skip locked",
+    "select id from outlive.dedupe_keys where task like %(ours)s limit %(most)s for update skip locked",
+    "select null::uuid from outlive.sources where name = %(source)s for update skip locked",
+    "select id from outlive.cancel(array(select id from outlive.running where task like %(ours)s limit %(most)s))",
+)
 
-def ready(connection: db.Connection, name: str) -> dict[int, UUID]:
-    """The attempts of a worker that wait before their completion, and their jobs."""
-    return dict(connection.execute(_READY, {"name": name}).fetchall())
 
-
-def begun_again(connection: db.Connection, attempts: dict[int, UUID]) -> frozenset[int]:
-    """The attempts whose jobs have begun again since."""
-    late = {"tokens": list(attempts), "jobs": list(attempts.values())}
-    return frozenset(token for (token,) in connection.execute(_BEGUN_AGAIN, late))
+def _rows(connection: psycopg.Connection[Any], query: str, **values: object) -> list[Any]:
+    return connection.execute(query.encode(), {"ours": OURS, **values}).fetchall()
 
 
 def make(connection: db.Connection, *, force: bool) -> None:
     """Make the tables, and delete an earlier game. Refuses a database that has other jobs, unless `force` is set."""
-    ours = {"ours": OURS}
-    foreign = connection.execute("select task from outlive.jobs where task not like %(ours)s limit 1", ours).fetchone()
-    if foreign is not None and not force:
+    foreign = _rows(connection, _FOREIGN)
+    if foreign and not force:
         raise ConfigError(
-            f"the database {connection.info.dbname} has other jobs (of {foreign[0]}): a game kills sessions and "
+            f"the database {connection.info.dbname} has other jobs (of {foreign[0][0]}): a game kills sessions and "
             "slows the machine down; name another database, or give --force"
         )
-    with connection.transaction():
-        connection.execute(_MAKE)
-        connection.execute(_FORGET, ours)
+    forget(connection)
+    connection.execute(_MAKE)
 
 
 def forget(connection: db.Connection) -> None:
-    """Delete the game from a configured database."""
+    """Delete a game and its tables."""
     with connection.transaction():
-        connection.execute("drop schema if exists outlive_gameday cascade")
+        connection.execute(_DROP)
         connection.execute(_FORGET, {"ours": OURS})
+
+
+def standing(connection: db.Connection, names: str) -> tuple[int, float, list[str]]:
+    """How many jobs are unfinished, the database's clock, and which workers are up."""
+    [found] = _rows(connection, _STANDING, names=f"{names}%")
+    return found  # type: ignore[no-any-return]
+
+
+def at_work(connection: db.Connection, names: str) -> set[tuple[int, str]]:
+    """The children that run a job, and the names of their workers."""
+    return set(_rows(connection, _AT_WORK, names=f"{names}%"))
+
+
+def ready(connection: db.Connection, name: str) -> dict[int, UUID]:
+    """The attempts of a worker that wait before their completion, and their jobs."""
+    return dict(_rows(connection, _READY, name=name))
+
+
+def begun_again(connection: db.Connection, attempts: dict[int, UUID]) -> frozenset[int]:
+    """The attempts whose jobs have begun again since."""
+    found = _rows(connection, _BEGUN_AGAIN, tokens=list(attempts), jobs=list(attempts.values()))
+    return frozenset(token for (token,) in found)
+
+
+def lock(stranger: psycopg.Connection[Any], rng: random.Random) -> list[UUID | None]:
+    """Lock some rows until the transaction ends. Returns their jobs, and None for the source."""
+    stranger.execute("set local lock_timeout = '500ms'")
+    return [id for (id,) in _rows(stranger, rng.choice(_LOCKS), most=MOST_LOCKED, source=jobs.shop.name)]
 
 
 def read(connection: db.Connection, *, names: str) -> Found:
     """Read everything. `names` is the prefix of the names of the game's workers."""
-    recorded = connection.execute("show track_commit_timestamp").fetchone() == ("on",)
+    recorded = _rows(connection, "show track_commit_timestamp") == [("on",)]
     committed = "pg_xact_commit_timestamp(a.xmin)" if recorded else "a.ended_at"
-    ours = {"ours": OURS, "names": f"{names}%"}
-    tasks = connection.execute("select id, task from outlive.jobs where task like %(ours)s", ours)
+    attempts = _rows(connection, _ATTEMPTS.format(committed=committed), names=f"{names}%")
     return Found(
-        jobs={id: task.removeprefix(MODULE) for id, task in tasks},
-        places=[(id, place) for id, place in connection.execute(_PLACES, ours)],
-        attempts=[Attempt(*row) for row in connection.execute(_ATTEMPTS.format(committed=committed).encode(), ours)],
-        starts=[Start(*row) for row in connection.execute("select token, pid from outlive_gameday.starts")],
-        effects=[
-            Effect(*row) for row in connection.execute("select job_id, token, spawned from outlive_gameday.effects")
-        ],
-        fenced=[token for (token,) in connection.execute("select token from outlive_gameday.fenced")],
-        workers=[Worker(*row) for row in connection.execute(_WORKERS, ours)],
+        jobs={id: task.removeprefix(MODULE) for id, task in _rows(connection, _JOBS)},
+        places=_rows(connection, _PLACES),
+        attempts=[Attempt(*row) for row in attempts],
+        starts=_rows(connection, "select token, pid from outlive_gameday.starts"),
+        effects=[Effect(*row) for row in _rows(connection, "select * from outlive_gameday.effects")],
+        fenced=[token for (token,) in _rows(connection, "select token from outlive_gameday.fenced")],
+        workers=dict(_rows(connection, _WORKERS, names=f"{names}%")),
         completing=jobs.COMPLETING,
     )
 
 
 def evidence(connection: db.Connection, ids: list[UUID]) -> list[dict[str, object]]:
     """The attempts of the jobs that break a rule."""
-    rows = connection.execute(
+    query = (
         "select job_id, attempt, token, worker, outcome, state, error, signal, started_at, ended_at, failures, "
-        "crashes, losses from outlive.attempts where job_id = any(%s) order by job_id, attempt",
-        [ids],
+        "crashes, losses from outlive.attempts where job_id = any(%s) order by job_id, attempt"
     )
-    names = [column.name for column in rows.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return connection.cursor(row_factory=dict_row).execute(query, [ids]).fetchall()

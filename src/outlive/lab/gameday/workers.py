@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from outlive.lab.worker_process import is_alive, start_worker
 TARGET = f"{jobs.__name__}:app"
 SHORT_LEASE_S = 5.0
 """The lease of the worker in the last seat, which can be frozen past it. The others have the default lease."""
+
+Process = tuple[int, str]
+"""The pid of a process, and the name of its worker."""
 
 STEADY_S = 1.0
 GOODBYE_S = 10.0
@@ -35,25 +38,21 @@ class Member:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    short_lease: bool
     up_since: float | None = None
     """When (monotonic) the database knew it first."""
     killed: bool = False
     """Killed or told to stop, so its end is expected."""
-    frozen_until: float | None = None
-    frozen: list[int] = field(default_factory=list)
+    frozen: bool = False
+    frozen_below: list[int] = field(default_factory=list)
     """Processes that are frozen with the supervisor; they wake before it."""
     spared_until: float = 0.0
     """Until then it must live, because it is the witness of another death."""
 
     def steady(self, now: float) -> bool:
         """Running for a while, and neither killed nor frozen."""
-        return (
-            self.up_since is not None
-            and now - self.up_since >= STEADY_S
-            and not self.killed
-            and self.frozen_until is None
-            and self.process.poll() is None
-        )
+        up = self.up_since is not None and now - self.up_since >= STEADY_S
+        return up and not self.killed and not self.frozen and self.process.poll() is None
 
     def zygote(self) -> int | None:
         below = kernel.children_of(self.process.pid)
@@ -66,6 +65,24 @@ class Member:
 
     def children(self) -> list[int]:
         return [child for parent in self.parents() for child in kernel.children_of(parent)]
+
+    def freeze(self, *, whole_tree: bool = False) -> None:
+        self.frozen = True
+        self.process.send_signal(signal.SIGSTOP)
+        self.frozen_below = kernel.descendants_of(self.process.pid) if whole_tree else []
+        for pid in self.frozen_below:
+            kernel.kill(pid, signal.SIGSTOP)
+
+    def thaw_below(self) -> None:
+        """Wake the children first, so that they write before another process can stop them."""
+        for pid in reversed(self.frozen_below):
+            kernel.kill(pid, signal.SIGCONT)
+        self.frozen_below = []
+
+    def thaw(self) -> None:
+        self.thaw_below()
+        self.process.send_signal(signal.SIGCONT)
+        self.frozen = False
 
 
 @dataclass(slots=True)
@@ -84,34 +101,27 @@ class Workers:
 
     def keep(self) -> list[tuple[Member, int]]:
         """Replace dead workers. Returns those whose end was not expected, with their exit codes."""
-        ended = []
-        for member in list(self.members):
-            code = member.process.poll()
-            if code is not None:
-                self.members.remove(member)
-                self.gone.append(member)
-                if not member.killed:
-                    ended.append((member, code))
+        ended = [(member, code) for member in self.members if (code := member.process.poll()) is not None]
+        for member, _ in ended:
+            self.members.remove(member)
+            self.gone.append(member)
         taken = {member.seat for member in self.members}
         self.members += [self._start(seat) for seat in range(self.count) if seat not in taken]
-        return ended
+        return [(member, code) for member, code in ended if not member.killed]
 
     def _start(self, seat: int) -> Member:
         self.started += 1
-        name = f"{self.names}{self.started}"
-        settings = {"OUTLIVE_NAME": name, jobs.TROUBLE: str(self.trouble(name))}
-        if self.is_short(seat):
+        name, short_lease = f"{self.names}{self.started}", seat == self.count - 1
+        settings = {"OUTLIVE_NAME": name, jobs.TROUBLE: str(self.trouble(name)), **JOBS_CONNECT}
+        if short_lease:
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
         log = self.directory / f"{name}.log"
-        process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings | JOBS_CONNECT)
-        return Member(seat, name, process, log)
+        process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings)
+        return Member(seat, name, process, log, short_lease)
 
     def trouble(self, name: str) -> Path:
         """The file that makes the next import of a worker slow, or makes it fail."""
         return self.directory / f"{name}.trouble"
-
-    def is_short(self, seat: int) -> bool:
-        return seat == self.count - 1
 
     def known(self, names: Collection[str]) -> None:
         """The database knows these workers."""
@@ -119,27 +129,11 @@ class Workers:
             if member.up_since is None and member.name in names:
                 member.up_since = time.monotonic()
 
-    def frozen_enough(self) -> list[Member]:
-        now = time.monotonic()
-        return [one for one in self.members if one.frozen_until is not None and now >= one.frozen_until]
-
-    def thaw(self, members: Iterable[Member]) -> None:
-        for member in members:
-            member.frozen_until = None
-            self.wake_below(member)
-            kernel.kill(member.process.pid, signal.SIGCONT)
-
-    def wake_below(self, member: Member) -> None:
-        """Wake the children first, so that they write before another process can stop them."""
-        for pid in reversed(member.frozen):
-            kernel.kill(pid, signal.SIGCONT)
-        member.frozen = []
-
     def stop(self) -> None:
         """Tell all workers to stop, and kill those that do not."""
-        self.thaw(self.members)
         for member in self.members:
             member.killed = True
+            member.thaw()
             member.process.terminate()
         deadline = time.monotonic() + GOODBYE_S
         for member in self.members:
@@ -155,10 +149,10 @@ class Workers:
         deadline = time.monotonic() + ORPHANS_S
         while (found := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        commands = [(pid, kernel.read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").strip()) for pid in found]
+        commands = [kernel.read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").strip() for pid in found]
         for pid in found:
             self.strike(pid)
-        return [f"{pid}: {command.decode(errors='replace')}" for pid, command in commands]
+        return [f"{pid}: {command.decode(errors='replace')}" for pid, command in zip(found, commands, strict=True)]
 
     def _processes(self) -> list[int]:
         pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -170,16 +164,12 @@ class Workers:
 
     def strike(self, pid: int) -> bool:
         """SIGKILL a process of this game, and never another one that got its pid meanwhile."""
-        try:
+        with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
-        except OSError:
-            return False
-        try:
-            if not self.is_ours(pid):
-                return False
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            return True
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
+            try:
+                if self.is_ours(pid):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    return True
+            finally:
+                os.close(handle)
+        return False
