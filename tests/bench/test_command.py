@@ -7,13 +7,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db
-from outlive.lab import bench
-from outlive.lab.bench import command, sizes
+from outlive.lab.bench import command, run
 from outlive.lab.bench.figures import Bound, Figure
 from outlive.lab.bench.plot import draw
 from outlive.lab.bench.stock import Stock
 
-TINY = sizes.Sizes(
+TINY = run.Sizes(
     seconds=0.02,
     samples=1,
     backlog=2_000,
@@ -33,7 +32,7 @@ KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "QUICK", TINY)
+    monkeypatch.setattr(run, "QUICK", TINY)
     monkeypatch.setattr("outlive.lab.bench.claims.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
 
 
@@ -42,7 +41,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     "lines",
     [
         pytest.param(["claim", "vacuum", "prune", "warm", "pick-up"], id="some"),
-        pytest.param([one.name for one in command.BENCHMARKS], id="all", marks=pytest.mark.long),
+        pytest.param(list(command.BENCHMARKS), id="all", marks=pytest.mark.long),
     ],
 )
 @pytest.mark.usefixtures("tiny")
@@ -50,7 +49,7 @@ def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_
     there, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     words = ["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture), "--only", *lines]
 
-    code = bench.main(words)
+    code = command.main(words)
 
     assert code == 0
     told = json.loads(there.read_text())
@@ -64,7 +63,7 @@ def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_
 
 @pytest.mark.usefixtures("tiny")
 def test_json_on_standard_output_is_all_that_is_there(server_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--quick", "--only", "enqueue", "--database-url", server_url, "--json", "-"]) == 0
+    assert command.main(["--quick", "--only", "enqueue", "--database-url", server_url, "--json", "-"]) == 0
 
     told = json.loads(capsys.readouterr().out)
     assert [figure["name"] for figure in told["figures"]] == ["bare INSERT, one by one", "enqueue, one by one"]
@@ -72,7 +71,7 @@ def test_json_on_standard_output_is_all_that_is_there(server_url: str, capsys: p
 
 @pytest.mark.usefixtures("tiny")
 def test_nothing_is_left_on_the_server(server_url: str) -> None:
-    bench.main(["--quick", "--only", "status", "--database-url", server_url])
+    command.main(["--quick", "--only", "status", "--database-url", server_url])
 
     with db.connect(server_url) as connection:
         left = connection.execute("select datname from pg_database where datname like 'outlive_bench%'").fetchall()
@@ -83,7 +82,7 @@ def test_a_database_that_holds_jobs_is_refused(database_url: str, capsys: pytest
     with db.connect(database_url) as connection:
         Stock(count=1).put(connection)
 
-    assert bench.main(["--quick", "--only", "status", "--database-url", database_url]) == 1
+    assert command.main(["--quick", "--only", "status", "--database-url", database_url]) == 1
 
     name = str(conninfo_to_dict(database_url)["dbname"])
     assert f"the database {name} holds jobs" in capsys.readouterr().err.replace("\n", " ")
@@ -91,7 +90,7 @@ def test_a_database_that_holds_jobs_is_refused(database_url: str, capsys: pytest
 
 def test_an_unknown_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        bench.main(["--only", "nothing"])
+        command.main(["--only", "nothing"])
 
     assert stopped.value.code == 2
     assert "enqueue-many" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def demo(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Measure the speed of the store and a worker on this machine (outlive bench --help)."""
-    from outlive.lab.bench import main
+    from outlive.lab.bench.command import main
 
     with reported(debug=False):
         raise typer.Exit(main(context.args))

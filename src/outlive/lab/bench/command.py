@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -15,22 +16,31 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from outlive.errors import OutliveError
-from outlive.lab.bench import backlogs, claims, enqueueing, reads, report, sizes, workloads
+from outlive.lab import environment
+from outlive.lab.bench import calls, claims, run, workloads
 from outlive.lab.bench.databases import databases
-from outlive.lab.bench.figures import Figure
-from outlive.lab.bench.processes import ProbeFailed, Processes
-from outlive.lab.bench.run import Benchmark, Run
+from outlive.lab.bench.figures import Figure, table
+from outlive.lab.bench.processes import Processes
 from outlive.lab.worker_process import stopped_by_sigterm
 
-BENCHMARKS: list[Benchmark] = [
-    *enqueueing.BENCHMARKS,
-    claims.CLAIM,
-    claims.VACUUM,
-    *backlogs.BENCHMARKS,
-    *reads.BENCHMARKS,
-    claims.PRUNE,
-    *workloads.BENCHMARKS,
-]
+BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
+    "enqueue": ("one job at a time, beside a bare INSERT", calls.enqueue_one_by_one),
+    "enqueue-many": ("many jobs in one call", calls.enqueue_in_bulk),
+    "claim": ("end + claim by the size of a claim, on 1, 2 and 8 connections", claims.by_size),
+    "vacuum": ("claims while vacuum is held back", claims.vacuum_held_back),
+    **{
+        name: (f"claims, {backlog.title}", partial(claims.beside_backlog, name=name))
+        for name, backlog in claims.backlogs(run.FULL).items()
+    },
+    "status": ("status of one job among a million", calls.status),  # It reads the jobs of `pending`, the last backlog.
+    "find-lanes": ("finding a thousand lanes that have jobs", calls.finding_lanes),
+    "prune": ("pruning as fast as a drain finishes jobs", claims.beside_pruning),
+    "warm": ("a worker's warm drain", workloads.warm),
+    "fresh": ("a worker's drain with a process per job", workloads.fresh),
+    "pick-up": ("how long a job waits for an idle worker", workloads.pick_up),
+    "memory": ("memory before and after many jobs", workloads.memory),
+    "killers": ("healthy jobs beside those that kill", workloads.killers),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -40,16 +50,19 @@ def main(arguments: list[str]) -> int:
     if options.plot and find_spec("matplotlib") is None:
         out.print("--plot needs matplotlib, which is not installed: `pip install matplotlib`, or leave --plot out.")
         return 2
-    chosen = [one for one in BENCHMARKS if not options.only or one.name in options.only]
+    sizes = run.QUICK if options.quick else run.FULL
+    if options.seconds:
+        sizes = dataclasses.replace(sizes, seconds=options.seconds)
+    names = [name for name in BENCHMARKS if not options.only or name in options.only]
     try:
         with stopped_by_sigterm():
-            figures, summary = run(options, chosen, Console(stderr=True))
-    except (OutliveError, ProbeFailed) as error:
+            figures, summary = measure(names, sizes, options.database_url)
+    except OutliveError as error:
         Console(stderr=True).print(f"bench: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
         return 130
-    out.print(report.table(figures))
+    out.print(table(figures))
     if options.json:
         text = json.dumps(summary, indent=2) + "\n"
         sys.stdout.write(text) if options.json == "-" else Path(options.json).write_text(text, encoding="utf-8")
@@ -60,37 +73,39 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run(
-    options: argparse.Namespace, benchmarks: Sequence[Benchmark], console: Console
-) -> tuple[list[Figure], dict[str, object]]:
-    """Run the benchmarks one after the other."""
-    chosen = sizes.QUICK if options.quick else sizes.FULL
-    if options.seconds:
-        chosen = dataclasses.replace(chosen, seconds=options.seconds)
+def measure(names: Sequence[str], sizes: run.Sizes, url: str | None) -> tuple[list[Figure], dict[str, object]]:
+    """Run the benchmarks one after the other. Returns the figures, and everything as one object."""
     figures: list[Figure] = []
     began_s = monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress,
-        databases(options.database_url) as made,
+        Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress,
+        databases(url) as made,
         Processes() as processes,
     ):
-        task = progress.add_task("", total=sum(one.samples(chosen) for one in benchmarks))
-        under_way = Run(made, processes, chosen, lambda: progress.advance(task))
-        for benchmark in benchmarks:
-            progress.update(task, description=benchmark.about)
-            figures += benchmark.figures(under_way)
-        return figures, report.as_json(under_way, figures, monotonic() - began_s)
+        for name in progress.track(names):
+            about, benchmark = BENCHMARKS[name]
+            progress.update(progress.task_ids[0], description=about)
+            figures += benchmark(run.Run(made, processes, sizes))
+        return figures, {
+            "figures": [figure.as_json() for figure in figures],
+            "missed": [figure.name for figure in figures if figure.passed is False],
+            "took_s": round(monotonic() - began_s, 1),
+            "sizes": dataclasses.asdict(sizes),
+            "settings": made.settings(),
+            **environment.describe(made.version()),
+        }
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = [one.name for one in BENCHMARKS]
     parser = argparse.ArgumentParser(
         prog="outlive bench",
         description="Measure the store and a worker on a temporary, durable server.",
-        epilog="benchmarks: " + "; ".join(f"{one.name} ({one.about})" for one in BENCHMARKS),
+        epilog="benchmarks: " + "; ".join(f"{name} ({about})" for name, (about, _) in BENCHMARKS.items()),
     )
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, default=[], help="only these benchmarks")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=BENCHMARKS, default=[], help="only these benchmarks"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes: about two minutes")
     parser.add_argument("--seconds", type=_positive, help="the length of one sample (2; with --quick 0.4)")
     parser.add_argument("--database-url", metavar="URL", help="measure on this server, in databases made for it")

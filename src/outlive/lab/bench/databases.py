@@ -6,7 +6,7 @@ They are made on a durable server that goes away, or on the one that is named, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -78,42 +78,30 @@ class Databases:
 @contextmanager
 def databases(url: str | None) -> Iterator[Databases]:
     """Make the databases on the server of this address, or on a temporary one."""
-    if url is not None:
-        _refuse_occupied(url)
-        with _made_on(url) as made:
-            yield made
-    else:
-        with temporary_home("bench") as home, temporary_server(home, SETTINGS) as server, _made_on(server) as made:
-            yield made
-
-
-def _refuse_occupied(url: str) -> None:
-    with db.translated_errors(), db.connect(url) as connection:
-        if migrate.version(connection) and connection.execute("select 1 from outlive.jobs limit 1").fetchone():
+    with db.translated_errors(), ExitStack() as stack:
+        if url is None:
+            url = stack.enter_context(temporary_server(stack.enter_context(temporary_home("bench")), SETTINGS))
+        admin = stack.enter_context(db.connect(url))
+        if migrate.version(admin) and admin.execute("select 1 from outlive.jobs limit 1").fetchone():
             raise ConfigError(
-                f"the database {connection.info.dbname} holds jobs: a bench would slow their workers down; "
+                f"the database {admin.info.dbname} holds jobs: a bench would slow their workers down; "
                 "name a database on a server that has no jobs"
             )
+        free, loaded = (stack.enter_context(_database(admin, url, what)) for what in ("free", "loaded"))
+        yield Databases(free, loaded)
 
 
 @contextmanager
-def _made_on(url: str) -> Iterator[Databases]:
-    names = [f"outlive_bench_{what}_{uuid4().hex[:8]}" for what in ("free", "loaded")]
-    with db.translated_errors(), db.connect(url) as admin:
-        try:
-            for name in names:
-                admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-            free, loaded = (_open(make_conninfo(url, dbname=name)) for name in names)
-            with free.connection, loaded.connection:
-                yield Databases(free, loaded)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise ConfigError(f"a bench creates databases, and this user is not allowed to: {error}") from error
-        finally:
-            for name in names:
-                admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
-
-
-def _open(url: str) -> Database:
-    connection = db.connect(url)
-    migrate.migrate(connection)
-    return Database(url, connection)
+def _database(admin: db.Connection, url: str, what: str) -> Iterator[Database]:
+    """A database that is dropped afterwards."""
+    name = f"outlive_bench_{what}_{uuid4().hex[:8]}"
+    try:
+        admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(f"a bench creates databases, and this user is not allowed to: {error}") from error
+    try:
+        with db.connect(place := make_conninfo(url, dbname=name)) as connection:
+            migrate.migrate(connection)
+            yield Database(place, connection)
+    finally:
+        admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

@@ -1,4 +1,4 @@
-"""The result of a measurement: samples, their median and spread, and the bound that the median must meet."""
+"""The results: samples, their median and spread, the bound that the median must meet, and a table of all figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+MARKS = {True: Text("pass", "green"), False: Text("missed", "bold red"), None: Text("")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +75,27 @@ class Figure:
             "passed": self.passed,
             "series": [[round(at_s, 3), round(value, 2)] for at_s, value in self.series],
         }
+
+
+def table(figures: Sequence[Figure]) -> Table:
+    made = Table(
+        title="outlive bench", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    made.add_column("measured")
+    for name in ("median", "min – max", "of ref.", "must", ""):
+        made.add_column(name, justify="right", no_wrap=True)
+    for figure, following in zip(figures, [*figures[1:], None], strict=True):
+        made.add_row(
+            f"{figure.name} [dim]{figure.unit}[/]",
+            _number(figure.median),
+            Text(f"{_number(min(figure.samples))} – {_number(max(figure.samples))}", "dim"),
+            "" if figure.ratio is None else f"{figure.ratio:.0%}",
+            str(figure.bound or ""),
+            MARKS[figure.passed],
+            end_section=following is None or following.benchmark != figure.benchmark,
+        )
+    return made
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

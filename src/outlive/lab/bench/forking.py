@@ -11,24 +11,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from time import monotonic
 
 from outlive.lab.bench.processes import Probing
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
-    per_s: float
-    libraries: list[str]
-    """The large libraries that the app has loaded."""
-
-
-def forks(target: str, seconds: float) -> Probing[Forked]:
+def forks(target: str, seconds: float) -> Probing[tuple[float, list[str]]]:
+    """The rate, and the large libraries that the app has loaded."""
     environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}  # The zygote starts with it too.
     words = [sys.executable, "-m", "outlive.lab.bench.forking", target, str(seconds)]
     yield
-    return Forked(**json.loads(subprocess.run(words, env=environ, check=True, capture_output=True).stdout))
+    per_s, libraries = json.loads(subprocess.run(words, env=environ, check=True, capture_output=True).stdout)
+    return per_s, libraries
 
 
 def main(target: str, seconds: float) -> None:
@@ -48,7 +42,7 @@ def main(target: str, seconds: float) -> None:
         times += 1
     per_s = times / (monotonic() - began_s)
     libraries = getattr(sys.modules[target.partition(":")[0]], "LOADED", [])
-    print(json.dumps({"per_s": per_s, "libraries": libraries}))
+    print(json.dumps([per_s, libraries]))
 
 
 if __name__ == "__main__":

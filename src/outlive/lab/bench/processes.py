@@ -15,13 +15,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Self, TypeVar
 
+from outlive.errors import OutliveError
+
 T = TypeVar("T")
 Probing = Generator[None, None, T]
 Probe = Callable[[], Generator[None, None, T]]
-
-
-class ProbeFailed(Exception):
-    """A probe raised an exception; its traceback is the message."""
 
 
 class Processes:
@@ -38,9 +36,8 @@ class Processes:
             pipe.close()
         for process, _pipe in self._running:
             process.join(5.0)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+            process.kill()
+            process.join()
 
     def measure(self, probes: Sequence[Probe[T]]) -> list[T]:
         """Run the probes at the same time, each in its own process."""
@@ -66,30 +63,32 @@ class Processes:
 
 def _answer(pipe: Connection) -> Any:
     try:
-        succeeded, answer = pipe.recv()
+        failure, answer = pipe.recv()
     except EOFError:
-        raise ProbeFailed("a process of the bench died") from None
-    if not succeeded:
-        raise ProbeFailed(answer)
+        raise OutliveError("a process of the bench died") from None
+    if failure:
+        raise OutliveError(failure)
     return answer
 
 
 def _serve(pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The bench ends this process by closing the pipe.
+    """Run one probe after the other, until the bench closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         while True:
             probe: Probe[object] = pipe.recv()
             try:
-                probing = probe()
-                next(probing)
+                pipe.send((None, _run(probe, pipe)))
             except Exception:
-                pipe.send((False, traceback.format_exc()))
-                continue
-            pipe.send((True, None))
-            pipe.recv()
-            try:
-                next(probing)
-            except StopIteration as finished:
-                pipe.send((True, finished.value))
-            except Exception:
-                pipe.send((False, traceback.format_exc()))
+                pipe.send((traceback.format_exc(), None))
+
+
+def _run(probe: Probe[object], pipe: Connection) -> object:
+    probing = probe()
+    next(probing)
+    pipe.send((None, None))
+    pipe.recv()
+    try:
+        return next(probing)
+    except StopIteration as finished:
+        return finished.value

@@ -1,4 +1,4 @@
-"""One run of the bench, and the benchmarks that it can be asked for."""
+"""One run of the bench: how much it measures, and how it takes samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,42 @@ from typing import TypeVar
 from outlive.lab.bench.databases import Databases
 from outlive.lab.bench.figures import Figure
 from outlive.lab.bench.processes import Probe, Processes
-from outlive.lab.bench.sizes import Sizes
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four are for workers."""
+
+    seconds: float = 2.0
+    samples: int = 3
+    backlog: int = 1_000_000
+    few: int = 1_000
+    stock: int = 100_000
+    bulk: int = 100_000
+    lanes: int = 1_000
+    hold_s: float = 60.0
+    reads: int = 1_000
+    warm: int = 100_000
+    fresh: int = 3_000
+    pickups: int = 100
+    killing: int = 10_000
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    seconds=0.4,
+    backlog=50_000,
+    stock=25_000,
+    bulk=10_000,
+    hold_s=6.0,
+    reads=200,
+    warm=10_000,
+    fresh=500,
+    pickups=20,
+    killing=500,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +52,12 @@ class Run:
     databases: Databases
     processes: Processes
     sizes: Sizes
-    advance: Callable[[], None]
-    """Moves the progress bar by one sample."""
-
-    def measure(self, *probes: Probe[T]) -> list[T]:
-        """Take one sample, with all probes at the same time."""
-        taken = self.processes.measure(probes)
-        self.advance()
-        return taken
 
     def one(self, probe: Probe[T]) -> T:
-        return self.measure(probe)[0]
+        return self.processes.measure([probe])[0]
+
+    def repeated(self, probe: Probe[T]) -> list[T]:
+        return [self.one(probe) for _ in range(self.sizes.samples)]
 
     def in_turn(self, first: Probe[T], second: Probe[T]) -> tuple[list[T], list[T]]:
         """Take samples of two things alternately, so that a slow moment of the machine affects both."""
@@ -37,11 +65,4 @@ class Run:
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """Something that `--only` names. It takes `samples` samples and yields figures."""
-
-    name: str
-    about: str
-    samples: Callable[[Sizes], int]
-    figures: Callable[[Run], Iterator[Figure]]
+Benchmark = Callable[[Run], Iterator[Figure]]

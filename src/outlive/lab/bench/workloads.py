@@ -12,8 +12,7 @@ from outlive.lab.bench import jobs
 from outlive.lab.bench.claims import free_drain
 from outlive.lab.bench.figures import Bound, Figure
 from outlive.lab.bench.forking import forks
-from outlive.lab.bench.run import Benchmark, Run
-from outlive.lab.bench.sizes import Sizes
+from outlive.lab.bench.run import Run
 from outlive.lab.bench.stock import Stock
 from outlive.lab.bench.worker import HEAVY, SMALL, Worker, working
 
@@ -31,37 +30,35 @@ select count(*) from outlive.held h where why = 'quarantined' and crashes = %(li
 """
 
 
-def _warm(run: Run) -> Iterator[Figure]:
+def warm(run: Run) -> Iterator[Figure]:
     """Alternately: the store's ceiling, on one connection and without jobs, and a worker with two children."""
     samples, ceiling = [], []
     with working(run, SMALL, slots=CHILDREN) as worker:
         for _ in range(run.sizes.samples):
             ceiling.append(max(run.one(free_drain(run, k=k)).per_s for k in CEILING_KS))
             samples.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.warm.name)))
-            run.advance()
     name = f"drain, warm, {CHILDREN} children, {run.sizes.warm:,} jobs"
     beside = "the same beside end + claim, k=200 or 512"
     yield Figure("warm", name, "jobs/s", samples, bound=Bound("at least", 16_000))
     yield Figure("warm", beside, "jobs/s", samples, ceiling, Bound("of reference", 0.5))
 
 
-def _fresh(run: Run) -> Iterator[Figure]:
+def fresh(run: Run) -> Iterator[Figure]:
     for app, target in (("small app", SMALL), ("large libraries", HEAVY)):
         forked, samples = [], []
         with working(run, target, slots=SLOTS) as worker:
             for _ in range(run.sizes.samples):
                 forked.append(run.one(partial(forks, target, run.sizes.seconds)))
                 samples.append(worker.drain(Stock(count=run.sizes.fresh, task=jobs.fresh.name)))
-                run.advance()
-        rates = [one.per_s for one in forked]
-        loaded = ", ".join(name.partition(".")[0] for name in forked[0].libraries)
+        rates = [per_s for per_s, _ in forked]
+        loaded = ", ".join(name.partition(".")[0] for name in forked[0][1])
         about = f"{app} ({loaded or 'none is installed'})" if target == HEAVY else app
         drain = f"drain, fresh, {SLOTS} slots, {about}"
         yield Figure("fresh", f"bare fork, one core, {about}", "forks/s", rates)
         yield Figure("fresh", drain, "jobs/s", samples, rates, Bound("of reference", 0.7))
 
 
-def _picked_up(run: Run) -> Iterator[Figure]:
+def pick_up(run: Run) -> Iterator[Figure]:
     pauses = random.Random(1)  # The same pauses in each run.
     waited_ms = []
     with working(run, SMALL, slots=CHILDREN):
@@ -69,14 +66,13 @@ def _picked_up(run: Run) -> Iterator[Figure]:
             time.sleep(pauses.uniform(*PAUSES_S))
             asked = time.time()
             waited_ms.append(1000 * (jobs.began.enqueue().result(timeout=30) - asked))
-            run.advance()
     name = "from before enqueue to the job's first line"
     last = statistics.quantiles(waited_ms, n=100, method="inclusive")[-1] if len(waited_ms) > 1 else waited_ms[0]
     yield Figure("pick-up", f"{name}, p50", "ms", waited_ms, bound=Bound("at most", 5))
     yield Figure("pick-up", f"{name}, p99", "ms", [last], bound=Bound("at most", 20))
 
 
-def _memory(run: Run) -> Iterator[Figure]:
+def memory(run: Run) -> Iterator[Figure]:
     """The first measurement follows some jobs, because a worker makes many objects once."""
     count = run.sizes.warm
     seen = []
@@ -84,7 +80,6 @@ def _memory(run: Run) -> Iterator[Figure]:
         for some in (max(1, count // 50), count):
             worker.drain(Stock(count=some, task=jobs.warm.name))
             seen.append((worker.memory_mb(), worker.child_mb()))
-            run.advance()
     (before, child_before), (after, child_after) = seen
     most, most_of_child, flat = Bound("at most", 80), Bound("at most", 5), Bound("at most of reference", 1.10)
     child = "idle child beyond the zygote"
@@ -95,43 +90,27 @@ def _memory(run: Run) -> Iterator[Figure]:
     yield Figure("memory", f"{child}, after {count:,} jobs", "MB", [child_after], bound=most_of_child)
 
 
-def _killers(run: Run) -> Iterator[Figure]:
+def killers(run: Run) -> Iterator[Figure]:
     alone, beside, caught = [], [], []
     count = run.sizes.killing
-    killers = max(1, count // ONE_KILLER_IN)
+    killing = max(1, count // ONE_KILLER_IN)
     with working(run, SMALL, slots=SLOTS) as worker:
-        for _ in range(_pairs(run.sizes)):
-            alone.append(_pages(worker, count, killers=0))
-            run.advance()
-            beside.append(_pages(worker, count, killers=killers))
+        for _ in range(min(2, run.sizes.samples)):  # Each takes long.
+            alone.append(_pages(worker, count, killing=0))
+            beside.append(_pages(worker, count, killing=killing))
             [(number,)] = worker.database.connection.execute(_CAUGHT, {"limit": jobs.MAX_CRASHES}).fetchall()
-            caught.append(100 * number / killers)
-            run.advance()
+            caught.append(100 * number / killing)
     exactly = f"killers caught after exactly {jobs.MAX_CRASHES} kills"
-    healthy = f"healthy ones beside {killers:,} that kill"
+    healthy = f"healthy ones beside {killing:,} that kill"
     yield Figure("killers", f"{count:,} jobs of 5 ms, {SLOTS} slots", "jobs/s", alone)
     yield Figure("killers", healthy, "jobs/s", beside, alone, Bound("of reference", 0.9))
     yield Figure("killers", exactly, "%", caught, bound=Bound("at least", 100))
 
 
-def _pairs(sizes: Sizes) -> int:
-    """At most two, because they take long."""
-    return min(2, sizes.samples)
-
-
-def _pages(worker: Worker, count: int, *, killers: int) -> float:
-    """The rate of the healthy jobs. The killers are spread evenly among them."""
+def _pages(worker: Worker, count: int, *, killing: int) -> float:
+    """The rate of the healthy jobs. Those that kill are spread evenly among them."""
     worker.clear()
-    step = count // killers if killers else count + 1
-    poisoned = set(range(0, killers * step, step))
+    step = count // killing if killing else count + 1
+    poisoned = set(range(0, killing * step, step))
     jobs.app.enqueue_many([jobs.page.job(n in poisoned) for n in range(count)])
     return worker.rate(count)
-
-
-BENCHMARKS = [
-    Benchmark("warm", "a worker's warm drain", lambda sizes: (1 + len(CEILING_KS)) * sizes.samples, _warm),
-    Benchmark("fresh", "a worker's drain with a process per job", lambda sizes: 4 * sizes.samples, _fresh),
-    Benchmark("pick-up", "how long a job waits for an idle worker", lambda sizes: sizes.pickups, _picked_up),
-    Benchmark("memory", "memory before and after many jobs", lambda _: 2, _memory),
-    Benchmark("killers", "healthy jobs beside those that kill", lambda sizes: 2 * _pairs(sizes), _killers),
-]

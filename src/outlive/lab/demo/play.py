@@ -9,7 +9,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
-from uuid import UUID
 
 from coins import catalog, site, tasks
 from outlive import db, kernel, logs, migrate
@@ -17,7 +16,7 @@ from outlive.cli import screen
 from outlive.config import Config
 from outlive.lab.demo import example, show, snapshot, verdict
 from outlive.lab.demo.snapshot import Snapshot
-from outlive.lab.demo.verdict import Breaker, Loss
+from outlive.lab.demo.verdict import Loss, Played
 from outlive.lab.server import temporary_home, temporary_server
 from outlive.lab.worker_process import await_end, expect_alive, stopped_by_sigterm, worker
 
@@ -49,10 +48,10 @@ def main(*, json: bool, quick: bool) -> int:
         try:
             with db.connect(url) as connection, show.audience(json=json) as audience:
                 migrate.migrate(connection)
-                play = Play(connection, home, url, sites, audience)
-                play.run(catalog.intakes(QUICK_COINS if quick else COINS))
+                played = Played(catalog.intakes(QUICK_COINS if quick else COINS), sites, WEAK)
+                Play(connection, home, url, played, audience).run()
             with db.connect(url) as connection:
-                summary = verdict.summary(connection, play.played())
+                summary = verdict.summary(connection, played)
                 summary["seconds"] = round(time.monotonic() - started, 1)
                 if json:
                     screen.print_json(summary)
@@ -66,14 +65,10 @@ def main(*, json: bool, quick: bool) -> int:
 
 class Play:
     def __init__(
-        self, connection: db.Connection, home: Path, url: str, sites: dict[str, site.Site], audience: show.Audience
+        self, connection: db.Connection, home: Path, url: str, played: Played, audience: show.Audience
     ) -> None:
-        self.connection, self.home, self.url, self.sites, self.audience = connection, home, url, sites, audience
-        self.intakes: list[catalog.Intake] = []
-        self.acknowledged: list[UUID] = []
-        self.loss: Loss | None = None
-        self.breaker = Breaker(WEAK)
-        self._total = 0
+        self.connection, self.home, self.url, self.played, self.audience = connection, home, url, played, audience
+        self._total = sum(verdict.expected_jobs(played.intakes).values())
         self._workers: list[Popen[bytes]] = []
         self._orphans: list[int] = []
         self._told: set[int] = set()
@@ -81,19 +76,16 @@ class Play:
         """The sources whose breakers were open in the last snapshot."""
         self._open_since: float | None = None
 
-    def played(self) -> verdict.Played:
-        requests = sum(one.requests for one in self.sites.values())
-        return verdict.Played(self.intakes, self.acknowledged, self.sites, self.loss, self.breaker, requests)
-
-    def run(self, intakes: list[catalog.Intake]) -> None:
-        self.intakes = intakes
-        self._total = sum(verdict.expected_jobs(intakes).values())
+    def run(self) -> None:
         self.audience.say(f"two workers with {SLOTS} slots each start: every job runs in its own process")
         with ExitStack() as stack:
             stack.callback(lambda: await_end(self._orphans))
             for _ in range(2):
                 self._start(stack)
-            self.acknowledged = [job.id for job in tasks.app.enqueue_many(tasks.collect.job(one) for one in intakes)]
+            intakes = self.played.intakes
+            self.played.acknowledged = [
+                job.id for job in tasks.app.enqueue_many(tasks.collect.job(one) for one in intakes)
+            ]
             self.audience.say(f"{len(intakes)} coins come in: each is acknowledged, and searched for on three sites")
             deadline = time.monotonic() + PATIENCE_S
             while True:
@@ -110,13 +102,14 @@ class Play:
 
     def _is_over(self, seen: Snapshot) -> bool:
         """All jobs are done. The successor of the killed worker may register after that."""
-        known = self.loss is None or (self.loss.noticed_s is not None and self.loss.replaced_s is not None)
-        return known and not seen.unfinished and seen.finished() >= len(self.intakes)
+        loss = self.played.loss
+        known = loss is None or (loss.noticed_s is not None and loss.replaced_s is not None)
+        return known and not seen.unfinished and seen.finished() >= len(self.played.intakes)
 
     def _start(self, stack: ExitStack) -> "Popen[bytes]":
         more = {
-            "PYTHONPATH": str(example.folder()),
-            "COINS_SITES": site.places(self.sites),
+            "PYTHONPATH": str(example()),
+            "COINS_SITES": site.places(self.played.sites),
             "OUTLIVE_CACHE_DIR": str(self.home / "cache"),
         }
         process = stack.enter_context(worker(TARGET, url=self.url, slots=SLOTS, directory=self.home, more=more))
@@ -125,26 +118,25 @@ class Play:
 
     def _tell(self, seen: Snapshot) -> None:
         """Report each bad end, and each breaker that opens or closes, once."""
-        for bad in seen.bad_ends:
-            if bad.token not in self._told:
-                self._told.add(bad.token)
-                self.audience.say(show.bad_end(bad))
+        for row in seen.bad_ends:
+            if row["token"] not in self._told:
+                self._told.add(row["token"])
+                self.audience.say(show.bad_end(row))
         now_open = {row["name"] for row in seen.sources if row["breaker"] != "closed"}
         for name in sorted(now_open ^ self._open):
             self.audience.say(show.breaker(name, opened=name in now_open))
-        self.breaker.opened += WEAK in now_open - self._open
-        self.breaker.closed += WEAK in self._open - now_open
+        self.played.opened += WEAK in now_open - self._open
+        self.played.closed += WEAK in self._open - now_open
         self._open = now_open
 
     def _take_site_down(self, seen: Snapshot) -> None:
         """One site is down from its first success until its breaker has been open for a moment."""
-        weak, row = self.sites[WEAK], seen.source(WEAK)
-        if row is None or row["last_success_at"] is None or (not weak.down and self.breaker.opened):
-            return
-        if not weak.down:
+        weak = self.played.sites[WEAK]
+        answered = any(row["name"] == WEAK and row["last_success_at"] is not None for row in seen.sources)
+        if answered and not weak.down and not self.played.opened:
             weak.down = True
             self.audience.say(f"the {WEAK} is down: it answers 503")
-        elif self.breaker.opened:
+        elif weak.down and self.played.opened:
             self._open_since = self._open_since or time.monotonic()
             if time.monotonic() - self._open_since >= DOWN_S:
                 weak.down = False
@@ -152,8 +144,8 @@ class Play:
 
     def _kill_worker(self, seen: Snapshot, stack: ExitStack) -> None:
         """SIGKILL the first worker while it runs jobs, and start another one as systemd would."""
-        if self.loss is not None:
-            self.loss.update(seen, self.audience.say)
+        if self.played.loss is not None:
+            self.played.loss.update(seen, self.audience.say)
             return
         victim = self._workers[0]
         row, part = seen.worker(victim.pid), seen.finished() / self._total
@@ -164,5 +156,5 @@ class Play:
         victim.kill()
         victim.wait()
         self._workers.remove(victim)
-        self.loss = Loss(victim.pid, now, row["running"], self._start(stack).pid)
+        self.played.loss = Loss(victim.pid, now, row["running"], self._start(stack).pid)
         self.audience.say(show.kill(victim.pid, row["running"]))

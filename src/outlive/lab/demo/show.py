@@ -18,7 +18,7 @@ from outlive.cli import screen
 from outlive.cli.screen import Column, Row
 from outlive.cli.show import evidence_of
 from outlive.cli.sources import SOURCES
-from outlive.lab.demo.snapshot import BadEnd, Snapshot
+from outlive.lab.demo.snapshot import Snapshot
 from outlive.states import Outcome, State
 
 EVENTS = 10
@@ -33,27 +33,22 @@ class Audience(Protocol):
     def see(self, seen: Snapshot, total: int, /) -> None: ...
 
 
-class Silence:
-    """Prints nothing, because only the summary is wanted."""
-
-    def say(self, words: str | Text) -> None: ...
-    def see(self, seen: Snapshot, total: int) -> None: ...
-
-
 class Lines:
-    """Prints a line for each event, and for every tenth part of the work."""
+    """Prints a line for each event, and for every tenth part of the work; nothing if only the summary is wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
         self._step = 0
 
     def say(self, words: str | Text) -> None:
-        screen.say(words)
+        if not self._silent:
+            screen.say(words)
 
     def see(self, seen: Snapshot, total: int) -> None:
         step = STEPS * seen.finished() // max(1, total)
         if step > self._step:
             self._step = step
-            screen.say(f"{seen.finished()} of {total} jobs are done")
+            self.say(f"{seen.finished()} of {total} jobs are done")
 
 
 class Board:
@@ -80,10 +75,8 @@ class Board:
 
 @contextmanager
 def audience(*, json: bool) -> Iterator[Audience]:
-    if json:
-        yield Silence()
-    elif not sys.stdout.isatty():
-        yield Lines()
+    if json or not sys.stdout.isatty():
+        yield Lines(silent=json)
     else:
         with Live(Text(), console=screen.console(), auto_refresh=False) as live:
             yield Board(live)
@@ -93,7 +86,9 @@ def _board(seen: Snapshot, total: int) -> RenderableType:
     head = Text(f"{seen.finished()} of {total} jobs  ", style="bold")
     bar = Table.grid(padding=(0, 1))
     bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.finished(), width=50))
-    jobs = screen.table(_JOBS, [{"task": task, **counts} for task, counts in sorted(seen.counts.items())])
+    jobs = screen.table(
+        _JOBS, [{"task": task, **dict.fromkeys(_SHOWN, 0), **counts} for task, counts in sorted(seen.counts.items())]
+    )
     workers = screen.table(_WORKERS, seen.workers[-4:])
     sources = screen.table(_SOURCES, seen.sources)
     if screen.console().width >= SIDE_BY_SIDE:
@@ -108,14 +103,6 @@ def _board(seen: Snapshot, total: int) -> RenderableType:
 _SHOWN = (State.PENDING, State.RUNNING, State.RETRYABLE, State.SUCCEEDED, State.QUARANTINED)
 
 
-def _number(state: State) -> Column:
-    def cell(row: Row) -> Text:
-        number = row.get(state, 0)
-        return Text(str(number), style=str(screen.state(state).style) if number else "dim")
-
-    return Column(state, cell, "right")
-
-
 def _slots(row: Row) -> Text:
     """A dot for each slot, filled while the slot runs a job."""
     if row["state"] != "active":
@@ -125,24 +112,27 @@ def _slots(row: Row) -> Text:
     )
 
 
-_JOBS = (Column("jobs of", lambda row: Text(row["task"], style="bold")), *map(_number, _SHOWN))
+_JOBS = (
+    Column("jobs of", screen.of("task", "bold")),
+    *(Column(state, screen.count_of(state, str(screen.state(state).style)), "right") for state in _SHOWN),
+)
 _WORKERS = (
     Column("worker", lambda row: Text(f"pid {row['pid']}")),
     Column("state", lambda row: Text(row["state"], style=_WORKER_STYLES.get(row["state"], "dim"))),
     Column("jobs", _slots),
 )
 _SOURCES = (
-    Column("source", lambda row: Text(row["name"], style="bold")),
+    Column("source", screen.of("name", "bold")),
     *(column for column in SOURCES if column.title in ("breaker", "rate", "tokens", "failures")),
 )
 
 
-def bad_end(bad: BadEnd) -> Text:
+def bad_end(row: Row) -> Text:
     """A line about an attempt that did not succeed."""
-    text = Text(f"{bad.name}, attempt {bad.attempt}: ").append_text(screen.state(bad.outcome))
-    if bad.error and bad.outcome is not Outcome.LOST:
-        text.append(f" ({screen.plain(screen.one_line(bad.error))})", style="dim")
-    return text.append(", in quarantine", style="bold magenta") if bad.state is State.QUARANTINED else text
+    text = Text(screen.plain(f"{row['job']}, attempt {row['attempt']}: ")).append_text(screen.state(row["outcome"]))
+    if row["error"] and row["outcome"] != Outcome.LOST:
+        text.append(f" ({screen.plain(screen.one_line(row['error']))})", style="dim")
+    return text.append(", in quarantine", style="bold magenta") if row["state"] == State.QUARANTINED else text
 
 
 def breaker(name: str, *, opened: bool) -> Text:
@@ -181,14 +171,11 @@ def summary(found: Mapping[str, Any]) -> None:
 def _shown(name: str, value: Any) -> object:
     match name:
         case "quarantined":
-            return ", ".join(
-                f"{one['task'].rpartition('.')[2]} {one['source']} ({one['outcome']}, {one['signal']})" for one in value
-            )
+            jobs = [(one["task"].rpartition(".")[2], one) for one in value]
+            return ", ".join(f"{task} {one['source']} ({one['outcome']}, {one['signal']})" for task, one in jobs)
         case "workers_lost":
-            return ", ".join(
-                f"1 with {one['jobs']} running, noticed in {one['noticed_s']} s, replaced in {one['replaced_s']} s"
-                for one in value
-            )
+            words = "1 with {jobs} running, noticed in {noticed_s} s, replaced in {replaced_s} s"
+            return ", ".join(words.format(**one) for one in value)
         case "breaker":
-            return f"{value['source']}: opened {value['opened']}, closed {value['closed']}"
+            return "{source}: opened {opened}, closed {closed}".format(**value)
     return value

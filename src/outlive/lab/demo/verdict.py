@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,6 +18,13 @@ from outlive.states import Outcome, State
 
 Key = tuple[str, str, str]
 """The scope, source and key of a record."""
+
+LOSS = ("pid", "jobs", "noticed_s", "replaced_s")
+EVIDENCE = (
+    *("id", "task", "source", "details", "outcome", "signal", "peak_memory_bytes", "cpu_s", "error_message"),
+    *("stack", "output"),
+)
+"""What the summary tells of a lost worker and of a quarantined job."""
 
 
 @dataclass(slots=True)
@@ -33,32 +41,29 @@ class Loss:
     def update(self, seen: Snapshot, say: Callable[[str], None]) -> None:
         dead, new = seen.worker(self.pid), seen.worker(self.successor)
         if self.noticed_s is None and dead is not None and dead["state"] == "dead":
-            self.noticed_s = (dead["died_at"] - self.killed_at).total_seconds()
+            self.noticed_s = self._took_s(dead["died_at"])
             say(f"the dead worker was noticed after {screen.duration(self.noticed_s)}, and its jobs are free again")
         if self.replaced_s is None and new is not None:
-            self.replaced_s = (new["started_at"] - self.killed_at).total_seconds()
+            self.replaced_s = self._took_s(new["started_at"])
             say(f"another worker took its place after {screen.duration(self.replaced_s)}")
+
+    def _took_s(self, until: datetime) -> float:
+        return round((until - self.killed_at).total_seconds(), 2)
 
 
 @dataclass(slots=True)
-class Breaker:
-    """How often the breaker of one source opened and closed."""
-
-    source: str
-    opened: int = 0
-    closed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Played:
     """What the demo did."""
 
     intakes: Sequence[catalog.Intake]
-    acknowledged: Sequence[UUID]
     sites: Mapping[str, site.Site]
-    loss: Loss | None
-    breaker: Breaker
-    requests: int
+    weak: str
+    """The site that is down for a while."""
+    acknowledged: list[UUID] = field(default_factory=list)
+    loss: Loss | None = None
+    opened: int = 0
+    closed: int = 0
+    """How often the breaker of the weak site opened and closed."""
 
 
 def expected_jobs(intakes: Sequence[catalog.Intake]) -> Counter[State]:
@@ -77,7 +82,8 @@ def expected_points(played: Played) -> tuple[dict[Key, tuple[float, int]], int]:
         for name, kind in catalog.KINDS.items():
             if site.is_poison(name, intake["title"]):
                 continue
-            for offer in _offers(name, intake):
+            pages = catalog.pages(name, intake["title"], intake["series"], intake["denomination"])
+            for offer in chain.from_iterable(pages):
                 url = f"http://{played.sites[name].place}{offer.path}"
                 facts: dict[str, Any] = {"title": offer.title, "price_cents": offer.cents, "day": offer.day}
                 key = (
@@ -91,20 +97,13 @@ def expected_points(played: Played) -> tuple[dict[Key, tuple[float, int]], int]:
     return points, shown
 
 
-def _offers(name: str, intake: catalog.Intake) -> Iterator[catalog.Offer]:
-    for page in catalog.pages(name, intake["title"], intake["series"], intake["denomination"]):
-        yield from page
-
-
 def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
     """The figures of the demo, and the list of what is wrong."""
     seen = snapshot.take(connection)
     states = seen.states()
     records = db.run(connection, store.list_records(limit=1_000_000))
-    points = [one for one in records if one.scope.startswith(tasks.PRICES)]
-    valuations = [one for one in records if one.scope == tasks.VALUATIONS]
-    intakes = {one.dedupe_key: one.data for one in records if one.scope == tasks.INTAKES}
-    loss, breaker = played.loss, played.breaker
+    written = sum(one.scope.startswith(tasks.PRICES) for one in records)
+    loss = played.loss
     figures: dict[str, Any] = {
         "coins": len(played.intakes),
         "acknowledged": len(played.acknowledged),
@@ -112,20 +111,19 @@ def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
         "finished": states[State.SUCCEEDED],
         "failed": states[State.FAILED],
         "retried": count(connection, _RETRIED),
-        "quarantined": [_exhibit(row) for row in db.run(connection, store.list_killers())],
-        "workers_lost": [] if loss is None else [_lost(loss)],
-        "breaker": {"source": breaker.source, "opened": breaker.opened, "closed": breaker.closed},
-        "requests": played.requests,
-        "records_written": len(points),
-        "duplicates_refused": count(connection, _FOUND) - len(points),
-        "valuations": len(valuations),
+        "quarantined": [{key: row[key] for key in EVIDENCE} for row in db.run(connection, store.list_killers())],
+        "workers_lost": [{name: getattr(loss, name) for name in LOSS}] if loss else [],
+        "breaker": {"source": played.weak, "opened": played.opened, "closed": played.closed},
+        "requests": sum(one.requests for one in played.sites.values()),
+        "records_written": written,
+        "duplicates_refused": count(connection, _FOUND) - written,
+        "valuations": sum(one.scope == tasks.VALUATIONS for one in records),
         "finished_twice": count(connection, _TWICE),
     }
     wrong = [
-        *_wrong_intakes(played, intakes),
         *_wrong_jobs(connection, played, seen, figures),
-        *_wrong_records(played, points, valuations, figures),
-        *_wrong_troubles(played, figures, seen),
+        *_wrong_records(played, records, figures),
+        *_wrong_troubles(played, seen),
     ]
     return {**figures, "wrong": wrong, "right": not wrong}
 
@@ -141,11 +139,6 @@ where a.outcome = 'succeeded' and j.task like '%.search'
 """
 
 
-def _wrong_intakes(played: Played, recorded: Mapping[str, object]) -> Iterator[str]:
-    if recorded != {one["id"]: one for one in played.intakes}:
-        yield "the recorded coins differ from those that came in"
-
-
 def _wrong_jobs(connection: db.Connection, played: Played, seen: Snapshot, figures: dict[str, Any]) -> Iterator[str]:
     found = db.run(connection, store.statuses(list(played.acknowledged)))
     if missing := [id for id in played.acknowledged if found.get(id) is not State.SUCCEEDED]:
@@ -159,9 +152,13 @@ def _wrong_jobs(connection: db.Connection, played: Played, seen: Snapshot, figur
         yield f"in quarantine are {causes} instead of one job that segfaults and one that eats memory"
 
 
-def _wrong_records(
-    played: Played, points: Sequence[outlive.Record], valuations: Sequence[outlive.Record], figures: dict[str, Any]
-) -> Iterator[str]:
+def _wrong_records(played: Played, records: Sequence[outlive.Record], figures: dict[str, Any]) -> Iterator[str]:
+    def data(scope: str) -> dict[str, object]:
+        return {one.dedupe_key: one.data for one in records if one.scope == scope}
+
+    if data(tasks.INTAKES) != {one["id"]: one for one in played.intakes}:
+        yield "the recorded coins differ from those that came in"
+    points = [one for one in records if one.scope.startswith(tasks.PRICES)]
     found = {(one.scope, one.source, one.dedupe_key): (one.strength, _cents(one)) for one in points}
     expected, shown = expected_points(played)
     if found != expected:
@@ -169,11 +166,10 @@ def _wrong_records(
         yield f"of {len(expected)} price points {missing} are missing, {more} are unexpected, or some differ"
     if figures["duplicates_refused"] != shown - len(expected):
         yield f"{figures['duplicates_refused']} duplicates were refused instead of {shown - len(expected)}"
-    by_coin: dict[str, list[outlive.Record]] = {tasks.prices_of(one["id"]): [] for one in played.intakes}
-    for one in points:
-        by_coin.setdefault(one.scope, []).append(one)
-    right = {one["id"]: tasks.valued(by_coin[tasks.prices_of(one["id"])]) for one in played.intakes}
-    if {one.dedupe_key: one.data for one in valuations} != right:
+    ids = [one["id"] for one in played.intakes]
+    if data(tasks.VALUATIONS) != {
+        id: tasks.valued([one for one in points if one.scope == tasks.prices_of(id)]) for id in ids
+    }:
         yield "the valuations do not follow from the price points, one for each coin"
 
 
@@ -181,30 +177,17 @@ def _cents(point: outlive.Record) -> int:
     return int(cast("dict[str, Any]", point.data)["cents"])
 
 
-def _wrong_troubles(played: Played, figures: dict[str, Any], seen: Snapshot) -> Iterator[str]:
+def _wrong_troubles(played: Played, seen: Snapshot) -> Iterator[str]:
     """Everything that must go wrong did."""
-    loss, breaker = played.loss, played.breaker
+    loss = played.loss
     if loss is None or loss.noticed_s is None or loss.replaced_s is None:
         yield "no worker was killed, noticed and replaced"
-    outcomes = Counter(bad.outcome for bad in seen.bad_ends)
     for outcome in (Outcome.LOST, Outcome.TIMED_OUT, Outcome.FAILED):
-        if not outcomes[outcome]:
+        if not any(row["outcome"] == outcome for row in seen.bad_ends):
             yield f"no attempt ended as {outcome}"
-    if not breaker.opened or breaker.opened != breaker.closed:
-        yield f"the breaker of {breaker.source} opened {breaker.opened} times and closed {breaker.closed} times"
+    if not played.opened or played.opened != played.closed:
+        yield f"the breaker of {played.weak} opened {played.opened} times and closed {played.closed} times"
 
 
 def _words(states: Mapping[Any, int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if number)
-
-
-def _lost(loss: Loss) -> dict[str, object]:
-    times = {"noticed_s": loss.noticed_s, "replaced_s": loss.replaced_s}
-    rounded = {name: None if value is None else round(value, 2) for name, value in times.items()}
-    return {"pid": loss.pid, "jobs": loss.jobs, **rounded}
-
-
-def _exhibit(row: dict[str, Any]) -> dict[str, object]:
-    """A quarantined job with its cause."""
-    keys = ("id", "task", "source", "details", "outcome", "signal", "peak_memory_bytes", "cpu_s", "error_message")
-    return {key: row[key] for key in (*keys, "stack", "output")}
