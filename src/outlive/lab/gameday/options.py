@@ -30,13 +30,7 @@ class Bounds:
 
 
 BUSY = Bounds(
-    worker_death_s=20.0,
-    zygote_death_s=20.0,
-    child_death_s=1.0,
-    orphans_s=20.0,
-    any_death_s=60.0,
-    on_end_s=30.0,
-    drain_s=120.0,
+    worker_death_s=20, zygote_death_s=20, child_death_s=1, orphans_s=20, any_death_s=60, on_end_s=30, drain_s=120
 )
 """For a machine that has other work."""
 

@@ -119,9 +119,8 @@ def _deaths(history: History, found: Found) -> Iterator[_Death]:
             crashed[pids[one.token]].append(one)
     for fault in history.faults:
         others = [one for one in history.faults if one.worker == fault.worker and one is not fault]
-        blinding: frozenset[Kind] = frozenset()
-        """Faults after which the supervisor notices nothing for a while."""
         left: list[Attempt] = []
+        blinding: frozenset[Kind] = frozenset()  # After these the supervisor notices nothing for a while.
         if fault.kind in WORKER_KILLS:
             # Attempts that were lost earlier, with its zygote, the worker has recorded itself.
             left = [one for one in lost[fault.worker] if one.ended_s > fault.at_s]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,10 +43,8 @@ class Verdict:
         """Some of the jobs that break a rule."""
         found = []
         for subject in dict.fromkeys(breach.subject for breach in self.breaches):
-            try:
+            with contextlib.suppress(ValueError):  # It is a worker or a token.
                 found.append(UUID(subject))
-            except ValueError:
-                continue
         return found[:NAMED]
 
     @property
@@ -109,11 +108,7 @@ class Verdict:
             "stopped": self.history.stopped,
             "bound": self.bound,
             "breaches": [
-                {
-                    "rule": rule,
-                    "count": count,
-                    "named": [[one.subject, one.words] for one in self.broken(rule)[:NAMED]],
-                }
+                {"rule": rule, "count": count, "named": [[one.subject, one.words] for one in self.broken(rule)[:NAMED]]}
                 for rule, count in rules.items()
             ],
             "evidence": list(evidence),
@@ -129,12 +124,6 @@ class Verdict:
 
 
 def judge(options: Options, history: History, found: Found, *, seconds: float, postgres: str) -> Verdict:
-    return Verdict(
-        options,
-        history,
-        found,
-        checker.check(history, found, options.bounds),
-        times.measure(history, found, options.bounds),
-        seconds,
-        postgres,
-    )
+    breaches = checker.check(history, found, options.bounds)
+    measured = times.measure(history, found, options.bounds)
+    return Verdict(options, history, found, breaches, measured, seconds, postgres)
