@@ -11,8 +11,8 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter
 
-from outlive.lab.bench.figures import Figure
-from outlive.lab.plots import BLUE, GREEN, GREY, INK, LIMIT, PALE, PURPLE, RED, Axes, picture, versions
+from outlive.lab.bench.figures import Bound, Figure
+from outlive.lab.plots import BLUE, GREEN, GREY, LIMIT, PALE, PURPLE, RED, Axes, picture, versions
 
 _CELL = re.compile(r"k=(\d+), (\d+) connection")
 
@@ -56,19 +56,14 @@ def _claims(axes: Axes, figures: Sequence[Figure]) -> None:
 
 
 def _parts(axes: Axes, figures: Sequence[Figure]) -> None:
-    """Each rate as a part of the free rate, with its bound as a mark."""
-    names = [figure.name.removeprefix("claims, ").replace(" in front", "\nin front") for figure in figures]
-    parts = [100 * (figure.ratio or 0.0) for figure in figures]
-    bars = axes.barh(names, parts, color=[_colour(figure) for figure in figures], height=0.6)
-    axes.bar_label(bars, labels=[f"{part:.0f} %" for part in parts], padding=4, color=INK)
-    for n, figure in enumerate(figures):
-        if figure.bound:
-            axes.plot([100 * figure.bound.value] * 2, [n - 0.38, n + 0.38], color=LIMIT, linewidth=2)
+    """Each rate as a part of the free rate."""
+    parts = []
+    for figure in figures:
+        name = figure.name.removeprefix("claims, ")
+        must = Bound("at least", 100 * figure.bound.value) if figure.bound else None
+        parts.append(Figure(figure.benchmark, name, "%", [100 * (figure.ratio or 0.0)], bound=must))
+    _bars(axes, parts)
     axes.axvline(100, color=PALE, linewidth=1, zorder=0)
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(125, *(part + 15 for part in parts)))
-    axes.set_xlabel("% of the free rate of the same run (mark: must)")
-    axes.grid(axis="y", visible=False)
 
 
 def _over_time(axes: Axes, figures: Sequence[Figure]) -> None:
@@ -100,7 +95,7 @@ def _bars(axes: Axes, figures: Sequence[Figure]) -> None:
     bars = axes.barh(names, medians, xerr=spread, color=[_colour(figure) for figure in figures], height=0.6)
     ends = []
     for bar, figure in zip(bars, figures, strict=True):
-        words = f"{figure.median:.2f} {figure.unit}" if figure.unit in _MEASURES else f"{figure.median:,.0f}"
+        words = f"{figure.median:.3g} {figure.unit}" if figure.unit in _MEASURES else f"{figure.median:,.0f}"
         words += f"  ({figure.ratio:.0%})" if figure.ratio is not None else ""
         must = figure.bound.value if figure.bound and not figure.bound.kind.endswith("of reference") else None
         end = max(*figure.samples, must or 0.0)
@@ -129,7 +124,7 @@ def _thousands(value: float, _: int | None = None) -> str:
 
 
 _THOUSANDS = FuncFormatter(_thousands)
-_MEASURES = {"ms": "milliseconds", "MB": "megabytes"}
+_MEASURES = {"ms": "milliseconds", "MB": "megabytes", "%": "% of the free rate of the same run (mark: must)"}
 _BACKLOGS = ("few", "pending", "future", "paused", "foreign", "lanes", "vacuum")
 _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]]] = [
     ("End and claim", ("claim",), _claims),
