@@ -106,7 +106,7 @@ def _took_ms(call: Callable[[], object]) -> float:
 
 
 def enqueue_one_by_one(run: Run) -> Iterator[Figure]:
-    database, seconds = run.databases.free, run.sizes.seconds
+    database, seconds = run.free, run.sizes.seconds
     database.hold("enqueued", [])
     bare, enqueued = run.in_turn(partial(bare_inserts, database.url, seconds), partial(enqueues, database.url, seconds))
     yield Figure("enqueue", "bare INSERT, one by one", "rows/s", bare)
@@ -114,14 +114,14 @@ def enqueue_one_by_one(run: Run) -> Iterator[Figure]:
 
 
 def enqueue_in_bulk(run: Run) -> Iterator[Figure]:
-    database, count = run.databases.free, run.sizes.bulk
+    database, count = run.free, run.sizes.bulk
     database.hold("enqueued", [])
     samples = run.repeated(partial(enqueue_many, database.url, count))
     yield Figure("enqueue-many", f"enqueue_many of {count:,}", "jobs/s", samples, bound=Bound("at least", 25_000))
 
 
 def status(run: Run) -> Iterator[Figure]:
-    loaded = run.databases.loaded
+    loaded = run.loaded
     loaded.hold("pending", backlogs(run.sizes)["pending"].stocks)
     rows = loaded.connection.execute("select id from outlive.jobs tablesample bernoulli (5)").fetchall()
     ids = [id for (id,) in random.Random(1).sample(rows, min(run.sizes.reads, len(rows)))]
@@ -134,7 +134,7 @@ def status(run: Run) -> Iterator[Figure]:
 
 
 def finding_lanes(run: Run) -> Iterator[Figure]:
-    loaded, lanes = run.databases.loaded, run.sizes.lanes
+    loaded, lanes = run.loaded, run.sizes.lanes
     loaded.hold("lanes to find", [Stock(count=lanes * PER_LANE, source="source-", lanes=lanes)])
     taken = run.repeated(partial(search_lanes, loaded.url))
     yield Figure("find-lanes", f"finding {lanes:,} lanes", "ms", [statistics.median(one) for one in taken])

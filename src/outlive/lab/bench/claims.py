@@ -39,14 +39,14 @@ PRUNE_ENOUGH_PER_S = 60_000
 
 def free_drain(run: Run, *, k: int = K, source: str = "") -> Probe[Drained]:
     """The drain that others are compared with: one connection, in a database that holds only the drained jobs."""
-    free = run.databases.free
+    free = run.free
     free.hold(f"drained {source}", [])
     refill = Stock(count=run.sizes.stock, source=source)
     return partial(drain, free.url, k=k, seconds=run.sizes.seconds, refill=refill)
 
 
 def by_size(run: Run) -> Iterator[Figure]:
-    database, sizes = run.databases.free, run.sizes
+    database, sizes = run.free, run.sizes
     database.hold("drained ", [])
     for k, enough_per_s in ENOUGH_PER_S.items():
         stock = Stock(count=int(enough_per_s * sizes.seconds) + 8 * 4 * k)
@@ -96,7 +96,7 @@ def backlogs(sizes: Sizes) -> dict[str, Backlog]:
 
 def beside_backlog(run: Run, name: str) -> Iterator[Figure]:
     backlog = backlogs(run.sizes)[name]
-    loaded = run.databases.loaded
+    loaded = run.loaded
     loaded.hold(name, backlog.stocks)
     beside = partial(drain, loaded.url, k=K, seconds=run.sizes.seconds, refill=backlog.refill)
     free, drained = run.in_turn(free_drain(run, source=backlog.source), beside)
@@ -106,7 +106,7 @@ def beside_backlog(run: Run, name: str) -> Iterator[Figure]:
 
 def vacuum_held_back(run: Run) -> Iterator[Figure]:
     """Drain while another session holds a snapshot open, so that vacuum can remove nothing."""
-    loaded, hold_s = run.databases.loaded, run.sizes.hold_s / HOLDS
+    loaded, hold_s = run.loaded, run.sizes.hold_s / HOLDS
     loaded.hold("held back", [])
     loaded.content = ""  # The drain leaves dead rows, which no other benchmark may meet.
     probe = partial(drain, loaded.url, k=K, refill=Stock(count=run.sizes.stock), part_s=hold_s / POINTS)
@@ -133,7 +133,7 @@ def prune(url: str, seconds: float) -> Probing[Drained]:
 
 
 def beside_pruning(run: Run) -> Iterator[Figure]:
-    loaded, seconds = run.databases.loaded, run.sizes.seconds
+    loaded, seconds = run.loaded, run.sizes.seconds
     loaded.hold("finished", [])
     loaded.content = ""
     pruning, draining = partial(prune, loaded.url, seconds), partial(drain, loaded.url, k=K, seconds=seconds)

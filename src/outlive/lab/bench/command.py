@@ -80,20 +80,20 @@ def measure(names: Sequence[str], sizes: run.Sizes, url: str | None) -> tuple[li
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress,
-        databases(url) as made,
+        databases(url) as (free, loaded),
         Processes() as processes,
     ):
         for name in progress.track(names):
             about, benchmark = BENCHMARKS[name]
             progress.update(progress.task_ids[0], description=about)
-            figures += benchmark(run.Run(made, processes, sizes))
+            figures += benchmark(run.Run(free, loaded, processes, sizes))
         return figures, {
             "figures": [figure.as_json() for figure in figures],
             "missed": [figure.name for figure in figures if figure.passed is False],
             "took_s": round(monotonic() - began_s, 1),
             "sizes": dataclasses.asdict(sizes),
-            "settings": made.settings(),
-            **environment.describe(made.version()),
+            "settings": free.settings(),
+            **environment.describe(free.version()),
         }
 
 

@@ -60,24 +60,18 @@ class Database:
         self.connection.execute("vacuum (analyze) outlive.jobs, outlive.attempts")
         self.connection.execute("checkpoint")
 
-
-@dataclass(frozen=True, slots=True)
-class Databases:
-    free: Database
-    loaded: Database
-
     def version(self) -> str:
-        [(version,)] = self.free.connection.execute("show server_version").fetchall()
+        [(version,)] = self.connection.execute("show server_version").fetchall()
         return str(version)
 
     def settings(self) -> dict[str, str]:
         query = "select name, current_setting(name) from pg_settings where name = any(%s)"
-        return {str(name): str(value) for name, value in self.free.connection.execute(query, [list(RECORDED)])}
+        return {str(name): str(value) for name, value in self.connection.execute(query, [list(RECORDED)])}
 
 
 @contextmanager
-def databases(url: str | None) -> Iterator[Databases]:
-    """Make the databases on the server of this address, or on a temporary one."""
+def databases(url: str | None) -> Iterator[tuple[Database, Database]]:
+    """Make a free and a loaded database on the server of this address, or on a temporary one."""
     with db.translated_errors(), ExitStack() as stack:
         if url is None:
             url = stack.enter_context(temporary_server(stack.enter_context(temporary_home("bench")), SETTINGS))
@@ -87,8 +81,8 @@ def databases(url: str | None) -> Iterator[Databases]:
                 f"the database {admin.info.dbname} holds jobs: a bench would slow their workers down; "
                 "name a database on a server that has no jobs"
             )
-        free, loaded = (stack.enter_context(_database(admin, url, what)) for what in ("free", "loaded"))
-        yield Databases(free, loaded)
+        free = stack.enter_context(_database(admin, url, "free"))
+        yield free, stack.enter_context(_database(admin, url, "loaded"))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from outlive.lab.bench.databases import Databases
+from outlive.lab.bench.databases import Database
 from outlive.lab.bench.figures import Figure
 from outlive.lab.bench.processes import Probe, Processes
 
@@ -49,7 +49,8 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    databases: Databases
+    free: Database
+    loaded: Database
     processes: Processes
     sizes: Sizes
 

@@ -91,7 +91,7 @@ def _kilobytes(pid: int, file: str, prefix: str) -> int:
 @contextmanager
 def working(run: Run, target: str, *, slots: int) -> Iterator[Worker]:
     """A worker that has run its first jobs."""
-    loaded = run.databases.loaded
+    loaded = run.loaded
     jobs.app.configure(Config(database_url=loaded.url))
     with (
         temporary_home("bench-worker") as directory,
