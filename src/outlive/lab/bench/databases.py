@@ -5,6 +5,7 @@ They are made on a durable server that goes away, or on the one that is named, a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def databases(url: str | None) -> Iterator[tuple[Database, Database]]:
 @contextmanager
 def _database(admin: db.Connection, url: str, what: str) -> Iterator[Database]:
     """A database that is dropped afterwards."""
-    name = f"outlive_bench_{what}_{uuid4().hex[:8]}"
+    name = f"outlive_bench_{os.getpid()}_{what}_{uuid4().hex[:8]}"
     try:
         admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     except psycopg.errors.InsufficientPrivilege as error:
