@@ -105,20 +105,9 @@ def _take_over(orders: Orders) -> tuple[int, int]:
 
 
 def _outlast_predecessor(lock: int, orders: Orders) -> bool:
-    """Wait until the server of a killed keeper has stopped. After some time, end it and then its backends.
-
-    An immediate shutdown or a killed backend loses nothing that was committed.
-    """
-    if lock_within(lock, ORPHANS_S):
-        return True
-    if _live_postmaster(orders.data):
-        if lock_within(lock, PREDECESSOR_S - ORPHANS_S):
-            return True
-        if pid := _live_postmaster(orders.data):
-            _signal(pid, signal.SIGQUIT)
-            if lock_within(lock, ORPHANS_S):
-                return True
-    _kill_leftovers(orders)
+    """Wait until the server of a killed keeper has stopped. After some time, kill it: no commit is lost by that."""
+    if not lock_within(lock, PREDECESSOR_S if _live_postmaster(orders.data) else ORPHANS_S):
+        _kill_leftovers(orders)
     return lock_within(lock, PREDECESSOR_S)
 
 
@@ -367,7 +356,8 @@ def _end_orphans() -> None:
         if pid == 0:
             if time.monotonic() > deadline:
                 for child in _children():
-                    _signal(child, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
             time.sleep(POLL_S)
 
 
@@ -375,11 +365,6 @@ def _children() -> Iterator[int]:
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):
             yield from map(int, _read(f"/proc/self/task/{thread}/children").split())
-
-
-def _signal(pid: int, how: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, how)
 
 
 def _read(path: str, *, tail: bool = False) -> str:
