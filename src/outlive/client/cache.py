@@ -17,7 +17,7 @@ import struct
 import tempfile
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -87,13 +87,10 @@ class Cache:
             return self._keep(key, await fn(), ttl_s)
 
     def _find(self, key: bytes) -> object:
-        with self._forgiving() as connection:
-            if connection is not None:
-                query = "select value from entries where key = ? and expires_at > ?"
-                row = connection.execute(query, (key, time.time())).fetchone()
-                if row is not None:
-                    with contextlib.suppress(msgspec.DecodeError, TypeError):  # The entry is damaged: fetch the answer.
-                        return wire.decode(row[0])
+        query = "select value from entries where key = ? and expires_at > ?"
+        if row := self._tried(lambda connection: connection.execute(query, (key, time.time())).fetchone()):
+            with contextlib.suppress(msgspec.DecodeError, TypeError):  # The entry is damaged: fetch the answer.
+                return wire.decode(row[0])
         return _NOTHING
 
     def _keep(self, key: bytes, value: T, ttl_s: float | None) -> T:
@@ -104,11 +101,13 @@ class Cache:
             return value
         if len(data) > self.bound_bytes // 4:
             return value
-        with self._forgiving() as connection:
-            if connection is not None:
-                until = time.time() + (self.ttl_s if ttl_s is None else ttl_s)
-                connection.execute("insert or replace into entries values (?, ?, ?)", (key, data, until))
-                self._evict(connection)
+        until = time.time() + (self.ttl_s if ttl_s is None else ttl_s)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("insert or replace into entries values (?, ?, ?)", (key, data, until))
+            self._evict(connection)
+
+        self._tried(write)
         return value
 
     def _evict(self, connection: sqlite3.Connection) -> None:
@@ -129,18 +128,13 @@ class Cache:
         )
         return int((count - free) * size)
 
-    @contextlib.contextmanager
-    def _forgiving(self) -> Iterator[sqlite3.Connection | None]:
-        """The open file, or None if it can't be opened. A damaged file is deleted."""
-        connection = None
+    def _tried(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """What the work returns, or None if the file can't be used. A damaged file is deleted."""
         try:
-            connection = self._open()
+            return work(self._open())
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
-        try:
-            yield connection
-        except sqlite3.Error as error:
-            self._give_up(error)
+            return None
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
