@@ -1,36 +1,42 @@
-"""One real Postgres for the whole test run, and a database of its own, cloned from a template, for each test."""
+"""One real Postgres for the whole test run, a database of its own for each test, and real workers."""
 
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outlive import db, embedded, migrate
+from outlive import config, db, embedded, migrate
+from tests import faults
+from tests.driving.databases import TEMPLATE, new_database
+from tests.driving.workers import ROOT, Start, Worker, all_gone
 from tests.reporting import Report
 
 SERVER = "TESTED_SERVER_URL"
-TEMPLATE = "outlive_template"
+HOME = pytest.StashKey[Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--report", type=Path, metavar="FILE", help="write what each test has shown as a table")
+    parser.addoption("--report", type=Path, metavar="FILE", help="write a table of the tests and their results")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts the run has the server; pytest-xdist's workers inherit its address."""
+    """Start the server in the process that starts the run; pytest-xdist's workers inherit its address."""
     for variable in [name for name in os.environ if name.startswith("OUTLIVE_") and name != "OUTLIVE_VENV"]:
         del os.environ[variable]
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     if path := config.option.report:
         config.pluginmanager.register(Report(path))
-    home = Path(tempfile.mkdtemp(prefix="outlive-tests-", dir="/var/tmp"))  # short, and postgres can go there
+    home = Path(
+        tempfile.mkdtemp(prefix="outlive-tests-", dir="/var/tmp")
+    )  # The path is short, and postgres can read it.
     home.chmod(0o755)
     config.stash[HOME] = home
     settings = {"fsync": "off", "max_connections": "300", "max_prepared_transactions": "0"}
@@ -40,9 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
     with db.connect(make_conninfo(url, dbname=TEMPLATE)) as connection:
         migrate.migrate(connection, roles=True)
     os.environ[SERVER] = url
-
-
-HOME = pytest.StashKey[Path]()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,38 +60,22 @@ def server_url() -> str:
 
 
 @pytest.fixture
-def new_database(server_url: str) -> Iterator[Callable[[str], str]]:
-    """Makes databases from a template; they go with the test."""
-    made = []
-
-    def make(template: str) -> str:
-        name = f"test_{uuid.uuid4().hex}"
-        with psycopg.connect(server_url, autocommit=True) as admin:
-            admin.execute(f"create database {name} template {template}")
-        made.append(name)
-        return make_conninfo(server_url, dbname=name)
-
-    yield make
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        for name in made:
-            admin.execute(f"drop database {name} with (force)")
-
-
-@pytest.fixture
-def database_url(new_database: Callable[[str], str]) -> str:
+def database_url(server_url: str) -> Iterator[str]:
     """A database with the schema of this version and nothing in it."""
-    return new_database(TEMPLATE)
+    with new_database(server_url) as url:
+        yield url
 
 
 @pytest.fixture
-def empty_database_url(new_database: Callable[[str], str]) -> str:
-    """A database without any schema of ours."""
-    return new_database("template0")
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """A database without the schema of outlive."""
+    with new_database(server_url, template="template0") as url:
+        yield url
 
 
 @pytest.fixture
 def connect(database_url: str) -> Iterator[Callable[[], db.Connection]]:
-    """Makes connections to the test's database, with the plans of workers; they are closed with the test."""
+    """Opens connections to the test's database, with the plans of workers, and closes them after the test."""
     made: list[db.Connection] = []
 
     def make() -> db.Connection:
@@ -103,3 +90,45 @@ def connect(database_url: str) -> Iterator[Callable[[], db.Connection]]:
 @pytest.fixture
 def connection(connect: Callable[[], db.Connection]) -> db.Connection:
     return connect()
+
+
+@pytest.fixture
+def faults_app(database_url: str) -> Iterator[None]:
+    """Lets the app of tests/faults.py use the test's database."""
+    faults.app.configure(config.load(flags={"database_url": database_url}))
+    yield
+    faults.app.configure(None)
+
+
+@pytest.fixture
+def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts workers, and stops them after the test. A process that they leave behind fails the test."""
+    made: list[Worker] = []
+
+    def make(
+        *,
+        slots: int = 4,
+        target: str = "tests.faults:app",
+        wait: bool = True,
+        url: str = database_url,
+        within: Sequence[str] = (),
+        folder: Path = ROOT,
+        **settings: str,
+    ) -> Worker:
+        log = tmp_path / f"worker-{len(made)}.log"
+        worker = Worker(url, log, slots=slots, settings=settings, target=target, within=within, folder=folder)
+        made.append(worker)
+        return worker.started() if wait else worker
+
+    yield make
+    running = [worker for worker in made if worker.process.poll() is None]
+    trees = [pid for worker in running for pid in worker.tree()]
+    for worker in running:
+        worker.send(signal.SIGTERM)
+        worker.send(signal.SIGINT)
+    for worker in made:
+        try:
+            worker.process.wait(20)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+    all_gone(trees, within_s=5, what="the processes of the workers are gone")

@@ -1,12 +1,11 @@
-"""Running commands against the test's own database, and jobs in every state to run them on."""
+"""Running commands on the test's own database."""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
 
-from outlive import db
-from tests.cli.world import Cli, World
+from tests.driving.commands import Cli
 
 
 @pytest.fixture
@@ -14,14 +13,9 @@ def cli(database_url: str) -> Cli:
     return Cli(database_url)
 
 
-@pytest.fixture
-def world(connection: db.Connection) -> World:
-    return World(connection)
-
-
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    """Commands that run in this process set up its log lines; the next test finds them as they were."""
+    """Undo what commands that run in the test's process do to its logging."""
     logger = logging.getLogger("outlive")
     level, handlers = logger.level, list(logger.handlers)
     yield

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from tests.processes.conftest import ROOT
+from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 PAGE = ROOT / "docs" / "how-to" / "check-by-hand.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlive import kernel
-from tests.cli.world import Cli, ended
+from tests.driving.commands import Cli, ended
 from tests.waiting import eventually
 
 

@@ -4,15 +4,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from outlive import db, store
 from outlive.cli.doctor import Finding, judge_jobs, judge_server
-from tests.cli.world import Cli, World
+from tests.driving.commands import Cli
+from tests.driving.databases import new_database
+from tests.driving.making import claim_job, make, make_quarantined
 
 HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0, "dead_rows": 0}
 
@@ -23,10 +22,10 @@ def findings(cli: Cli) -> dict[str, dict[str, Any]]:
     return {finding["what"]: finding for finding in json.loads(ran.out)}
 
 
-def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, world: World) -> None:
-    world.claimed(world.job("shop.stuck"), lease_s=0)
-    world.quarantined()
-    world.job()
+def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, connection: db.Connection) -> None:
+    claim_job(connection, make(connection, "shop.stuck"), lease_s=0)
+    make_quarantined(connection)
+    make(connection)
     found = findings(cli)
     levels = {what: finding["level"] for what, finding in found.items()}
     assert levels["fsync is off: a crash of the machine can lose or damage all data"] == "problem"
@@ -58,18 +57,13 @@ def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_another_encoding_is_refused_and_named(server_url: str, encoding: str) -> None:
     """54"""
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template template0 encoding '{encoding}' locale 'C'".encode())
-        try:
-            cli = Cli(make_conninfo(server_url, dbname=name))
-            refused = cli("migrate")
-            assert (refused.code, encoding in refused.err) == (5, True)
-            doctor = cli("doctor")
-            assert doctor.code == 1
-            assert f"✗ the database has the encoding {encoding}" in doctor.out
-        finally:
-            admin.execute(f"drop database {name} with (force)".encode())
+    with new_database(server_url, template="template0", options=f"encoding '{encoding}' locale 'C'") as url:
+        cli = Cli(url)
+        refused = cli("migrate")
+        assert (refused.code, encoding in refused.err) == (5, True)
+        doctor = cli("doctor")
+        assert doctor.code == 1
+        assert f"✗ the database has the encoding {encoding}" in doctor.out
 
 
 def test_a_long_transaction_is_named_by_its_backend(

@@ -11,7 +11,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import outlive
-from tests.cli.world import PASSWORD, Cli, World, ended
+from outlive import db
+from tests.driving.commands import PASSWORD, Cli, ended
+from tests.driving.making import make, make_many
 from tests.waiting import eventually
 
 COMMANDS = "migrate enqueue jobs show retry cancel release killers queues prune stats stuck doctor demo bench"
@@ -76,8 +78,8 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(cli: Cli, m
     assert "Traceback" in cli("jobs", "--debug").err
 
 
-def test_a_pipe_that_closes_is_no_error(cli: Cli, world: World) -> None:
-    world.jobs(1500)
+def test_a_pipe_that_closes_is_no_error(cli: Cli, connection: db.Connection) -> None:
+    make_many(connection, 1500)
     process = cli.process("jobs", "--limit", 10000, COLUMNS="160")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("job ")
@@ -88,8 +90,8 @@ def test_a_pipe_that_closes_is_no_error(cli: Cli, world: World) -> None:
     process.stderr.close()
 
 
-def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli: Cli, world: World) -> None:
-    world.job()
+def test_watching_goes_on_until_ctrl_c_and_ends_quietly(cli: Cli, connection: db.Connection) -> None:
+    make(connection)
     process = cli.process("jobs", "--watch", "--json")
     assert process.stdout is not None
     assert process.stdout.readline().startswith('[{"id":')

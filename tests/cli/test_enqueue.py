@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.cli.world import Cli, World, ended
+from tests.driving.commands import Cli, ended
 
 APP = """
 import outlive
@@ -40,7 +40,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_task_is_enqueued_with_its_options(cli: Cli, world: World) -> None:
+def test_a_task_is_enqueued_with_its_options(cli: Cli) -> None:
     words = ("--queue", "fast", "--source", "example.org", "--priority", 1, "--delay", "5m", "--dedupe-key", "k")
     made = cli("enqueue", "shop_tasks:app", "shop_tasks.fetch", '{"url": "https://x"}', *words, "--json").json
     assert made["enqueued"] is True
@@ -60,7 +60,7 @@ def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli, world: World) -> None:
+def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli) -> None:
     words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--dedupe-key", "k")
     first = cli(*words, "--json").json["id"]
     assert cli(*words).out == f"{first} already has this dedupe key: nothing was enqueued\n"

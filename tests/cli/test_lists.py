@@ -1,6 +1,7 @@
 """jobs, show, killers, stuck, stats and queues: as tables, as JSON, and for what is not there."""
 
 from datetime import datetime
+from uuid import uuid4
 
 import pytest
 
@@ -9,7 +10,19 @@ from outlive.cli.show import innermost
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
-from tests.cli.world import Cli, World, unknown
+from tests.driving.commands import Cli
+from tests.driving.making import (
+    WORKER,
+    claim_job,
+    end,
+    make,
+    make_finished,
+    make_many,
+    make_quarantined,
+    register_worker,
+    run_job,
+    state_of,
+)
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress kills_by_others "
@@ -21,8 +34,9 @@ ATTEMPT_KEYS = (
 HOSTILE = "[red]boo[/red] \x1b[2J\x1b]0;title\x07\x9b31m\r\ntwo\u202e"
 
 
-def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, world: World) -> None:
-    first, second, other = world.failed(), world.job(), world.job("shop.parse", queue="slow")
+def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, connection: db.Connection) -> None:
+    first, second = make_finished(connection, Outcome.FAILED), make(connection)
+    other = make(connection, "shop.parse", queue="slow")
     assert [row["id"] for row in cli("jobs", "--json").json] == [str(other), str(second), str(first)]
     assert [row["id"] for row in cli("jobs", "--json", "--limit", 1).json] == [str(other)]
     assert [row["id"] for row in cli("jobs", "--json", "--state", "failed").json] == [str(first)]
@@ -35,8 +49,8 @@ def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, world: World) -> N
     assert cli("jobs", "--state", "blocked").out == "no job matches\n"
 
 
-def test_times_in_json_have_a_zone(cli: Cli, world: World) -> None:
-    world.failed()
+def test_times_in_json_have_a_zone(cli: Cli, connection: db.Connection) -> None:
+    make_finished(connection, Outcome.FAILED)
     [row] = cli("jobs", "--json").json
     assert datetime.fromisoformat(row["created_at"]).tzinfo is not None
     assert datetime.fromisoformat(row["completed_at"]).tzinfo is not None
@@ -48,9 +62,10 @@ def test_an_unknown_state_is_wrong_use(cli: Cli) -> None:
     assert "quarantined" in ran.err
 
 
-def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, world: World) -> None:
-    world.register_worker()
-    job = world.retryable(args=b'{"url": "https://x"}')
+def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    job = make(connection, args=b'{"url": "https://x"}')
+    run_job(connection, job, Outcome.FAILED)
     shown = cli("show", job, "--json").json
     assert list(shown) == SHOW_KEYS.split()
     assert [list(attempt) for attempt in shown["attempts"]] == [ATTEMPT_KEYS.split()]
@@ -63,12 +78,10 @@ def test_show_as_json_has_exactly_the_keys_that_others_rely_on(cli: Cli, world: 
     assert shown["result"] is None
 
 
-def test_show_gives_the_result_and_the_progress(cli: Cli, world: World) -> None:
-    job = world.job()
-    world.connection.execute(
-        "insert into outlive.progress values (%s, 1, 3, 10, 'page 3', '{\"page\": 3}', now())", [job]
-    )
-    world.end(job, result=b'{"n": 12345678901234567890}')
+def test_show_gives_the_result_and_the_progress(cli: Cli, connection: db.Connection) -> None:
+    job = make(connection)
+    connection.execute("insert into outlive.progress values (%s, 1, 3, 10, 'page 3', '{\"page\": 3}', now())", [job])
+    run_job(connection, job, result=b'{"n": 12345678901234567890}')
     shown = cli("show", job, "--json").json
     assert shown["result"] == {"n": 12345678901234567890}
     assert (shown["progress"]["current"], shown["progress"]["message"]) == (3, "page 3")
@@ -77,34 +90,34 @@ def test_show_gives_the_result_and_the_progress(cli: Cli, world: World) -> None:
     assert "12345678901234567890" in text
 
 
-def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, world: World) -> None:
-    world.register_worker()
-    text = cli("show", world.quarantined()).out
+def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    text = cli("show", make_quarantined(connection, crashes=3)).out
     assert [f"attempt {n}" in text for n in (1, 2, 3, 4)] == [True, True, True, False]
     for evidence in ("SIGSEGV", "peak 512 MB", "cpu 1.5 s", "in read_xref", "opening poison.pdf", "crashed 3 times"):
         assert evidence in text
     assert "on crawler-1" in text
 
 
-def test_show_names_the_worker_that_runs_the_job(cli: Cli, world: World) -> None:
-    world.register_worker()
-    job = world.job()
+def test_show_names_the_worker_that_runs_the_job(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    job = make(connection)
     assert "no attempt yet" in cli("show", job).out
-    world.claimed(job)
+    claim_job(connection, job)
     assert "running" in (text := cli("show", job).out)
     assert "on crawler-1" in text
 
 
 def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
-    ran = cli("show", job := unknown())
+    ran = cli("show", job := uuid4())
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"outlive: there is no job {job}: it was pruned, or it is in another database\n"
     assert cli("show", "abc").code == 2
 
 
-def test_killers_come_with_their_evidence(cli: Cli, world: World) -> None:
+def test_killers_come_with_their_evidence(cli: Cli, connection: db.Connection) -> None:
     assert cli("killers").out == "no job is in quarantine\n"
-    job = world.quarantined(task="shop.parse")
+    job = make_quarantined(connection, crashes=3, task="shop.parse")
     table = cli("killers").out
     for evidence in (str(job), "shop.parse", "SIGSEGV", "peak 512 MB", "in read_xref"):
         assert evidence in table
@@ -140,46 +153,46 @@ def test_of_a_stack_the_innermost_frames_are_shown(stack: str, shown: str) -> No
     assert "pool" not in frames
 
 
-def test_progress_of_an_earlier_attempt_does_not_look_current(cli: Cli, world: World) -> None:
-    world.register_worker()
-    job = world.job()
-    claimed = world.claimed(job)
-    db.run(world.connection, store.write_progress(world.worker, [Progress(claimed.token, 4.0, 5.0, "almost", None)]))
+def test_progress_of_an_earlier_attempt_does_not_look_current(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    job = make(connection)
+    claimed = claim_job(connection, job)
+    db.run(connection, store.write_progress(WORKER, [Progress(claimed.token, 4.0, 5.0, "almost", None)]))
     assert ", in attempt" not in cli("show", job).out
-    db.run(world.connection, store.end_and_claim(world.worker, [Ended(claimed.token, Outcome.CRASHED, after_s=0.0)]))
+    end(connection, Ended(claimed.token, Outcome.CRASHED, after_s=0.0))
     assert "4 of 5 almost" in cli("show", job).out
     assert ", in attempt 1" in cli("show", job).out
 
 
-def test_a_job_whose_lease_has_ended_is_stuck(cli: Cli, world: World) -> None:
-    world.register_worker()
-    world.claimed(world.job())
+def test_a_job_whose_lease_has_ended_is_stuck(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    claim_job(connection, make(connection))
     assert cli("stuck").out == "no job is stuck\n"
-    job = world.job("shop.parse")
-    world.claimed(job, lease_s=0)
+    job = make(connection, "shop.parse")
+    claim_job(connection, job, lease_s=0)
     [row] = cli("stuck", "--json").json
     assert (row["id"], row["locked_by"], row["state"]) == (str(job), "crawler-1", "running")
     assert str(job) in cli("stuck").out
 
 
-def test_stats_count_by_state_queue_and_task(cli: Cli, world: World) -> None:
+def test_stats_count_by_state_queue_and_task(cli: Cli, connection: db.Connection) -> None:
     assert cli("stats").out == "there are no jobs\n"
-    world.succeeded()
-    world.jobs(2)
-    world.job("shop.parse", queue="slow")
+    make_finished(connection)
+    make_many(connection, 2)
+    make(connection, "shop.parse", queue="slow")
     stats = cli("stats", "--json").json
     assert stats["jobs"] == 4
     assert stats["by_state"]["pending"] == 3
     assert stats["by_state"]["succeeded"] == 1
     assert stats["by_state"]["failed"] == 0
     assert stats["by_queue"] == {"default": 3, "slow": 1}
-    assert stats["by_task"] == {"shop.fetch": 3, "shop.parse": 1}
+    assert stats["by_task"] == {"work": 3, "shop.parse": 1}
     assert {"state": "pending", "queue": "slow", "task": "shop.parse", "jobs": 1} in stats["counts"]
     assert "4 jobs" in cli("stats").out
 
 
-def test_queues_can_be_listed_paused_and_resumed(cli: Cli, world: World) -> None:
-    world.job(queue="slow")
+def test_queues_can_be_listed_paused_and_resumed(cli: Cli, connection: db.Connection) -> None:
+    make(connection, queue="slow")
     assert "check the name" not in cli("queues", "pause", "slow").out
     [row] = cli("queues", "--json").json
     assert (row["name"], row["paused"], row["waiting"]) == ("slow", True, 1)
@@ -203,12 +216,11 @@ def test_options_before_a_queues_command_are_not_silently_ignored(cli: Cli) -> N
     assert ran.err == "outlive: put the options after pause, not before it\n"
 
 
-def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, world: World) -> None:
-    job = world.job(args=b'{"a": "[bold]x[/bold]\\u001b[2J"}', queue="[blink]q")
-    for _ in range(5):
-        world.end(job, Outcome.CRASHED, error=HOSTILE, output=HOSTILE, stack=HOSTILE, signal="[u]SIG", after_s=0)
-        if world.state(job) == "quarantined":
-            break
+def test_hostile_text_reaches_the_terminal_as_text(cli: Cli, connection: db.Connection) -> None:
+    job = make(connection, args=b'{"a": "[bold]x[/bold]\\u001b[2J"}', queue="[blink]q")
+    evidence = {"error": HOSTILE, "output": HOSTILE, "stack": HOSTILE, "signal": "[u]SIG"}
+    while state_of(connection, job) != "quarantined":
+        run_job(connection, job, Outcome.CRASHED, after_s=0.0, **evidence)
     for words in (("jobs",), ("show", job), ("killers",), ("queues",), ("stats",)):
         ran = cli(*words)
         assert ran.code == 0

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from outlive import migrate
-from tests.cli.world import Cli
+from tests.driving.commands import Cli
 
 
 def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_database_url: str) -> None:

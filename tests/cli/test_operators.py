@@ -1,33 +1,48 @@
 """retry, cancel, release and prune: by id, by filter, and what they leave alone."""
 
+from datetime import UTC, datetime
+from uuid import uuid4
+
 import pytest
 
-from outlive.states import State, legal
-from tests.cli.world import Cli, World, unknown
+from outlive import db
+from outlive.states import Outcome, State, legal
+from tests.driving.commands import Cli
+from tests.driving.making import (
+    claim_job,
+    let_time_pass,
+    make,
+    make_finished,
+    make_many,
+    make_quarantined,
+    run_job,
+    set_now,
+    state_of,
+)
 
 
-def test_retry_gives_a_failed_job_another_life(cli: Cli, world: World) -> None:
-    job = world.failed()
+def test_retry_gives_a_failed_job_another_life(cli: Cli, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED)
     assert cli("retry", job).out == "1 retried\n"
-    assert world.state(job) == "pending"
+    assert state_of(connection, job) == "pending"
 
 
-def test_release_frees_a_killer_and_forgets_its_crashes(cli: Cli, world: World) -> None:
-    job = world.quarantined()
+def test_release_frees_a_killer_and_forgets_its_crashes(cli: Cli, connection: db.Connection) -> None:
+    job = make_quarantined(connection)
     assert cli("release", job).out == "1 released\n"
     assert cli("show", job, "--json").json["crashes"] == 0
 
 
-def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli: Cli, world: World) -> None:
-    running, waiting = world.job(), world.job()
-    world.claimed(running)
+def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli: Cli, connection: db.Connection) -> None:
+    running, waiting = make(connection), make(connection)
+    claim_job(connection, running)
     assert cli("cancel", running, waiting).out == "1 cancelled, 1 asked to stop\n"
-    assert world.state(waiting) == "cancelled"
+    assert state_of(connection, waiting) == "cancelled"
     assert "asked to stop" in cli("show", running).out
 
 
-def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, world: World) -> None:
-    failed, done, missing = world.failed(), world.succeeded(), unknown()
+def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, connection: db.Connection) -> None:
+    failed, done, missing = make_finished(connection, Outcome.FAILED), make_finished(connection), uuid4()
     ran = cli("retry", failed, done, missing)
     assert ran.code == 0
     assert ran.out.splitlines() == [
@@ -39,50 +54,54 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, world:
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "release", "prune"])
 def test_a_verb_that_can_do_nothing_ends_with_exit_code_1(cli: Cli, verb: str) -> None:
-    ran = cli(verb, job := unknown())
+    ran = cli(verb, job := uuid4())
     assert ran.code == 1
     assert f"not changed: {job} is unknown" in ran.out
 
 
-def test_verbs_tell_as_json_what_became_of_each_job(cli: Cli, world: World) -> None:
-    failed, done = world.failed(), world.succeeded()
+def test_verbs_tell_as_json_what_became_of_each_job(cli: Cli, connection: db.Connection) -> None:
+    failed, done = make_finished(connection, Outcome.FAILED), make_finished(connection)
     assert cli("retry", failed, done, "--json").json == [
         {"id": str(failed), "state": "pending", "changed": True, "note": None},
         {"id": str(done), "state": "succeeded", "changed": False, "note": "it has succeeded: enqueue it again"},
     ]
 
 
-def test_a_filter_changes_only_what_it_names(cli: Cli, world: World) -> None:
-    mine, other_task, other_queue = world.failed(), world.failed(task="shop.parse"), world.failed(queue="slow")
-    assert cli("retry", "--all", "--task", "shop.fetch", "--queue", "default").out == "1 retried\n"
-    assert [world.state(job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
+def test_a_filter_changes_only_what_it_names(cli: Cli, connection: db.Connection) -> None:
+    mine, other_task, other_queue = (
+        make_finished(connection, Outcome.FAILED, **which) for which in ({}, {"task": "shop.parse"}, {"queue": "slow"})
+    )
+    assert cli("retry", "--all", "--task", "work", "--queue", "default").out == "1 retried\n"
+    assert [state_of(connection, job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
     assert cli("retry", "--all").out == "2 retried\n"
     assert cli("retry", "--all").out == "no job matches: nothing was changed\n"
 
 
-def test_a_filter_takes_more_jobs_than_one_statement_does(cli: Cli, world: World) -> None:
-    jobs = world.jobs(1201)
+def test_a_filter_takes_more_jobs_than_one_statement_does(cli: Cli, connection: db.Connection) -> None:
+    jobs = make_many(connection, 1201)
     assert cli("cancel", "--all", "--state", "pending").out == "1,201 cancelled\n"
-    assert {world.state(job) for job in jobs[::100]} == {"cancelled"}
+    assert {state_of(connection, job) for job in jobs[::100]} == {"cancelled"}
 
 
-def test_every_state_can_be_chosen(cli: Cli, world: World) -> None:
-    world.succeeded(), world.failed(), world.retryable(), world.quarantined(), world.job(), world.claimed(world.job())
-    cli("cancel", world.job())
+def test_every_state_can_be_chosen(cli: Cli, connection: db.Connection) -> None:
+    make_finished(connection), make_finished(connection, Outcome.FAILED), make_quarantined(connection), make(connection)
+    claim_job(connection, make(connection))
+    run_job(connection, make(connection), Outcome.FAILED)
+    cli("cancel", make(connection))
     for state in set(State) - {State.BLOCKED}:
         [listed] = cli("jobs", "--state", state, "--json").json
         assert listed["state"] == state
     assert cli("cancel", "--all").out == "3 cancelled, 1 asked to stop\n"
 
 
-def test_nothing_is_changed_by_a_filter_without_all(cli: Cli, world: World) -> None:
-    job = world.failed()
+def test_nothing_is_changed_by_a_filter_without_all(cli: Cli, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED)
     for words in (["retry"], ["retry", "--state", "failed"], ["retry", job, "--all"], ["retry", job, "--task", "x"]):
         ran = cli(*words)
         assert ran.code == 2
         assert ran.err.startswith("outlive: retry ")
         assert ran.err.count("\n") == 1
-    assert world.state(job) == "failed"
+    assert state_of(connection, job) == "failed"
 
 
 def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli: Cli) -> None:
@@ -94,28 +113,28 @@ def test_a_state_that_a_verb_does_not_take_is_refused_by_the_page_of_states(cli:
             assert ran.err == f"outlive: {verb} does not apply to {state} jobs: use {', '.join(taken)}\n"
 
 
-def test_prune_forgets_jobs_past_their_retention(cli: Cli, world: World) -> None:
-    world.set_now("2020-01-01 00:00+00")
-    old, killer = world.succeeded(), world.quarantined()
-    world.set_now("")
-    fresh = world.succeeded()
+def test_prune_forgets_jobs_past_their_retention(cli: Cli, connection: db.Connection) -> None:
+    set_now(connection, datetime(2020, 1, 1, tzinfo=UTC))
+    old, killer = make_finished(connection), make_quarantined(connection)
+    let_time_pass(connection)
+    fresh = make_finished(connection)
     assert cli("prune", "--json").json == {"pruned": 1}
-    assert [world.state(job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
+    assert [state_of(connection, job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
 
 
 def test_retention_comes_from_the_configuration(
-    cli: Cli, world: World, tmp_path_factory: pytest.TempPathFactory
+    cli: Cli, connection: db.Connection, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    done, failed = world.succeeded(), world.failed()
+    done, failed = make_finished(connection), make_finished(connection, Outcome.FAILED)
     file = tmp_path_factory.mktemp("config") / "mine.toml"
     file.write_text("keep_finished_s = 0\n")
-    world.connection.execute("select pg_sleep(0.001)")
+    connection.execute("select pg_sleep(0.001)")
     assert cli("prune", "--config", file).out == "1 pruned\n"
-    assert [world.state(job) for job in (done, failed)] == [None, "failed"]
+    assert [state_of(connection, job) for job in (done, failed)] == [None, "failed"]
 
 
-def test_prune_by_id_and_by_filter(cli: Cli, world: World) -> None:
-    done, waiting, killer = world.succeeded(), world.job("shop.wait"), world.quarantined()
+def test_prune_by_id_and_by_filter(cli: Cli, connection: db.Connection) -> None:
+    done, waiting, killer = make_finished(connection), make(connection, "shop.wait"), make_quarantined(connection)
     ran = cli("prune", done, waiting)
     assert ran.code == 0
     assert ran.out.splitlines() == [
@@ -123,15 +142,15 @@ def test_prune_by_id_and_by_filter(cli: Cli, world: World) -> None:
         f"not changed: {waiting} is pending: only finished and quarantined jobs can be pruned",
     ]
     assert cli("prune", "--state", "quarantined", "--older-than", "30d").out == "0 pruned\n"
-    assert cli("prune", "--state", "quarantined", "--task", "shop.fetch").out == "1 pruned\n"
-    assert world.state(killer) is None
+    assert cli("prune", "--state", "quarantined", "--task", "work").out == "1 pruned\n"
+    assert state_of(connection, killer) is None
 
 
-def test_prune_is_careful_with_filters(cli: Cli, world: World) -> None:
-    job = world.succeeded()
+def test_prune_is_careful_with_filters(cli: Cli, connection: db.Connection) -> None:
+    job = make_finished(connection)
     for words in (["--older-than", "1s"], [job, "--state", "failed"], ["--state", "pending"]):
         ran = cli("prune", *words)
         assert ran.code == 2
         assert ran.err.startswith("outlive: prune ")
     assert cli("prune", "--state", "failed", "--older-than", "soon").code == 2
-    assert world.state(job) == "succeeded"
+    assert state_of(connection, job) == "succeeded"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from outlive import db, store
-from outlive.model import Ended, JobRequest, Lane, SourceLimits, new_job_id
+from outlive.model import Ended, SourceLimits
 from outlive.states import Outcome
-from tests.cli.world import WORKER, Cli, ended
+from tests.driving.commands import Cli, ended
+from tests.driving.making import WORKER, lane, make
 
 HOSTILE = "=cmd() \x1b[2J [red]x[/red]\n\"two\", 'three'"
 
@@ -24,10 +25,8 @@ def shop(connection: db.Connection) -> None:
 
 def found(connection: db.Connection, source: str, *records: dict[str, Any]) -> None:
     """A job of that source has found this."""
-    job = JobRequest(new_job_id(), "shop.fetch", b"{}", source=source)
-    db.run(connection, store.enqueue([job], max_args_bytes=1000))
-    lane = Lane("default", source, "shop.fetch", 5)
-    (claimed,) = db.run(connection, store.claim_sourced(WORKER, [lane], limit=1)).claimed
+    make(connection, source=source)
+    (claimed,) = db.run(connection, store.claim_sourced(WORKER, [lane(source=source)], limit=1)).claimed
     end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
     db.run(connection, store.complete_with_records(WORKER, end))
 

@@ -14,7 +14,8 @@ import outlive
 from outlive import db
 from outlive.states import State
 from tests import faults
-from tests.cli.world import Cli, Ran, ended
+from tests.driving.commands import Cli, Ran, ended
+from tests.driving.making import make
 from tests.waiting import eventually
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -83,9 +84,8 @@ def test_an_app_that_says_much_at_import_starts_also_where_stderr_is_not_read(
     app = outlive.App(database_url)
     worker = start(None, "worker", "shop_named:app", "--slots", 1, PYTHONPATH=str(tmp_path))
     with db.connect(database_url) as connection:
-        made = connection.execute("select outlive.enqueue('shop_named.add', '[20, 22]')").fetchone()
-    assert made
-    assert app.get_job(made[0]).result(timeout=30) == 42
+        job = make(connection, "shop_named.add", args=b"[20, 22]", notify=True)
+    assert app.get_job(job).result(timeout=30) == 42
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
     app.connections.close()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import outlive
 from outlive import db, wire
-from tests.client.ending import claim
 from tests.client.example import add, take
+from tests.driving.making import claim_job
 
 app = outlive.App()
 
@@ -161,7 +161,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 )
 def test_json_arguments_arrive_unchanged(app: outlive.App, connection: db.Connection, value: object) -> None:
     job = take.enqueue(value)
-    claimed = claim(connection, job.id)
+    claimed = claim_job(connection, job.id)
     (stored,) = connection.execute("select args::text from outlive.jobs where id = %s", [job.id]).fetchall()
     args, kwargs = wire.unpack(wire.decode(stored[0]))
     assert claimed.args in (stored[0].encode(), None)  # Large arguments are fetched by the job's process.
@@ -172,5 +172,5 @@ def test_json_arguments_arrive_unchanged(app: outlive.App, connection: db.Connec
 def test_arguments_of_many_kinds_arrive_as_they_were(app: outlive.App, connection: db.Connection) -> None:
     job = mixed.app.tasks[mixed.name].using(queue="q").job(1, 2, 3, c=4, d=5)
     (handle,) = app.enqueue_many([job])
-    claimed = claim(connection, handle.id)
+    claimed = claim_job(connection, handle.id)
     assert wire.unpack(wire.decode(claimed.args or b"")) == ([1, 2, 3], {"c": 4, "d": 5})

@@ -13,8 +13,8 @@ import outlive
 from outlive import db, store
 from outlive.client.task import BoundJob, Using
 from outlive.states import Outcome
-from tests.client.ending import claim, end
 from tests.client.example import aadd, add, fetch, take
+from tests.driving.making import claim_job, run_job
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -56,7 +56,7 @@ def test_enqueuing_again_with_the_same_id_changes_nothing(app: outlive.App, coun
 
 def test_enqueuing_again_does_not_revive_a_job_that_has_ended(app: outlive.App, connection: db.Connection) -> None:
     once = add.using(id=uuid4())
-    end(connection, once.enqueue(1).id, Outcome.SUCCEEDED)
+    run_job(connection, once.enqueue(1).id, Outcome.SUCCEEDED)
     assert once.enqueue(1).status() is outlive.State.SUCCEEDED
 
 
@@ -186,7 +186,7 @@ def test_a_job_that_replaces_another_cancels_it(app: outlive.App) -> None:
 
 def test_a_running_job_is_not_replaced(app: outlive.App, connection: db.Connection) -> None:
     first = add.using(dedupe_key="k").enqueue(1)
-    claim(connection, first.id)
+    claim_job(connection, first.id)
     assert add.using(dedupe_key="k", on_conflict="replace").enqueue(2) == first
 
 
@@ -195,7 +195,7 @@ def test_a_dedupe_key_is_free_again_when_its_job_has_ended(
     app: outlive.App, connection: db.Connection, on_conflict: Any
 ) -> None:
     first = add.using(dedupe_key="k").enqueue(1)
-    end(connection, first.id, Outcome.SUCCEEDED)
+    run_job(connection, first.id, Outcome.SUCCEEDED)
     second = add.using(dedupe_key="k", on_conflict=on_conflict).enqueue(1)
     assert second != first
     assert (first.status(), second.status()) == (outlive.State.SUCCEEDED, outlive.State.PENDING)

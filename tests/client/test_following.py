@@ -13,8 +13,8 @@ import outlive
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.client.ending import claim, end
 from tests.client.example import add, fetch
+from tests.driving.making import WORKER, claim_job, end, run_job
 
 
 def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -32,17 +32,11 @@ def in_a_loop(app: outlive.App, *work: Coroutine[Any, Any, Any]) -> list[Any]:
 def test_a_job_is_pending_then_running_then_succeeded(app: outlive.App, connection: db.Connection) -> None:
     job = add.enqueue(1)
     assert job.status() is State.PENDING
-    claimed = claim(connection, job.id)
+    claimed = claim_job(connection, job.id)
     assert job.status() is State.RUNNING
-    db.run(connection, store.end_and_claim(_worker(connection), [Ended(claimed.token, result=b"3")]))
+    end(connection, Ended(claimed.token, result=b"3"))
     assert job.status() is State.SUCCEEDED
     assert in_a_loop(app, job.astatus(), job.aresult()) == [State.SUCCEEDED, 3]
-
-
-def _worker(connection: db.Connection) -> Any:
-    row = connection.execute("select worker from outlive.running").fetchone()
-    assert row is not None
-    return row[0]
 
 
 @pytest.mark.parametrize(
@@ -52,14 +46,14 @@ def test_the_result_is_the_value_that_the_job_returned(
     app: outlive.App, connection: db.Connection, stored: Any, value: Any
 ) -> None:
     job = fetch.enqueue("u")
-    end(connection, job.id, Outcome.SUCCEEDED, result=stored)
+    run_job(connection, job.id, Outcome.SUCCEEDED, result=stored)
     assert job.result(timeout=0) == value
     assert app.get_job(job.id).result() == value
 
 
 def test_the_result_is_waited_for(app: outlive.App, connection: db.Connection) -> None:
     job = add.enqueue(1)
-    timer = threading.Timer(0.1, lambda: end(connection, job.id, Outcome.SUCCEEDED, result=b"1"))
+    timer = threading.Timer(0.1, lambda: run_job(connection, job.id, Outcome.SUCCEEDED, result=b"1"))
     timer.start()
     assert job.result(timeout=30) == 1
     timer.join()
@@ -70,7 +64,7 @@ def test_the_result_is_waited_for_without_blocking_the_event_loop(app: outlive.A
 
     async def use() -> int:
         waiting = asyncio.create_task(job.aresult(timeout=30))
-        await asyncio.to_thread(end, connection, job.id, Outcome.SUCCEEDED, result=b"1")
+        await asyncio.to_thread(run_job, connection, job.id, Outcome.SUCCEEDED, result=b"1")
         return await waiting
 
     assert in_a_loop(app, use()) == [1]
@@ -93,7 +87,7 @@ def test_a_job_without_a_result_raises_with_its_last_attempt(
     said: str,
 ) -> None:
     job = add.using(max_crashes=1).enqueue(1)
-    end(connection, job.id, outcome, **evidence)
+    run_job(connection, job.id, outcome, **evidence)
     with pytest.raises(outlive.JobFailed, match=said) as raised:
         job.result(timeout=0)
     with pytest.raises(outlive.JobFailed, match=f"outlive show {job.id}") as araised:
@@ -107,7 +101,7 @@ def test_a_job_without_a_result_raises_with_its_last_attempt(
 
 def test_a_job_that_will_be_tried_again_gives_no_result_yet(app: outlive.App, connection: db.Connection) -> None:
     job = add.enqueue(1)
-    end(connection, job.id, Outcome.FAILED, error="once")
+    run_job(connection, job.id, Outcome.FAILED, error="once")
     assert job.status() is State.RETRYABLE
     with pytest.raises(TimeoutError):
         job.result(timeout=0)
@@ -134,15 +128,15 @@ def test_a_cancelled_job_is_cancelled_once(app: outlive.App) -> None:
 
 def test_cancelling_a_running_job_asks_its_worker_to_stop_it(app: outlive.App, connection: db.Connection) -> None:
     job = add.enqueue(1)
-    claimed = claim(connection, job.id)
+    claimed = claim_job(connection, job.id)
     assert job.cancel() is True
     assert job.status() is State.RUNNING
-    assert db.run(connection, store.renew(_worker(connection), [claimed.token])) == {claimed.token: True}
+    assert db.run(connection, store.renew(WORKER, [claimed.token])) == {claimed.token: True}
 
 
 def test_a_job_that_was_pruned_is_not_found(app: outlive.App, connection: db.Connection) -> None:
     job = add.enqueue(1)
-    end(connection, job.id, Outcome.SUCCEEDED, result=b"1")
+    run_job(connection, job.id, Outcome.SUCCEEDED, result=b"1")
     assert db.run(connection, store.prune_jobs([job.id])) == 1
     asked: list[Callable[[], object]] = [job.status, job.result, job.cancel]
     for ask in asked:

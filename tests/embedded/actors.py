@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psycopg
 import pytest
@@ -92,6 +93,14 @@ class User:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+
+class NewUser(Protocol):
+    """The fixture `new_user`: starts a user."""
+
+    def __call__(
+        self, directory: Path | None, *, env: Mapping[str, str] | None = None, person: Person | None = None
+    ) -> User: ...
 
 
 def _python_path(source: Path) -> str:

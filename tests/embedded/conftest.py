@@ -5,18 +5,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from outlive import embedded
-from tests.embedded.actors import Person, User, end_everything_at
-
-
-class NewUser(Protocol):
-    def __call__(
-        self, directory: Path | None, *, env: Mapping[str, str] | None = None, person: Person | None = None
-    ) -> User: ...
+from tests.embedded.actors import NewUser, Person, User, end_everything_at
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from outlive import embedded
 from outlive.embedded import binaries
 from outlive.errors import EmbeddedError
 from tests.embedded.actors import (
+    NewUser,
     end_everything_at,
     is_alive,
     keeper_of,
@@ -23,7 +24,6 @@ from tests.embedded.actors import (
     query,
     run_as_owner_of,
 )
-from tests.embedded.conftest import NewUser
 from tests.waiting import eventually
 
 NEVER_NOTICES = "do $$ begin loop end loop; end $$"

@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 
 from outlive import embedded
-from tests.embedded.actors import is_alive, keeper_of, kill, postmaster_of, processes_at, query
-from tests.embedded.conftest import NewUser
+from tests.embedded.actors import NewUser, is_alive, keeper_of, kill, postmaster_of, processes_at, query
 from tests.waiting import eventually
 
 

@@ -16,6 +16,7 @@ from outlive.errors import EmbeddedError
 from tests.embedded.actors import (
     AM_ROOT,
     DEBIAN_15,
+    NewUser,
     end_everything_at,
     keeper_of,
     kill,
@@ -27,7 +28,6 @@ from tests.embedded.actors import (
     processes_at,
     query,
 )
-from tests.embedded.conftest import NewUser
 from tests.waiting import eventually
 
 

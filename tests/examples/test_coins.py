@@ -4,7 +4,7 @@ import http.client
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,10 +16,10 @@ import outlive
 from coins import catalog, fetching, parsing, site, tasks
 from outlive import config, db, store
 from outlive.states import State
-from tests.processes.conftest import ROOT, Worker
+from tests.driving.databases import new_database
+from tests.driving.workers import ROOT, Start, Worker
 from tests.waiting import eventually
 
-Start = Callable[..., Worker]
 Points = dict[tuple[str, str, str], tuple[object, float]]
 INTAKES = catalog.intakes(8)
 KILLS = 4
@@ -133,13 +133,13 @@ def forget() -> Iterator[None]:
 
 @pytest.mark.timeout(240)
 def test_killing_workers_at_random_changes_no_price_and_no_valuation(
-    new_database: Callable[[str], str], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None
+    server_url: str, database_url: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None
 ) -> None:
     monkeypatch.setattr(site, "HANGS", 1)  # One hang says as much as two, and takes half as long.
-    with site.serve() as sites:
+    with site.serve() as sites, new_database(server_url) as url:
         places = site.places(sites)
         monkeypatch.setenv("COINS_SITES", places)
-        calm = Run(new_database("outlive_template"), start, tmp_path / "calm")
+        calm = Run(url, start, tmp_path / "calm")
         with calm.connection:
             workers = calm.begin()
             calm.collect(INTAKES)
@@ -157,8 +157,9 @@ def test_killing_workers_at_random_changes_no_price_and_no_valuation(
     assert valuations.keys() == {intake["id"] for intake in INTAKES}
 
     # The sites remember nothing of the first run, and are where they were: addresses are part of what is found.
-    with site.serve({name: int(place.partition(":")[2]) for name, place in _split(places)}):
-        wild = Run(new_database("outlive_template"), start, tmp_path / "wild")
+    ports = {name: int(place.partition(":")[2]) for name, place in _split(places)}
+    with site.serve(ports):
+        wild = Run(database_url, start, tmp_path / "wild")
         with wild.connection:
             kill_at_random(wild, wild.begin())
             wild.settle()
@@ -187,8 +188,7 @@ def kill_at_random(run: Run, workers: list[Worker]) -> None:
     for n in range(KILLS):
         run.collect(INTAKES[n * portion : (n + 1) * portion])
         victim = chance.choice(eventually(lambda: run.busy(workers), within_s=30, what="a worker has jobs"))
-        victim.process.kill()
-        victim.process.wait()
+        victim.kill()
         workers.remove(victim)
         workers.append(run.worker())
 

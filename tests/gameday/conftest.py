@@ -1,5 +1,5 @@
-"""Commands and jobs, as the tests of the command line have them."""
+"""Commands, as the tests of the command line have them."""
 
-from tests.cli.conftest import _log_as_before, cli, world
+from tests.cli.conftest import _log_as_before, cli
 
-__all__ = ["_log_as_before", "cli", "world"]
+__all__ = ["_log_as_before", "cli"]

@@ -16,7 +16,7 @@ from outlive.lab.gameday.options import Bounds
 from outlive.model import Claimed, Ended, Turn
 from outlive.statement import Statement
 from outlive.states import Outcome
-from tests.store import making
+from tests.driving import making
 from tests.waiting import eventually
 
 T = TypeVar("T")

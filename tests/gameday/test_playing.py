@@ -14,7 +14,8 @@ import pytest
 
 from outlive import db, kernel
 from tests.cli.test_demo import processes_in
-from tests.cli.world import Cli, World
+from tests.driving.commands import Cli
+from tests.driving.making import make
 from tests.waiting import eventually
 
 PATIENCE_S = 110.0
@@ -155,8 +156,8 @@ def test_a_game_that_is_killed_leaves_no_process(game: tuple["subprocess.Popen[s
     eventually(lambda: not processes_in(home), within_s=5, what="its workers are gone with it")
 
 
-def test_a_database_with_other_peoples_jobs_is_refused(cli: Cli, world: World) -> None:
-    world.job("shop.fetch")
+def test_a_database_with_other_peoples_jobs_is_refused(cli: Cli, connection: db.Connection) -> None:
+    make(connection, "shop.fetch")
     ran = cli("gameday", "--kills", 1)
     assert (ran.code, ran.out) == (2, "")
     assert "has other jobs (of shop.fetch)" in ran.err

@@ -27,20 +27,15 @@ from outlive import State, config, db, embedded, migrate
 from outlive.states import Outcome
 from outlive.worker import alerts
 from tests import faults
-from tests.cli.world import Cli
-from tests.cli.world import ended as command_ended
-from tests.guarantees.conftest import Start, attempts, counters, ended, hook_into, outcomes, told
-from tests.processes.conftest import Worker, alive
+from tests.driving.commands import Cli, ended
+from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, outcomes
+from tests.driving.making import counters
+from tests.driving.workers import Start, Worker, alive, all_gone
 from tests.waiting import eventually
 
 QUICK = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
 TOLD_WITHIN_S = [pytest.param(6.0, id="busy"), pytest.param(2.0, id="exact", marks=pytest.mark.long)]
 """How soon a death must be known: see the module's docstring."""
-
-
-def began(path: Path) -> list[int]:
-    """The processes that have begun to wait for this file."""
-    return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
 
 
 def state(connection: psycopg.Connection[Any], worker: str) -> str | None:
@@ -57,14 +52,6 @@ def shows_life(connection: psycopg.Connection[Any], worker: str) -> bool:
         [worker],
     ).fetchone()
     return row is not None
-
-
-def vanish(worker: Worker) -> float:
-    """Kill the supervisor, and say when."""
-    worker.process.kill()
-    killed = time.monotonic()
-    worker.process.wait()
-    return killed
 
 
 class Frozen:
@@ -188,7 +175,7 @@ class Server:
 
 
 @pytest.fixture
-def server(faulty_app: None) -> Iterator[Server]:
+def server(faults_app: None) -> Iterator[Server]:
     home = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))  # short, and postgres can go there
     home.chmod(0o755)
     server = Server(home / "server")
@@ -230,7 +217,7 @@ def test_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connect
     assert [getattr(config.load(environ={}), key) for key in ("stale_s", "dead_s")] == [60, 120]
     silent = start(**QUICK)
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: began(tmp_path / "go"))
+    begun(tmp_path / "go")
     start(**QUICK)
     seen: list[str | None] = []
 
@@ -243,9 +230,9 @@ def test_a_silent_worker_is_stale_then_dead(start: Start, connection: db.Connect
     with Frozen(silent.pid):
         eventually(dies, within_s=20)
         assert seen == ["active", "stale", "dead"]
-        eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=5, what="the job runs elsewhere")
+        begun(tmp_path / "go", times=2, within_s=5)
     (tmp_path / "go").touch()
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
@@ -282,7 +269,7 @@ def test_one_that_is_told_to_stop_is_draining_then_stopped(
     faults.wait_warm.enqueue(str(tmp_path / "go"))
     eventually((tmp_path / "go.started").exists)
     other = start()
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     eventually(lambda: state(connection, worker.id) == "draining", within_s=5)
     (tmp_path / "go").touch()
     assert worker.process.wait(20) == 0
@@ -298,15 +285,16 @@ def test_a_killed_worker_is_declared_dead_within_seconds(
     """The job that it had runs again elsewhere within one more: a worker killed in the middle of a long job."""
     victim = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: began(tmp_path / "go"))
+    begun(tmp_path / "go")
     start()
-    killed = vanish(victim)
+    killed = time.monotonic()
+    victim.kill()
     eventually(lambda: state(connection, victim.id) == "dead", within_s=within_s)
     told_s = time.monotonic() - killed
-    eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=within_s + 1 - told_s, what="it runs again")
+    begun(tmp_path / "go", times=2, within_s=within_s + 1 - told_s)
     print(f"dead after {told_s:.2f} s, runs again after {time.monotonic() - killed:.2f} s")
     (tmp_path / "go").touch()
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
@@ -316,12 +304,12 @@ def test_the_only_worker_is_declared_dead_when_it_comes_back(
 ) -> None:
     only = start()
     faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: began(tmp_path / "go"))
-    vanish(only)
+    begun(tmp_path / "go")
+    only.kill()
     start()
     back = time.monotonic()
     eventually(lambda: state(connection, only.id) == "dead", within_s=within_s)
-    eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=within_s + 1, what="it runs again")
+    begun(tmp_path / "go", times=2, within_s=within_s + 1)
     print(f"runs again {time.monotonic() - back:.2f} s after the next one has started")
 
 
@@ -350,7 +338,7 @@ def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path
     """All sessions are gone at once, and the table of who lives is empty."""
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
-    eventually(lambda: len(began(tmp_path / "go")) == 2)
+    begun(tmp_path / "go", times=2)
     faults.app.connections.close()
     for _ in range(kills):
         server.kill_a_backend()
@@ -368,7 +356,7 @@ def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path
 def test_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp_path: Path) -> None:
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
-    eventually(lambda: len(began(tmp_path / "go")) == 2)
+    begun(tmp_path / "go", times=2)
     for _ in range(3):
         faults.app.connections.close()
         server.stop()
@@ -416,18 +404,18 @@ def test_a_death_is_logged_and_its_jobs_follow_their_policy(
     dead = start(name="crawler-1")
     again = faults.wait_for.enqueue(str(tmp_path / "go"))
     fails = faults.wait_for.using(on_worker_death="fail").enqueue(str(tmp_path / "go"))
-    eventually(lambda: len(began(tmp_path / "go")) == 2)
+    begun(tmp_path / "go", times=2)
     other = start(name="crawler-2")
-    vanish(dead)
-    ended(fails, State.FAILED)
-    eventually(lambda: len(began(tmp_path / "go")) == 3, what="the other one runs again")
+    dead.kill()
+    finished(fails, State.FAILED)
+    begun(tmp_path / "go", times=3)
     (tmp_path / "go").touch()
-    ended(again, State.SUCCEEDED)
+    finished(again, State.SUCCEEDED)
     assert outcomes(connection, again) == [Outcome.LOST, Outcome.SUCCEEDED]
     assert outcomes(connection, fails) == [Outcome.LOST]
     for job in (again, fails):
         assert attempts(connection, job)[0].error == "Worker died unexpectedly"
-        assert counters(connection, job) == (0, 0, 1)
+        assert counters(connection, job.id) == (0, 0, 1)
     (said,) = [line for line in other.log().splitlines() if "Dead worker detected" in line]
     assert " ERROR " in said
     assert f"Dead worker detected: {dead.id} (crawler-1 on {socket.gethostname()}, pid {dead.pid})" in said
@@ -462,12 +450,12 @@ def test_reap_once_frees_the_jobs_of_a_dead_worker(
 ) -> None:
     worker = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: began(tmp_path / "go"))
-    ran = command_ended(reap("--once"))
+    begun(tmp_path / "go")
+    ran = ended(reap("--once"))
     assert (ran.code, job.status()) == (0, State.RUNNING)
     assert "0 attempts of dead workers ended" in ran.out
-    vanish(worker)
-    ran = command_ended(reap("--once"))
+    worker.kill()
+    ran = ended(reap("--once"))
     assert (ran.code, job.status()) == (0, State.PENDING)
     assert "1 attempts of dead workers ended" in ran.out
     assert f"Dead worker detected: {worker.id}" in ran.err
@@ -480,14 +468,14 @@ def test_reap_as_a_daemon_frees_them_within_seconds(
 ) -> None:
     worker = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: began(tmp_path / "go"))
+    begun(tmp_path / "go")
     before = sessions(connection)
     daemon = reap()
     eventually(lambda: sessions(connection, "%outlive.liveness%") - before, within_s=40, what="it looks")
-    vanish(worker)
+    worker.kill()
     eventually(lambda: job.status() is State.PENDING, within_s=within_s)
     daemon.send_signal(signal.SIGTERM)
-    ran = command_ended(daemon)
+    ran = ended(daemon)
     assert ran.code == 0
     assert f"Dead worker detected: {worker.id}" in ran.err
 
@@ -531,17 +519,17 @@ def test_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
     """Its session lives, and so does the lock. What only leaders do, here finding the silent, is done all the same."""
     silent = start(**QUICK | {"sweep_s": "60"})
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    (first,) = eventually(lambda: began(tmp_path / "go"))
+    (first,) = begun(tmp_path / "go")
     eventually(lambda: not leading(connection), what="its first sweep is over")
     with Frozen(silent.pid):
         freeze_in_its_sweep(connection, database_url, lambda: reap(sweep_s="0.3").pid)
         if other == "a worker":
             start(**QUICK)
-            eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=20, what="it runs again")
+            begun(tmp_path / "go", times=2)
         else:
             overdue = "select from outlive.running where heartbeat_at < now() - interval '3 seconds'"
             eventually(lambda: connection.execute(overdue).fetchall(), what="it has been silent for long enough")
-            assert "1 attempts" in command_ended(reap("--once", **QUICK)).out
+            assert "1 attempts" in ended(reap("--once", **QUICK)).out
         assert leading(connection), "it was not frozen as it should"
         assert state(connection, silent.id) == "dead"
         assert outcomes(connection, job) == [Outcome.LOST]
@@ -556,10 +544,10 @@ def test_dead_workers_show_and_the_hook_is_told(
 ) -> None:
     dead = start(name="crawler-1")
     faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: began(tmp_path / "go"))
+    begun(tmp_path / "go")
     living = start(name="crawler-2", on_worker_dead=hook_into(tmp_path))
-    vanish(dead)
-    (fact,) = eventually(lambda: told(tmp_path))
+    dead.kill()
+    (fact,) = eventually(lambda: hook_calls(tmp_path))
     expected = {"event": "worker_dead", "id": dead.id, "name": "crawler-1", "pid": dead.pid, "running": 1}
     assert {key: fact[key] for key in expected} == expected
     assert fact["hostname"] == socket.gethostname()
@@ -578,7 +566,7 @@ def test_dead_workers_show_and_the_hook_is_told(
 def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Start, tmp_path: Path) -> None:
     dead = start()
     worker = start(on_worker_dead=f"echo $$ > {tmp_path}/hook; exec sleep 600")
-    vanish(dead)
+    dead.kill()
     hook = eventually(lambda: (tmp_path / "hook").exists() and int((tmp_path / "hook").read_text() or 0))
     jobs = [faults.add.enqueue(n, n) for n in range(5)]
     assert [job.result(timeout=20) for job in jobs] == [0, 2, 4, 6, 8]
@@ -590,7 +578,7 @@ def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Star
 def test_a_hook_that_fails_is_logged(start: Start) -> None:
     dead = start()
     worker = start(on_worker_dead="cat > /dev/null; echo no network >&2; exit 7")
-    vanish(dead)
+    dead.kill()
     eventually(lambda: "ended with code 7: no network" in worker.log())
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
 
@@ -634,8 +622,9 @@ def test_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path: P
     eventually(lambda: (tmp_path / "deaf").exists() and (tmp_path / "grandchild.plain").exists(), within_s=20)
     tree = worker.tree()
     assert int((tmp_path / "grandchild").read_text()) in tree
-    killed = vanish(worker)
-    eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what="the tree is gone")
+    killed = time.monotonic()
+    worker.kill()
+    all_gone(tree, within_s=2, what="the tree is gone")
     print(f"all gone after {time.monotonic() - killed:.2f} s")
 
 
@@ -652,7 +641,7 @@ def vanish_with_its_zygote(worker: Worker) -> list[int]:
     tree = worker.tree()
     os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
     os.kill(worker.zygote(), signal.SIGKILL)
-    vanish(worker)
+    worker.kill()
     return tree
 
 
@@ -664,7 +653,7 @@ def test_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker
     other = start()
     eventually(lambda: shows_life(connection, other.id))
     tree = vanish_with_its_zygote(worker)
-    eventually(lambda: not any(alive(pid) for pid in tree), within_s=within_s, what="the tree is gone")
+    all_gone(tree, within_s=within_s, what="the tree is gone")
 
 
 def test_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
@@ -672,7 +661,7 @@ def test_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker
 ) -> None:
     tree = vanish_with_its_zygote(busy_with_orphans(start, tmp_path))
     child_of_zygote = [pid for pid in tree if pid not in orphans_of(tmp_path)]
-    eventually(lambda: not any(alive(pid) for pid in child_of_zygote), within_s=2, what="the children are gone")
+    all_gone(child_of_zygote, within_s=2, what="the children are gone")
     start()
     assert not any(alive(pid) for pid in tree)
 

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from outlive import Job, State, config, db, kernel, store
+from outlive import Job, State, config, db, store
 from outlive.states import Outcome
 from tests import faults
-from tests.guarantees.conftest import Start, attempts, counters, ended, outcomes
-from tests.processes.conftest import Worker, alive, cmdline
+from tests.driving.jobs import attempts, finished, outcomes
+from tests.driving.making import counters, make
+from tests.driving.workers import Start, Worker, alive, all_gone
 from tests.waiting import eventually
 
 Write = Callable[[str], None]
@@ -28,11 +29,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return lambda text: cast("None", path.write_text(text))
 
 
-def asked(connection: db.Connection, task: str, args: str = "{}") -> Job[Any]:
-    """A job of a task that this process does not have."""
-    row = connection.execute("select outlive.enqueue(%s, %s)", [task, args]).fetchone()
-    assert row
-    return faults.app.get_job(row[0])
+def job_of(connection: db.Connection, task: str, args: bytes = b"{}") -> Job[Any]:
+    """Enqueue a job of a task that the test's process does not have."""
+    return faults.app.get_job(make(connection, task, args=args, notify=True))
 
 
 def test_the_supervisor_imports_none_of_the_users_code(
@@ -41,7 +40,7 @@ def test_the_supervisor_imports_none_of_the_users_code(
     seen = tmp_path / "imported by"
     write(f"open({str(seen)!r}, 'a').write(f'{{os.getpid()}}\\n')\nimport _lsprof\n@app.task\ndef one(): return 1\n")
     worker = start(target="tests.guarantees.written:app")
-    assert asked(connection, "tests.guarantees.written.one").result(timeout=20) == 1
+    assert job_of(connection, "tests.guarantees.written.one").result(timeout=20) == 1
     assert seen.read_text().split() == [str(worker.zygote())]
     mapped = [Path(f"/proc/{pid}/maps").read_text() for pid in (worker.pid, worker.zygote())]
     assert ["_lsprof" in one for one in mapped] == [False, True]
@@ -69,7 +68,7 @@ def test_a_flood_of_output_stops_nothing_and_its_tail_is_kept(
     assert [job.result(timeout=20) for job in neighbours] == [n + 1 for n in range(20)]
     assert for_ever.status() is State.RUNNING
     for_ever.cancel()
-    ended(for_ever, State.CANCELLED)
+    finished(for_ever, State.CANCELLED)
     kept = attempts(connection, for_ever)[0].output or ""
     assert 60_000 < len(kept) <= 64 * 1024
     assert set(kept) == set("flood")
@@ -81,17 +80,17 @@ def test_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db.Co
     polite, deaf, locked = (task.enqueue() for task in (faults.hang, faults.ignore_sigterm, faults.hold_the_gil))
     unlimited = faults.stall.using(timeout=None).enqueue()
     for job in (polite, locked, deaf):
-        ended(job, State.FAILED)
+        finished(job, State.FAILED)
         (only,) = attempts(connection, job)
         assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout exceeded")
         assert only.started_at
         took_s = (only.ended_at - only.started_at).total_seconds()
         assert 5.4 <= took_s < 9 if job is deaf else 0.5 <= took_s < 9
-        assert counters(connection, job) == (1, 0, 0)
+        assert counters(connection, job.id) == (1, 0, 0)
         assert worker.says(f"Job {job.id} timed out")
     assert unlimited.status() is State.RUNNING
     unlimited.cancel()
-    ended(unlimited, State.CANCELLED)
+    finished(unlimited, State.CANCELLED)
 
 
 def test_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
     pids = [int((tmp_path / name).read_text()) for name in ("pid", "pid.plain")]
     assert all(alive(pid) for pid in pids)
     eventually(lambda: f"Job {job.id} timed out" in worker.log())
-    eventually(lambda: not any(alive(pid) for pid in pids), within_s=2)
+    all_gone(pids, within_s=2)
 
 
 def test_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: db.Connection) -> None:
@@ -111,7 +110,7 @@ def test_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: d
         (faults.complain_and_exit.using(max_crashes=1).enqueue(0), None, 0),
         (faults.die_by.using(max_crashes=1).enqueue("SIGABRT"), "SIGABRT", None),
     ):
-        ended(job, State.QUARANTINED)
+        finished(job, State.QUARANTINED)
         (only,) = attempts(connection, job)
         assert (only.outcome, only.signal, only.exit_code) == (Outcome.CRASHED, signal_name, exit_code)
         if signal_name is None:
@@ -121,11 +120,11 @@ def test_a_bad_exit_ends_the_attempt_with_its_stderr(start: Start, connection: d
 def test_memory_is_limited_for_the_whole_process_tree(start: Start, connection: db.Connection) -> None:
     start()
     for job in (faults.eat_memory.enqueue(), faults.feed_a_grandchild.enqueue()):
-        ended(job, State.QUARANTINED)
+        finished(job, State.QUARANTINED)
         (only,) = attempts(connection, job)
         assert only.outcome is Outcome.OUT_OF_MEMORY
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 128_000_000
-        assert counters(connection, job) == (0, 1, 0)
+        assert counters(connection, job.id) == (0, 1, 0)
     core_soft, core_hard, address_space = faults.own_limits.enqueue().result(timeout=20)
     assert (core_soft, core_hard, address_space) == (0, 0, -1)
 
@@ -147,8 +146,8 @@ def test_a_large_app_does_not_raise_the_limit(start: Start, write: Write, connec
         "    eaten = []\n    while True:\n        eaten.append(b'x' * 4_000_000); time.sleep(0.01)\n"
     )
     start(target="tests.guarantees.written:app")
-    job = asked(connection, "tests.guarantees.written.eat")
-    ended(job, State.QUARANTINED)
+    job = job_of(connection, "tests.guarantees.written.eat")
+    finished(job, State.QUARANTINED)
     (only,) = attempts(connection, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
     # The watch or, where there is a cgroup, the kernel was faster.
@@ -175,8 +174,8 @@ def test_a_job_in_a_new_interpreter_has_no_share_of_the_zygotes_memory(
 ) -> None:
     write(COLD)
     start(target="tests.guarantees.written:app")
-    job = asked(connection, "tests.guarantees.written.cold", '{"megabytes": 200}')
-    ended(job, State.QUARANTINED)
+    job = job_of(connection, "tests.guarantees.written.cold", b'{"megabytes": 200}')
+    finished(job, State.QUARANTINED)
     (only,) = attempts(connection, job)
     assert only.outcome is Outcome.OUT_OF_MEMORY
     # The watch or, where there is a cgroup, the kernel was faster.
@@ -189,11 +188,11 @@ def test_the_peak_of_a_job_in_a_new_interpreter_is_its_own(
     write("import signal" + COLD)
     start(target="tests.guarantees.written:app")
     for args, state in (
-        ('{"megabytes": 20}', State.SUCCEEDED),
-        ('{"megabytes": 20, "end": "SIGSEGV"}', State.QUARANTINED),
+        (b'{"megabytes": 20}', State.SUCCEEDED),
+        (b'{"megabytes": 20, "end": "SIGSEGV"}', State.QUARANTINED),
     ):
-        job = asked(connection, "tests.guarantees.written.cold", args)
-        ended(job, state)
+        job = job_of(connection, "tests.guarantees.written.cold", args)
+        finished(job, state)
         (only,) = attempts(connection, job)
         assert 20_000_000 < (only.peak_memory_bytes or 0) < 100_000_000
 
@@ -216,7 +215,7 @@ def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start: Start,
     }
     for kind, words in expected.items():
         job = faults.return_this.using(max_attempts=5).enqueue(kind)
-        ended(job, State.FAILED)
+        finished(job, State.FAILED)
         (only,) = attempts(connection, job)
         assert only.outcome is Outcome.FAILED
         assert words.lower() in (only.error or "").lower(), kind
@@ -232,7 +231,7 @@ def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_pat
 
     eventually(shown, within_s=5)
     (tmp_path / "go").touch()
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
 
 
 def test_a_checkpoint_is_handed_to_the_next_attempt(start: Start) -> None:
@@ -243,7 +242,7 @@ def test_a_checkpoint_is_handed_to_the_next_attempt(start: Start) -> None:
 def test_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.Connection) -> None:
     worker = start()
     moving, stalled = faults.keep_moving.enqueue(12), faults.stall.using(stall=0.5).enqueue()
-    ended(stalled, State.FAILED)
+    finished(stalled, State.FAILED)
     assert attempts(connection, stalled)[0].error == "Stalled: no progress for 0.5 s"
     assert worker.says(f"Job {stalled.id} timed out")
     assert moving.result(timeout=20) == "moved"
@@ -260,11 +259,11 @@ def test_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
     assert polite.cancel()
     assert stubborn.cancel()
     eventually((tmp_path / "polite").exists, within_s=1)
-    ended(polite, State.CANCELLED, within_s=2)
-    ended(stubborn, State.CANCELLED, within_s=10)
+    finished(polite, State.CANCELLED, within_s=2)
+    finished(stubborn, State.CANCELLED, within_s=10)
     assert 5 <= time.monotonic() - asked_at < 8
     assert outcomes(connection, polite) == outcomes(connection, stubborn) == [Outcome.CANCELLED]
-    assert counters(connection, stubborn) == (0, 0, 0)
+    assert counters(connection, stubborn.id) == (0, 0, 0)
 
 
 def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
@@ -276,7 +275,7 @@ def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
     stubborn = faults.ignore_all.enqueue(str(tmp_path / "stubborn"))
     eventually(lambda: all((tmp_path / name).exists() for name in ("told", "polite.started", "stubborn")))
     asked_at = time.monotonic()
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     eventually(lambda: " stops: " in worker.log())
     late = faults.add.enqueue(1, 1)
     assert told.result(timeout=2) == "told in time"
@@ -289,7 +288,7 @@ def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
     for job in (polite, stubborn):
         assert job.status() is State.PENDING
         assert outcomes(connection, job) == [Outcome.RELEASED]
-        assert counters(connection, job) == (0, 0, 0)
+        assert counters(connection, job.id) == (0, 0, 0)
     assert (late.status(), attempts(connection, late)) == (State.PENDING, [])
 
 
@@ -301,7 +300,7 @@ def test_a_slow_database_does_not_cost_the_last_job_its_end(
     eventually((tmp_path / "told").exists)
     with connection.transaction():
         connection.execute("lock table outlive.running in exclusive mode")
-        worker.process.send_signal(signal.SIGTERM)
+        worker.send(signal.SIGTERM)
         eventually(lambda: f"Job {told.id} completed successfully" in worker.log())
         eventually(lambda: not worker.tree(), what="its processes are gone")
     assert worker.process.wait(20) == 0
@@ -313,7 +312,7 @@ def test_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: i
     worker = start()
     polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
     eventually((tmp_path / "polite.started").exists)
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     eventually(lambda: " stops: " in worker.log())
     assert worker.stop(second, within_s=3) == 0
     assert (tmp_path / "polite").read_text() == "cleaned up"
@@ -322,7 +321,7 @@ def test_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: i
 
 def test_a_worker_claims_only_tasks_that_it_has(start: Start, connection: db.Connection) -> None:
     start()
-    strangers = [asked(connection, "shop.tasks.fetch") for _ in range(10)]
+    strangers = [job_of(connection, "shop.tasks.fetch") for _ in range(10)]
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     assert [(job.status(), attempts(connection, job)) for job in strangers] == [(State.PENDING, [])] * 10
 
@@ -343,17 +342,17 @@ def test_a_task_that_is_gone_is_released_for_5_s_untouched(
     write(task)
     worker = start(target="tests.guarantees.written:app")
     write("")
-    job = asked(connection, "tests.guarantees.written.cold")
+    job = job_of(connection, "tests.guarantees.written.cold")
     eventually(lambda: attempts(connection, job))
     (only,) = attempts(connection, job)
     assert (only.outcome, job.status()) == (Outcome.RELEASED, State.PENDING)
-    assert counters(connection, job) == (0, 0, 0)
+    assert counters(connection, job.id) == (0, 0, 0)
     waits = connection.execute("select ready_at - %s between '4.9 s' and '5.1 s' from outlive.waiting", [only.ended_at])
     assert waits.fetchone() == (True,)
     reload(worker)
     write(task)
     reload(worker)
-    assert asked(connection, "tests.guarantees.written.cold").result(timeout=20) == "here again"
+    assert job_of(connection, "tests.guarantees.written.cold").result(timeout=20) == "here again"
 
 
 def test_a_reload_that_fails_leaves_the_old_app(start: Start, write: Write, connection: db.Connection) -> None:
@@ -361,8 +360,8 @@ def test_a_reload_that_fails_leaves_the_old_app(start: Start, write: Write, conn
     worker = start(target="tests.guarantees.written:app")
     write("this is no Python")
     reload(worker)
-    assert asked(connection, "tests.guarantees.written.version").result(timeout=20) == 1
+    assert job_of(connection, "tests.guarantees.written.version").result(timeout=20) == 1
     write("@app.task\ndef version(): return 2\n")
     reload(worker)
-    assert asked(connection, "tests.guarantees.written.version").result(timeout=20) == 2
-    eventually(lambda: sum(b"outlive.child.zygote" in cmdline(pid) for pid in kernel.children_of(worker.pid)) == 1)
+    assert job_of(connection, "tests.guarantees.written.version").result(timeout=20) == 2
+    eventually(lambda: len(worker.zygotes()) == 1)

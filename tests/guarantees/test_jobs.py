@@ -14,7 +14,10 @@ from outlive.client.task import Task
 from outlive.model import new_job_id
 from outlive.states import TRANSITIONS, Outcome
 from tests import faults
-from tests.guarantees.conftest import NOON, Hand, Start, add, attempts, counters, ended, outcomes
+from tests.driving.hand import Hand
+from tests.driving.jobs import attempts, finished, outcomes
+from tests.driving.making import NOON, counters
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
 DAY_S = 86400.0
@@ -68,7 +71,7 @@ def delays_after(hand: Hand, outcome: Outcome, times: int) -> list[float]:
 
 
 def test_backoff_doubles_from_its_base_up_to_its_cap(app: App, hand: Hand) -> None:
-    task = app.task(max_attempts=20)(add)
+    task = app.task(max_attempts=20)(faults.add.function)
     hand.knows(task)
     task.enqueue(1)
     full = [min(60.0 * 2**n, DAY_S) for n in range(14)]
@@ -78,7 +81,7 @@ def test_backoff_doubles_from_its_base_up_to_its_cap(app: App, hand: Hand) -> No
 
 
 def test_jitter_spreads_the_delays_between_half_and_all(app: App, hand: Hand) -> None:
-    app.enqueue_many([app.task(add).job(n) for n in range(100)])
+    app.enqueue_many([app.task(faults.add.function).job(n) for n in range(100)])
     hand.at(NOON)
     for claimed in hand.claim():
         hand.end(claimed, Outcome.FAILED)
@@ -99,7 +102,7 @@ def test_a_job_is_claimable_only_after_its_next_retry_at(task: AddTask, hand: Ha
 
 
 def test_a_task_may_give_a_list_of_delays(app: App, hand: Hand) -> None:
-    task = app.task(backoff=["10s", "1m", 5])(add)
+    task = app.task(backoff=["10s", "1m", 5])(faults.add.function)
     hand.knows(task)
     task.enqueue(1)
     waited = delays_after(hand, Outcome.FAILED, 4)
@@ -108,7 +111,7 @@ def test_a_task_may_give_a_list_of_delays(app: App, hand: Hand) -> None:
 
 
 def test_a_task_may_give_a_function_of_n(app: App, hand: Hand) -> None:
-    task = app.task(backoff=lambda n: 100.0 * (n + 1))(add)
+    task = app.task(backoff=lambda n: 100.0 * (n + 1))(faults.add.function)
     hand.knows(task)
     task.enqueue(1)
     for some, most in zip(delays_after(hand, Outcome.FAILED, 3), [100, 200, 300], strict=True):
@@ -116,7 +119,7 @@ def test_a_task_may_give_a_function_of_n(app: App, hand: Hand) -> None:
 
 
 def test_failures_and_crashes_count_together(app: App, hand: Hand) -> None:
-    task = app.task(backoff=[10, 100, 1000], max_crashes=5)(add)
+    task = app.task(backoff=[10, 100, 1000], max_crashes=5)(faults.add.function)
     hand.knows(task)
     task.enqueue(1)
     first, second = delays_after(hand, Outcome.CRASHED, 2)
@@ -311,10 +314,10 @@ def test_each_job_runs_exactly_once(
 def test_retry_and_fail_decide(start: Start, connection: db.Connection) -> None:
     start()
     later, never = faults.retry_after.enqueue(3600.0), faults.give_up.enqueue()
-    ended(later, State.RETRYABLE)
+    finished(later, State.RETRYABLE)
     (waits,) = connection.execute("select ready_at - outlive.now() from outlive.waiting").fetchall()
     assert timedelta(minutes=59) < waits[0] <= timedelta(hours=1)
-    ended(never, State.FAILED)
+    finished(never, State.FAILED)
     assert [one.error for one in attempts(connection, never)] == ["Fail: never again"]
 
 
@@ -323,6 +326,6 @@ def test_classes_named_by_the_task_decide_and_others_are_retried(start: Start, c
     named, refused, ordinary = (faults.look_up.enqueue(kind) for kind in ("key", "index", "other"))
     by_default = faults.fail_always.enqueue()
     for job, times in ((named, 3), (refused, 1), (ordinary, 3), (by_default, 5)):
-        ended(job, State.FAILED)
+        finished(job, State.FAILED)
         assert outcomes(connection, job) == [Outcome.FAILED] * times
-        assert counters(connection, job) == (times, 0, 0)
+        assert counters(connection, job.id) == (times, 0, 0)

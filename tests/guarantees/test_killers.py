@@ -13,9 +13,11 @@ from outlive import App, Job, JobFailed, State, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
-from tests.cli.world import Cli
-from tests.guarantees.conftest import NOON, Hand, Start, add, attempts, counters, ended, hook_into, outcomes, told
-from tests.processes.conftest import Worker, alive
+from tests.driving.commands import Cli
+from tests.driving.hand import Hand
+from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, outcomes
+from tests.driving.making import NOON, counters
+from tests.driving.workers import Start, Worker, alive
 from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
@@ -85,16 +87,16 @@ def crashed_twice(task: AddTask, hand: Hand) -> None:
 
 
 def test_the_check_runs_in_the_reaper_and_when_a_worker_starts(app: App, hand: Hand) -> None:
-    crashed_twice(app.task(add), hand)
+    crashed_twice(app.task(faults.add.function), hand)
     assert db.run(hand.connection, store.quarantine_killers()) == []
-    hand.knows(App().task(max_crashes=2)(add))
+    hand.knows(App().task(max_crashes=2)(faults.add.function))
     (caught,) = db.run(hand.connection, store.quarantine_killers())
     assert hand.value("select status from outlive.job_states where id = %s", caught) == "quarantined"
 
 
 def test_the_check_runs_when_a_job_is_claimed(app: App, hand: Hand) -> None:
-    crashed_twice(app.task(add), hand)
-    hand.knows(App().task(max_crashes=2)(add))
+    crashed_twice(app.task(faults.add.function), hand)
+    hand.knows(App().task(max_crashes=2)(faults.add.function))
     assert hand.claim() == []
     assert hand.rows("select crashes, details from outlive.killers") == [(2, "crashed 2 times (max_crashes = 2)")]
 
@@ -146,7 +148,7 @@ def test_a_killer_leaves_a_durable_trace(start: Start, connection: db.Connection
     eater = faults.eat_memory.enqueue()
     traces = []
     for job in (segfault, killed, eater):
-        ended(job, State.QUARANTINED)
+        finished(job, State.QUARANTINED)
         (trace,) = attempts(connection, job)
         assert (trace.attempt, trace.worker) == (1, "crawler-1")
         assert trace.started_at
@@ -171,8 +173,8 @@ def test_a_killer_is_quarantined_after_max_crashes_until_a_person_releases_it(
     its_own = faults.die_by.using(max_crashes=2).enqueue("SIGKILL")
     its_tasks = faults.eat_memory.enqueue()
     for job, limit in [*((job, 3) for job in by_default), (its_own, 2), (its_tasks, 1)]:
-        ended(job, State.QUARANTINED)
-        assert counters(connection, job) == (0, limit, 0)
+        finished(job, State.QUARANTINED)
+        assert counters(connection, job.id) == (0, limit, 0)
         assert len(attempts(connection, job)) == limit
     db.run(connection, store.release([its_own.id]))
     eventually(lambda: len(attempts(connection, its_own)) == 4 and its_own.status() is State.QUARANTINED)
@@ -189,9 +191,9 @@ def test_killers_take_down_neither_the_worker_nor_any_other_job(start: Start, co
     warm = faults.app.enqueue_many(faults.warm.job(n) for n in range(100))
     assert [job.result(timeout=30) for job in healthy] == [2 * n for n in range(100)]
     for one in (*healthy, *warm):
-        ended(one, State.SUCCEEDED)
+        finished(one, State.SUCCEEDED)
     for killer in killers:
-        ended(killer, State.QUARANTINED)
+        finished(killer, State.QUARANTINED)
     found = connection.execute("select state, count(*) from outlive.attempts group by 1 order by 2").fetchall()
     assert dict(found) == {"quarantined": 9, "retryable": 18, "succeeded": 200}
     assert worker.process.poll() is None
@@ -212,9 +214,9 @@ def test_effects_and_completion_commit_together_or_not_at_all(
         faults.pay.enqueue(database_url, how) for how in ("commit", "roll back", "raise", "die")
     )
     assert cast("object", paid.result(timeout=20)) == {"paid": "commit"}
-    ended(undone, State.FAILED)
-    ended(raised, State.FAILED)
-    ended(died, State.QUARANTINED)
+    finished(undone, State.FAILED)
+    finished(raised, State.FAILED)
+    finished(died, State.QUARANTINED)
     assert effects() == ["commit"]
     traces = [
         (trace.outcome, trace.signal) for job in (paid, undone, raised, died) for trace in attempts(connection, job)
@@ -230,7 +232,7 @@ def test_an_async_connection_is_awaited_or_refused_before_anything_is_written(
     start()
     paid, refused = (faults.pay_async.enqueue(database_url, verb) for verb in ("acomplete", "complete"))
     assert cast("object", paid.result(timeout=20)) == {"paid": "acomplete"}
-    ended(refused, State.FAILED)
+    finished(refused, State.FAILED)
     assert effects() == ["acomplete"]
     (trace,) = attempts(connection, refused)
     assert "this one is async: use `await context.acomplete(…)`" in str(trace.error)
@@ -241,7 +243,7 @@ def test_the_output_and_the_memory_of_a_completed_attempt_are_kept(
 ) -> None:
     start()
     job = faults.pay_async.enqueue(database_url, "acomplete")
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
     kept = eventually(lambda: attempts(connection, job)[0].output, what="its output is written")
     assert kept == "paying\n"
     assert attempts(connection, job)[0].peak_memory_bytes
@@ -253,7 +255,7 @@ def test_a_result_over_the_limit_fails_at_once_and_undoes_the_effects(
 ) -> None:
     start(max_result_bytes="1KB")
     job = faults.pay_too_much.enqueue(database_url, 2000)
-    ended(job, State.FAILED)
+    finished(job, State.FAILED)
     (trace,) = attempts(connection, job)
     assert "the result has 2,002 bytes, over the limit of 1,000" in str(trace.error)
     assert effects() == []
@@ -274,7 +276,7 @@ def test_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
 ) -> None:
     start()
     job = faults.segfault.enqueue()
-    ended(job, State.QUARANTINED)
+    finished(job, State.QUARANTINED)
     last = attempts(connection, job)[-1]
     assert last.error is not None
     assert last.error.startswith("the process was killed by SIGSEGV")
@@ -282,11 +284,6 @@ def test_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
 
 
 # With workers that vanish
-
-
-def began(path: Path) -> list[int]:
-    """The processes that have begun to wait for this file."""
-    return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
 
 
 def alone(connection: db.Connection, job: Job[Any]) -> list[bool]:
@@ -298,15 +295,6 @@ def held(connection: db.Connection, job: Job[Any]) -> tuple[str, str] | None:
     """Why the job is held, and the reason in words."""
     row = connection.execute("select why, details from outlive.held where id = %s", [job.id]).fetchone()
     return None if row is None else (row[0], row[1])
-
-
-def vanish(worker: Worker) -> None:
-    worker.process.kill()
-    worker.process.wait()
-
-
-def runs_again(path: Path, times: int) -> None:
-    eventually(lambda: len(began(path)) == times, within_s=20, what=f"attempt {times} begins")
 
 
 def vanished_in_vain(hand: Hand, job: Job[Any], times: int) -> None:
@@ -323,10 +311,10 @@ def test_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_path: 
     later = faults.add.using(delay="1h").enqueue(1)
     hand.rows("update outlive.waiting set crashes = 2 where id = %s returning id", later.id)
     hand.rows("update outlive.tasks set max_crashes = 2 where name = %s returning name", "tests.faults.add")
-    ended(later, State.QUARANTINED)
+    finished(later, State.QUARANTINED)
     words = f"Job {later.id} is quarantined: crashed 2 times (max_crashes = 2)"
     eventually(lambda: words in worker.log())
-    eventually(lambda: str(later.id) in {one["id"] for one in told(tmp_path)})
+    eventually(lambda: str(later.id) in {one["id"] for one in hook_calls(tmp_path)})
 
 
 def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
@@ -335,18 +323,18 @@ def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     vanished_in_vain(hand, job, 1)
     worker = start()
-    runs_again(tmp_path / "go", 1)
-    assert (alone(connection, job), counters(connection, job)) == ([False], (0, 0, 1))
-    vanish(worker)
+    begun(tmp_path / "go")
+    assert (alone(connection, job), counters(connection, job.id)) == ([False], (0, 0, 1))
+    worker.kill()
     worker = start(slots=4)
-    runs_again(tmp_path / "go", 2)
-    assert (alone(connection, job), counters(connection, job)) == ([True], (0, 0, 2))
+    begun(tmp_path / "go", times=2)
+    assert (alone(connection, job), counters(connection, job.id)) == ([True], (0, 0, 2))
     others = [faults.add.enqueue(n, n) for n in range(3)]
     elsewhere = start()
     assert [one.result(timeout=20) for one in others] == [0, 2, 4]
     assert {attempts(connection, one)[0].worker for one in others} == {attempts_of(elsewhere, connection)}
-    vanish(worker)
-    ended(job, State.QUARANTINED)
+    worker.kill()
+    finished(job, State.QUARANTINED)
     proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
     assert held(connection, job) == ("quarantined", proven)
     assert outcomes(connection, job) == [Outcome.LOST] * 3
@@ -388,7 +376,7 @@ def test_a_bystander_is_cleared_and_finishes(
     )
     assert job.status() is State.PENDING
     start(slots=4, heartbeat_s="0.2")
-    runs_again(tmp_path / "go", 1)
+    begun(tmp_path / "go")
     assert alone(connection, job) == [True]
     other = faults.add.enqueue(1, 1)
     beats(connection, 6)
@@ -405,15 +393,15 @@ def test_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     vanished_in_vain(hand, job, 2)
     worker = start(slots=4)
-    runs_again(tmp_path / "go", 1)
+    begun(tmp_path / "go")
     assert alone(connection, job) == [True]
     others = [faults.add.enqueue(n, n) for n in range(3)]
     assert [one.result(timeout=30) for one in others] == [0, 2, 4]
     assert alone(connection, job) == [False]
-    vanish(worker)
+    worker.kill()
     worker = start(slots=4)
-    runs_again(tmp_path / "go", 2)
-    assert (alone(connection, job), counters(connection, job)) == ([True], (0, 0, 3))
+    begun(tmp_path / "go", times=2)
+    assert (alone(connection, job), counters(connection, job.id)) == ([True], (0, 0, 3))
     (tmp_path / "go").touch()
     assert job.result(timeout=20) == "seen"
 
@@ -447,7 +435,7 @@ def test_no_worker_makes_room_for_a_suspect_that_was_cancelled(
     db.run(connection, store.pause_queue("default"))
     worker = start(slots=2, queues="busy,default")
     faults.wait_for.using(queue="busy").enqueue(str(tmp_path / "long"))
-    runs_again(tmp_path / "long", 1)
+    begun(tmp_path / "long")
     connection.execute("update outlive.held set since = since - interval '61 seconds'")
     db.run(connection, store.resume_queue("default"))
     eventually(lambda: "makes room" in worker.log(), within_s=20)
@@ -461,8 +449,8 @@ def test_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connectio
     job = faults.raise_error.enqueue()
     vanished_in_vain(hand, job, 2)
     start()
-    ended(job, State.FAILED)
-    assert counters(connection, job) == (2, 0, 0)
+    finished(job, State.FAILED)
+    assert counters(connection, job.id) == (2, 0, 0)
 
 
 def test_without_max_losses_no_job_is_a_suspect(
@@ -471,12 +459,12 @@ def test_without_max_losses_no_job_is_a_suspect(
     job = faults.wait_for.using(max_losses=None).enqueue(str(tmp_path / "go"))
     vanished_in_vain(hand, job, 3)
     worker = start()
-    runs_again(tmp_path / "go", 1)
-    assert (alone(connection, job), counters(connection, job)) == ([False], (0, 0, 3))
-    vanish(worker)
+    begun(tmp_path / "go")
+    assert (alone(connection, job), counters(connection, job.id)) == ([False], (0, 0, 3))
+    worker.kill()
     (tmp_path / "go").touch()
     start()
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
 
 
 def test_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Connection, tmp_path: Path) -> None:
@@ -485,11 +473,11 @@ def test_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Conn
     for attempt in (1, 2):
         worker = start()
         eventually(lambda: alone(connection, job) == [False], within_s=20)
-        worker.process.send_signal(signal.SIGTERM)
-        worker.process.send_signal(signal.SIGINT)
+        worker.send(signal.SIGTERM)
+        worker.send(signal.SIGINT)
         assert worker.process.wait(20) == 0
         assert outcomes(connection, job) == [Outcome.RELEASED] * attempt
-        assert counters(connection, job) == (0, 0, 0)
+        assert counters(connection, job.id) == (0, 0, 0)
         assert held(connection, job) is None
 
 
@@ -519,7 +507,7 @@ def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
     later = "select now() > %s::timestamptz + interval '6 seconds'"
     eventually(lambda: connection.execute(later, [now]).fetchone() == (True,), what="the other one has looked too")
     (tmp_path / makes_room[0]).touch()
-    runs_again(tmp_path / "go", 1)
+    begun(tmp_path / "go")
     assert alone(connection, suspect) == [True]
     assert sum("makes room" in worker.log() for worker in workers.values()) == 1
     (tmp_path / "go").touch()
@@ -535,17 +523,16 @@ def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(
     quick = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
     frozen = start(name="frozen", **quick)
     ends, lasts = (faults.wait_for.enqueue(str(tmp_path / name)) for name in ("ends", "lasts"))
-    runs_again(tmp_path / "ends", 1)
-    runs_again(tmp_path / "lasts", 1)
-    (child,) = began(tmp_path / "lasts")
+    begun(tmp_path / "ends")
+    (child,) = begun(tmp_path / "lasts")
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
         other = start(name="other", **quick)
-        runs_again(tmp_path / "ends", 2)
-        runs_again(tmp_path / "lasts", 2)
-        assert counters(connection, lasts) == (0, 0, 1)
+        begun(tmp_path / "ends", times=2)
+        begun(tmp_path / "lasts", times=2)
+        assert counters(connection, lasts.id) == (0, 0, 1)
         (tmp_path / "ends").touch()  # Both of its children see it; one of them has no worker that listens.
-        ended(ends, State.SUCCEEDED)
+        finished(ends, State.SUCCEEDED)
         assert alive(child)
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
@@ -554,11 +541,11 @@ def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(
     eventually(lambda: frozen.log().count(" started") == 2, within_s=20, what="it begins again")
     assert f"Worker {old} was declared dead by others" in frozen.log()
     assert other.says(f"Dead worker detected: {old}")
-    assert counters(connection, lasts) == (0, 0, 0)
+    assert counters(connection, lasts.id) == (0, 0, 0)
     rows = connection.execute("select name, state from outlive.workers order by started_at").fetchall()
     assert rows == [("frozen", "dead"), ("other", "active"), ("frozen", "active")]
     (tmp_path / "lasts").touch()
-    ended(lasts, State.SUCCEEDED)
+    finished(lasts, State.SUCCEEDED)
     for job in (ends, lasts):
         assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
         assert attempts(connection, job)[1].worker == "other"
@@ -572,16 +559,16 @@ def test_a_killer_enqueued_again_is_quarantined_without_another_kill(
 ) -> None:
     worker = start(on_quarantine=hook_into(tmp_path))
     first = faults.known_killer.enqueue("poison.pdf")
-    ended(first, State.QUARANTINED)
+    finished(first, State.QUARANTINED)
     again = faults.known_killer.enqueue("poison.pdf")
-    ended(again, State.QUARANTINED)
+    finished(again, State.QUARANTINED)
     assert (outcomes(connection, first), outcomes(connection, again)) == ([Outcome.CRASHED] * 3, [])
     words = "crashed 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
     assert held(connection, again) == ("quarantined", words)
-    eventually(lambda: {one["id"] for one in told(tmp_path)} == {str(first.id), str(again.id)})
+    eventually(lambda: {one["id"] for one in hook_calls(tmp_path)} == {str(first.id), str(again.id)})
     assert worker.says(f"Job {again.id} is quarantined: {words}")
     other = faults.known_killer.enqueue("another.pdf")
-    ended(other, State.QUARANTINED)
+    finished(other, State.QUARANTINED)
     assert outcomes(connection, other) == [Outcome.CRASHED] * 3
 
 
@@ -590,21 +577,21 @@ def test_by_default_only_the_job_counts_and_its_history_is_shown(
 ) -> None:
     start()
     first = faults.die_by.enqueue("SIGSEGV")
-    ended(first, State.QUARANTINED)
+    finished(first, State.QUARANTINED)
     again = faults.die_by.using(delay="1h").enqueue("SIGSEGV")
     shown = " ".join(Cli(database_url)("show", again.id).out.split())
     assert "the same task and arguments crashed 3 times as other jobs, last with SIGSEGV" in shown
     assert str(first.id) in shown
     db.run(connection, store.cancel([again.id]))
     third = faults.die_by.enqueue("SIGSEGV")
-    ended(third, State.QUARANTINED)
+    finished(third, State.QUARANTINED)
     assert outcomes(connection, third) == [Outcome.CRASHED] * 3
 
 
 def test_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: Path) -> None:
     start(name="crawler-1", on_quarantine=hook_into(tmp_path))
     job = faults.segfault.using(max_crashes=1).enqueue()
-    (fact,) = eventually(lambda: told(tmp_path), within_s=20)
+    (fact,) = eventually(lambda: hook_calls(tmp_path), within_s=20)
     expected = {
         "event": "quarantine",
         "id": str(job.id),
@@ -627,16 +614,16 @@ def test_a_task_of_which_many_jobs_crash_raises_an_alert_once(start: Start, tmp_
         start(sweep_s="0.3", on_quarantine=hook)
 
     def alerts() -> list[dict[str, Any]]:
-        return [one for one in told(tmp_path) if one["event"] == "task_keeps_crashing"]
+        return [one for one in hook_calls(tmp_path) if one["event"] == "task_keeps_crashing"]
 
     crash = faults.exit_with.using(max_crashes=1)
     four = [crash.enqueue(code) for code in range(1, 5)]
     for job in four:
-        ended(job, State.QUARANTINED)
-    eventually(lambda: len(told(tmp_path)) == 4, within_s=20)
-    ended(crash.enqueue(5), State.QUARANTINED)
+        finished(job, State.QUARANTINED)
+    eventually(lambda: len(hook_calls(tmp_path)) == 4, within_s=20)
+    finished(crash.enqueue(5), State.QUARANTINED)
     (alert,) = eventually(alerts, within_s=20)
     assert (alert["task"], alert["jobs"], alert["crashes"]) == ("tests.faults.exit_with", 5, 5)
-    ended(crash.enqueue(6), State.QUARANTINED)
-    eventually(lambda: len(told(tmp_path)) == 7, within_s=20, what="six quarantines and one alert")
+    finished(crash.enqueue(6), State.QUARANTINED)
+    eventually(lambda: len(hook_calls(tmp_path)) == 7, within_s=20, what="six quarantines and one alert")
     assert len(alerts()) == 1

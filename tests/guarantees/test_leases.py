@@ -17,8 +17,10 @@ from outlive import App, State, config, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
-from tests.guarantees.conftest import NOON, Hand, Start, attempts, counters, ended, outcomes
-from tests.processes.conftest import alive
+from tests.driving.hand import Hand
+from tests.driving.jobs import attempts, begun, finished, outcomes
+from tests.driving.making import NOON, counters, register_worker
+from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
@@ -82,11 +84,7 @@ def test_a_dead_one_is_free_when_its_lease_has_ended(task: AddTask, new_hand: Ca
 
 def test_reclaiming_counts_a_loss_and_names_the_former_worker(task: AddTask, hand: Hand) -> None:
     job = task.enqueue(1, 2)
-    hand.rows(
-        "insert into outlive.workers (id, name, hostname, pid, version, slots, started_at, last_seen)"
-        " values (%s, 'crawler-1', 'host', 1, '0.1', 4, now(), now()) returning id",
-        hand.id,
-    )
+    register_worker(hand.connection, hand.id, name="crawler-1")
     hand.at(NOON)
     (claimed,) = hand.claim()
     hand.at(NOON, later_s=301)
@@ -105,16 +103,12 @@ def test_a_worker_that_reclaims_a_job_logs_its_former_worker(
 ) -> None:
     job = faults.add.enqueue(1, 2)
     hand.knows(faults.add)
-    hand.rows(
-        "insert into outlive.workers (id, name, hostname, pid, version, slots, started_at, last_seen)"
-        " values (%s, 'crawler-1', 'host', 1, '0.1', 4, now(), now()) returning id",
-        hand.id,
-    )
+    register_worker(hand.connection, hand.id, name="crawler-1")
     hand.claim()
     hand.rows("update outlive.running set lease_until = now() - interval '1 second' returning id")
     worker = start(sweep_s="0.5")
     assert worker.says(f"job {job.id}, held by crawler-1: ")
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
 
 
@@ -193,11 +187,6 @@ def test_the_same_worker_with_an_old_token_of_the_same_job_is_refused(task: AddT
     assert hand.end(second)
 
 
-def began(path: Path) -> list[int]:
-    """The processes that have begun to wait for this file."""
-    return [int(found.name.split(".")[-2]) for found in path.parent.glob(f"{path.name}.*.started")]
-
-
 def test_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_lease_and_interval(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
@@ -215,7 +204,7 @@ def test_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_
     (holder,) = set(beats.values())
     connection.execute("delete from outlive.liveness where worker = %s", [holder])
     by_id[holder].process.kill()
-    eventually(lambda: len(began(tmp_path / "go")) == 2, within_s=20)
+    begun(tmp_path / "go", times=2)
     (tmp_path / "go").touch()
     assert job.result(timeout=20) == "seen"
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
@@ -228,11 +217,11 @@ def test_a_worker_that_comes_back_from_the_dead_kills_its_child(
 ) -> None:
     frozen = start(lease_s="2", sweep_s="0.5")
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    (first,) = eventually(lambda: began(tmp_path / "go"))
+    (first,) = begun(tmp_path / "go")
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
         start(lease_s="2", sweep_s="0.5")
-        eventually(lambda: len(began(tmp_path / "go")) == 2)
+        begun(tmp_path / "go", times=2)
         assert alive(first)
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
@@ -248,14 +237,15 @@ def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
     """One of its children has ended its job meanwhile, and has said so; the other is still at it, and is killed."""
     frozen = start(lease_s="2", sweep_s="0.5", name="frozen", heartbeat_s="0.2", stale_s="60", dead_s="120")
     ends, lasts = (faults.wait_for.enqueue(str(tmp_path / name)) for name in ("ends", "lasts"))
-    eventually(lambda: began(tmp_path / "ends") and began(tmp_path / "lasts"))
-    (child,) = began(tmp_path / "lasts")
+    begun(tmp_path / "ends")
+    (child,) = begun(tmp_path / "lasts")
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
         start(lease_s="2", sweep_s="0.5", name="other")
-        eventually(lambda: len(began(tmp_path / "ends")) == len(began(tmp_path / "lasts")) == 2, within_s=20)
+        begun(tmp_path / "ends", times=2)
+        begun(tmp_path / "lasts", times=2)
         (tmp_path / "ends").touch()
-        ended(ends, State.SUCCEEDED)
+        finished(ends, State.SUCCEEDED)
         before = connection.execute("select * from outlive.attempts order by token").fetchall()
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
@@ -269,7 +259,7 @@ def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
     eventually(has_had_time_to_write)
     assert connection.execute("select * from outlive.attempts order by token").fetchall() == before
     (tmp_path / "lasts").touch()
-    ended(lasts, State.SUCCEEDED)
+    finished(lasts, State.SUCCEEDED)
     for job in (ends, lasts):
         assert [(one.outcome, one.worker) for one in attempts(connection, job)] == [
             (Outcome.LOST, "frozen"),
@@ -282,7 +272,7 @@ def test_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
 ) -> None:
     worker = start(lease_s="4", sweep_s="0.5")
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    (first,) = eventually(lambda: began(tmp_path / "go"))
+    (first,) = begun(tmp_path / "go")
     name = str(conninfo_to_dict(database_url)["dbname"])
     closing = sql.SQL("alter database {} allow_connections {}").format
     with psycopg.connect(server_url, autocommit=True) as admin:
@@ -291,10 +281,10 @@ def test_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
         eventually(lambda: not alive(first), within_s=4)
         admin.execute(closing(sql.Identifier(name), sql.SQL("true")))
     (tmp_path / "go").touch()
-    ended(job, State.SUCCEEDED)
+    finished(job, State.SUCCEEDED)
     connection = connect()
     assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
-    assert counters(connection, job) == (0, 0, 1)
+    assert counters(connection, job.id) == (0, 0, 1)
     assert worker.process.poll() is None
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.processes.conftest import ROOT
+from tests.driving.workers import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "guarantees.md").read_text(encoding="utf-8")
 NAMED = set(re.findall(r"`guarantees/(test_\w+\.py)::(test_\w+)`", PAGE))

@@ -12,9 +12,10 @@ import pytest
 from outlive import Job, State, config, db, dedupe_key, store
 from outlive.client.task import Task
 from outlive.states import Outcome
+from tests.driving.jobs import attempts, finished, outcomes
+from tests.driving.making import counters
+from tests.driving.workers import Start, Worker
 from tests.guarantees import calling
-from tests.guarantees.conftest import Start, attempts, counters, ended, outcomes
-from tests.processes.conftest import Worker
 from tests.spans import within_bounds
 from tests.waiting import eventually
 
@@ -24,12 +25,12 @@ STARTED += " join outlive.jobs j on j.id = a.job_id where j.source = %s and a.st
 
 
 @pytest.fixture
-def start(start_worker: Start, database_url: str, tmp_path: Path) -> Iterator[Start]:
+def start(start: Start, database_url: str, tmp_path: Path) -> Iterator[Start]:
     """Starts workers for the app of tests/guarantees/calling.py, whose jobs go to the test's database."""
     calling.app.configure(config.load(flags={"database_url": database_url}))
 
     def make(**how: Any) -> Worker:
-        return start_worker(target=TARGET, **{"sweep_s": "0.5", "cache_dir": str(tmp_path / "cache"), **how})
+        return start(target=TARGET, **{"sweep_s": "0.5", "cache_dir": str(tmp_path / "cache"), **how})
 
     yield make
     calling.app.configure(None)
@@ -60,7 +61,7 @@ def waiting(connection: db.Connection, where: str = "source", name: str = "") ->
 
 def succeeded(jobs: Sequence[Job[Any]], *, within_s: float = 30.0) -> None:
     for job in jobs:
-        ended(job, State.SUCCEEDED, within_s=within_s)
+        finished(job, State.SUCCEEDED, within_s=within_s)
 
 
 # Sources as rows
@@ -330,7 +331,7 @@ def test_a_probe_that_fails_opens_it_again_and_one_that_dies_makes_room(
     eventually(lambda: health(connection, "flaky")["paused_until"] > before)
     dead = calling.stumble.using(max_crashes=1, priority=0).enqueue("die")
     well = calling.stumble.enqueue("well")
-    ended(dead, State.QUARANTINED)
+    finished(dead, State.QUARANTINED)
     succeeded([well])
     assert health(connection, "flaky")["breaker"] == "closed"
 
@@ -342,7 +343,7 @@ def test_a_job_that_meets_an_open_breaker_goes_back_without_losing_an_attempt(
     opened(connection)
     job = calling.call_from_elsewhere.enqueue()
     assert job.result(timeout=20) >= 2
-    assert counters(connection, job) == (0, 0, 0)
+    assert counters(connection, job.id) == (0, 0, 0)
     assert set(outcomes(connection, job)) == {Outcome.RELEASED, Outcome.SUCCEEDED}
     assert health(connection, "flaky")["breaker"] == "closed"
 
@@ -353,7 +354,7 @@ def test_a_job_that_takes_too_long_counts_against_its_source(
 ) -> None:
     start(slots=1)
     job = calling.hang.enqueue(deaf)
-    ended(job, State.FAILED)
+    finished(job, State.FAILED)
     eventually(lambda: streak(connection) == 1)
 
 
@@ -361,7 +362,7 @@ def test_a_job_that_ends_in_its_own_transaction_speaks_for_its_source_too(
     start: Start, connection: db.Connection, database_url: str
 ) -> None:
     start(slots=1)
-    ended(calling.stumble.enqueue("raise"), State.FAILED)
+    finished(calling.stumble.enqueue("raise"), State.FAILED)
     eventually(lambda: streak(connection) == 1)
     succeeded([calling.finish_itself.enqueue(database_url)])
     eventually(lambda: streak(connection) == 0)
@@ -409,9 +410,9 @@ def test_an_answer_from_the_cache_says_nothing_about_the_jobs_own_source(
     """The source has failed once before. A job that really calls it, or calls only others, counts as usual."""
     worker = start(slots=1)
     succeeded([calling.read.enqueue(known)])
-    ended(calling.stumble.enqueue("raise"), State.FAILED)
+    finished(calling.stumble.enqueue("raise"), State.FAILED)
     eventually(lambda: streak(connection) == 1)
-    ended(calling.read.enqueue(pages, how), State.SUCCEEDED if how == "well" else State.FAILED)
+    finished(calling.read.enqueue(pages, how), State.SUCCEEDED if how == "well" else State.FAILED)
     worker.stop()
     assert streak(connection) == failures
 
@@ -441,7 +442,7 @@ def test_a_job_that_does_not_succeed_leaves_neither_half(start: Start, connectio
     db.run(connection, store.pause_queue("free"))
     calling.free.using(dedupe_key="taken").enqueue()
     job = calling.find.using(max_attempts=1).enqueue("a", 10, 0.5, how=how)
-    ended(job, State.FAILED)
+    finished(job, State.FAILED)
     assert prices() == {}
     assert waiting(connection, "source", "shop") == 0
     assert len(attempts(connection, job)) == 1
@@ -463,14 +464,14 @@ def test_scope_and_key_have_at_most_as_many_bytes_as_the_database_takes(
     succeeded([calling.find.enqueue(price=1, strength=1.0, **longest)])
     assert [(one.scope, one.dedupe_key) for one in calling.app.records()] == [tuple(longest.values())]
     job = calling.find.using(max_attempts=1).enqueue(price=1, strength=1.0, **{**longest, name: letters(251)})
-    ended(job, State.FAILED)
+    finished(job, State.FAILED)
     assert "it must be text of 1 to 1000 bytes of UTF-8" in (attempts(connection, job)[0].error or "")
 
 
 def test_the_jobs_that_one_job_asks_for_have_a_bound_together(start: Start, connection: db.Connection) -> None:
     start(slots=1)
     job = calling.find.using(max_attempts=1).enqueue("a", 10, 0.5, how="ask for too many")
-    ended(job, State.FAILED)
+    finished(job, State.FAILED)
     assert "the jobs that one job spawns have more than 16,777,216 bytes" in (attempts(connection, job)[0].error or "")
     assert waiting(connection, "source", "endless") == 0
 

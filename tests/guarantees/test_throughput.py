@@ -2,7 +2,6 @@
 slow them. On a machine that has other work only half of it is asked for, of fewer jobs; the long ones ask for what the
 rule says."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,11 @@ import pytest
 from outlive import State, db
 from outlive.lab.bench.stock import Stock
 from tests import faults
-from tests.guarantees.conftest import ended
+from tests.driving.jobs import finished
+from tests.driving.workers import Start
 from tests.guarantees.throughput import ROUNDS, kept, seconds
-from tests.processes.conftest import Worker
 from tests.waiting import eventually
 
-Start = Callable[..., Worker]
 NAP_S = 0.05
 
 
@@ -35,7 +33,7 @@ def test_healthy_jobs_keep_their_throughput_beside_killers(
         )
         beside.append(seconds(connection, [faults.nap.job(NAP_S) for _ in range(jobs)]))
         for killer in killers:
-            ended(killer, State.QUARANTINED)
+            finished(killer, State.QUARANTINED)
     assert kept(alone, beside) >= least
 
 
@@ -51,13 +49,13 @@ def test_neighbours_keep_their_throughput_beside_a_flood_of_output(
         eventually(lambda: quiet.status() is State.RUNNING)  # noqa: B023
         alone.append(seconds(connection, [faults.nap.job(NAP_S) for _ in range(jobs)]))
         (tmp_path / f"go-{n}").touch()
-        ended(quiet, State.SUCCEEDED)
+        finished(quiet, State.SUCCEEDED)
         flood = faults.flood_for_ever.enqueue(str(tmp_path / f"flows-{n}"))
         eventually((tmp_path / f"flows-{n}").exists)
         beside.append(seconds(connection, [faults.nap.job(NAP_S) for _ in range(jobs)]))
         assert flood.status() is State.RUNNING
         flood.cancel()
-        ended(flood, State.CANCELLED)
+        finished(flood, State.CANCELLED)
     assert kept(alone, beside) >= least
 
 

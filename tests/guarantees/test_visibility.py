@@ -9,7 +9,10 @@ from outlive import State, db, store
 from outlive.client.task import Task
 from outlive.states import Outcome
 from tests import faults
-from tests.guarantees.conftest import NOON, Hand, Start, ended
+from tests.driving.hand import Hand
+from tests.driving.jobs import finished
+from tests.driving.making import NOON
+from tests.driving.workers import Start
 
 AddTask = Task[[int, int], int, int]
 
@@ -94,10 +97,10 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     exited = faults.exit_with.using(max_crashes=1).enqueue(7)
     killed = faults.die_by.using(max_crashes=1).enqueue("SIGSEGV")
     late = faults.hang.enqueue()
-    ended(well, State.SUCCEEDED)
+    finished(well, State.SUCCEEDED)
     for job, state in ((raised, State.FAILED), (exited, State.QUARANTINED), (killed, State.QUARANTINED)):
-        ended(job, state)
-    ended(late, State.FAILED)
+        finished(job, state)
+    finished(late, State.FAILED)
     assert worker.says(f"Job {late.id} timed out")
     log = worker.log()
     assert all(f"Starting job {job.id}" in log for job in (well, raised, exited, killed, late))

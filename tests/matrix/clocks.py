@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.conftest import ROOT
+from tests.driving.workers import ROOT
 
 
 class Clock:

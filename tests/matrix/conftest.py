@@ -9,12 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from tests.conftest import TEMPLATE
+from tests.driving.databases import new_database
 from tests.matrix.clocks import Clock
+from tests.matrix.networks import Network, new_network
 from tests.matrix.servers import Programs, Server
-from tests.processes.conftest import app, start
-
-__all__ = ["app", "start"]
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +56,13 @@ def new_server(programs: Programs, pattern: Server, base: Path) -> Iterator[Call
 
 
 @pytest.fixture
+def network() -> Iterator[Network]:
+    """A network of the test's own, between a worker and its database."""
+    with new_network() as made:
+        yield made
+
+
+@pytest.fixture
 def clock(base: Path) -> Clock:
     """The clock of a test's own server, whose account must be able to read it."""
     return Clock(base / f"clock-{uuid4().hex[:8]}")
@@ -73,9 +78,11 @@ def server(new_server: Callable[..., Server], request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
-def database_url(request: pytest.FixtureRequest, new_database: Callable[[str], str]) -> str:
+def database_url(request: pytest.FixtureRequest, server_url: str) -> Iterator[str]:
     """Where workers, the app and connections go: the test's own server if it has asked for one."""
     if "server" in request.fixturenames:
         server: Server = request.getfixturevalue("server")
-        return server.url
-    return new_database(TEMPLATE)
+        yield server.url
+        return
+    with new_database(server_url) as url:
+        yield url

@@ -76,8 +76,9 @@ def _run(*words: str, text: str = "") -> None:
         raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
-@pytest.fixture
-def network() -> Iterator[Network]:
+@contextlib.contextmanager
+def new_network() -> Iterator[Network]:
+    """Make a network, or skip the test where none can be made."""
     if missing := [name for name in ("ip", "nft") if shutil.which(name) is None]:
         pytest.skip(f"{' and '.join(missing)} can't be found: apt install iproute2 nftables")
     network = Network()

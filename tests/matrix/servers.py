@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from outlive import db, kernel, migrate
 from outlive.embedded import binaries, places
-from tests.processes.conftest import alive
+from tests.driving.workers import all_gone
 from tests.waiting import eventually
 
 PORT = 5432
@@ -134,7 +134,7 @@ class Server:
             for pid in below:  # Those of a killed postmaster may take a while, and hold the data meanwhile.
                 if number == signal.SIGKILL and Path(f"/proc/{pid}").exists():
                     os.kill(pid, signal.SIGKILL)
-            eventually(lambda: not any(map(alive, below)), what="no process of the server is left")
+            all_gone(below, within_s=10, what="no process of the server is left")
 
     def tree(self) -> list[int]:
         return [self.pid, *kernel.descendants_of(self.pid)]

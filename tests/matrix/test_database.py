@@ -22,18 +22,18 @@ from outlive import config, db, embedded, kernel
 from outlive.lab.bench.stock import Stock
 from outlive.states import State
 from tests import faults
-from tests.cli.world import Cli
+from tests.driving.commands import Cli
+from tests.driving.jobs import begun, waiting_for
+from tests.driving.workers import Start
 from tests.embedded.actors import end_everything_at, postmaster_of
 from tests.guarantees.throughput import ROUNDS, kept, seconds
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
 from tests.matrix.clocks import Clock
 from tests.matrix.loading import Load
 from tests.matrix.servers import Programs, Server
-from tests.processes.conftest import Worker
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.5", "max_losses": "none"}
 
 
@@ -56,7 +56,7 @@ def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_
     worker = start(url="", home=str(home), slots=2)
     faults.app.configure(config.load(flags={"home": str(home)}))
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
-    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    begun(tmp_path / "held")
     faults.app.connections.close()
     assert not embedded.release(home), "the worker uses it still"
     os.kill(postmaster_of(home), signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
     """Within 15 s; also when the server goes on to crash every four seconds, and then no living worker is given up."""
     victim = start(name="victim")
     faults.wait_for.enqueue(str(tmp_path / "held"))
-    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    begun(tmp_path / "held")
     start(name="witness")
     faults.app.connections.close()
     victim.process.kill()
@@ -128,7 +128,7 @@ def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
             with psycopg.connect(server.url) as backend:
                 os.kill(backend.info.backend_pid, signal.SIGKILL)
             crashed = time.monotonic()
-        return len(list(tmp_path.glob("held.*.started"))) == 2
+        return len(waiting_for(tmp_path / "held")) == 2
 
     eventually(begins_again, within_s=35 if crashes_on else 15, what="the witness runs the victim's job")
     print(f"the job began again {time.monotonic() - back:.1f} s after the server was back")
@@ -143,10 +143,10 @@ def test_a_worker_that_is_told_to_stop_while_the_server_is_away_reports_when_it_
 ) -> None:
     worker = start(name="leaving")
     job = faults.wait_for.enqueue(str(tmp_path / "held"))
-    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
+    begun(tmp_path / "held")
     faults.app.connections.close()
     server.stop(signal.SIGQUIT)
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     (tmp_path / "held").touch()
     eventually(lambda: f"Job {job.id} completed successfully" in worker.log(), within_s=20)
     server.start()
@@ -350,11 +350,10 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     all_end_once(database_url, jobs)
     assert connection.execute("select from outlive.liveness").fetchall() == []
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
-    eventually(lambda: list(tmp_path.glob("held.*.started")), within_s=20)
-    worker.process.kill()
-    worker.process.wait()
+    begun(tmp_path / "held")
+    worker.kill()
     start(url=pooled_url, slots=2, **SHORT)
-    eventually(lambda: len(list(tmp_path.glob("held.*.started"))) == 2, within_s=20, what="its lease ends")
+    begun(tmp_path / "held", times=2)
     (tmp_path / "held").touch()
     all_end_once(database_url, [held])
     assert outcomes(database_url, held) == ["lost", "succeeded"]
@@ -372,8 +371,7 @@ def test_any_two_faults_at_once_lose_nothing(server: Server, start: Start, round
 
     def kill_supervisor() -> None:
         victim = workers.pop(0)
-        victim.process.kill()
-        victim.process.wait()
+        victim.kill()
         workers.append(start(slots=2, wait=False, **SHORT))
 
     def kill_zygote() -> None:

@@ -13,28 +13,16 @@ from psycopg.conninfo import make_conninfo
 import outlive
 from outlive import config, db
 from tests import faults
+from tests.driving.jobs import begun
+from tests.driving.workers import Start, alive
 from tests.matrix.asking import all_end_once, ends, outcomes
-from tests.matrix.networks import Network, network
+from tests.matrix.networks import Network
 from tests.matrix.servers import Server
-from tests.processes.conftest import Worker, alive
 from tests.proxy import Boundary, Proxy, Side, Way
 from tests.waiting import eventually
 
-__all__ = ["network"]
-
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.3"}
-
-
-def begun(path: Path, *, before: int = 0) -> int:
-    """The process that has begun to wait for this file; another one than `before`."""
-
-    def found() -> list[int]:
-        pids = [int(one.suffixes[-2][1:]) for one in path.parent.glob(f"{path.name}.*.started")]
-        return [pid for pid in pids if pid != before]
-
-    return eventually(found, within_s=30, what="the job begins")[0]
 
 
 @pytest.mark.parametrize(
@@ -52,14 +40,14 @@ def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end
     with Proxy(database_url, tmp_path) as proxy:
         lonely = start(url=proxy.url, slots=2, **SHORT)
         held = faults.wait_for.enqueue(str(tmp_path / "held"))
-        first = begun(tmp_path / "held")
+        (first,) = begun(tmp_path / "held")
         other = start(slots=2, **SHORT)
         proxy.silence(*ways)
         eventually(lambda: not alive(first), within_s=20, what="the process is killed")
         ours = connection.execute("select from outlive.running where worker = %s", [lonely.id]).fetchall()
         assert ours, "another worker could have begun it before"
         assert lonely.says("its lease could not be renewed in time")
-        begun(tmp_path / "held", before=first)
+        begun(tmp_path / "held", times=2, within_s=30)
         jobs: list[outlive.Job[Any]] = [held]
         jobs += [*faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(50))]
         (tmp_path / "held").touch()
@@ -158,14 +146,14 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     faults.app.configure(config.load(flags={"database_url": server.url}))
     far = start(url=make_conninfo(server.url, host=network.host), within=network.within, slots=1)
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
-    first = begun(tmp_path / "held")
+    (first,) = begun(tmp_path / "held")
     near = start(url=server.url, slots=1)
     eventually(lambda: server.ask("select from outlive.liveness having count(*) = 2"), what="both show that they live")
     network.cut()
     cut = time.monotonic()
     eventually(lambda: f"Dead worker detected: {far.id}" in near.log(), within_s=bound_s, what="it is declared dead")
     print(f"declared dead after {time.monotonic() - cut:.1f} s")
-    begun(tmp_path / "held", before=first)
+    begun(tmp_path / "held", times=2, within_s=30)
     network.heal()
     eventually(lambda: "was declared dead by others" in far.log(), within_s=30, what="it hears of it")
     (tmp_path / "held").touch()

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.processes.conftest import ROOT
+from tests.driving.workers import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "faults.md").read_text(encoding="utf-8")
 ROWS = {*map(str, range(1, 66)), "4b"}

@@ -4,7 +4,6 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ import pytest
 from outlive import db
 from outlive.states import State
 from tests import faults
+from tests.driving.jobs import begun
+from tests.driving.workers import Start, alive
 from tests.matrix.asking import ends, outcomes
-from tests.processes.conftest import Worker, alive
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.mark.parametrize(
@@ -35,9 +34,10 @@ def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill
     worker = start(grace_s=str(grace_s), **settings)
     observer = start(**settings | {"queues": "another"})
     polite, deaf = faults.wait_for.enqueue(str(tmp_path / "never")), faults.ignore_all.enqueue(str(tmp_path / "deaf"))
-    eventually(lambda: list(tmp_path.glob("never.*.started")) and (tmp_path / "deaf").exists(), within_s=20)
+    begun(tmp_path / "never")
+    eventually((tmp_path / "deaf").exists, within_s=20)
     tree, told = worker.tree(), time.monotonic()
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     limit_s = float(settings.get("stale_s", 60))
     silent = "select extract(epoch from outlive.now() - last_seen) from outlive.workers where id = %s"
     while worker.process.poll() is None:

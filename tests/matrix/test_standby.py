@@ -18,14 +18,14 @@ from psycopg.conninfo import make_conninfo
 from outlive import config
 from outlive.states import State
 from tests import faults
+from tests.driving.jobs import begun
+from tests.driving.workers import Start
 from tests.matrix.asking import all_end_once
 from tests.matrix.loading import Load
 from tests.matrix.servers import PORT, Programs, Server
-from tests.processes.conftest import Worker
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"lease_s": "6", "renew_s": "1", "sweep_s": "0.5"}
 
 
@@ -87,7 +87,7 @@ def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(
     start(url=url, slots=2)
     all_end_once(server.url, faults.app.enqueue_many(faults.warm.job(n) for n in range(100)))
     old = faults.wait_for.enqueue(str(tmp_path / "old"))
-    eventually(lambda: list(tmp_path.glob("old.*.started")), within_s=20, what="the job that will be lost begins")
+    begun(tmp_path / "old")
     ((token,),) = server.ask("select token from outlive.running where id = %s", old.id)
     server.stop(signal.SIGKILL)
     standby.start()

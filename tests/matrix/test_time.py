@@ -12,23 +12,16 @@ import pytest
 
 from outlive import db
 from tests import faults
-from tests.cli.world import Cli
-from tests.cli.world import ended as command_ended
+from tests.driving.commands import Cli, ended
+from tests.driving.jobs import begun
+from tests.driving.workers import ROOT, Start
 from tests.matrix.asking import all_end_once, dead_workers, outcomes
 from tests.matrix.clocks import Clock
 from tests.matrix.servers import Server
-from tests.processes.conftest import ROOT, Worker
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"heartbeat_s": "0.5", "stale_s": "1.5", "dead_s": "3", "lease_s": "3", "renew_s": "0.5", "sweep_s": "0.5"}
-
-
-def begun(folder: Path, names: Sequence[str]) -> None:
-    eventually(
-        lambda: all(list(folder.glob(f"{name}.*.started")) for name in names), within_s=30, what=f"{names} have begun"
-    )
 
 
 def pass_time(seconds: float) -> None:
@@ -49,7 +42,8 @@ def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in names]
     for worker in workers:
         worker.started()
-    begun(tmp_path, names)
+    for name in names:
+        begun(tmp_path / name, within_s=30)
     quick = [faults.add.using(delay=0.5).enqueue(n, n) for n in range(4)]
     late = faults.hang.enqueue()
     all_end_once(database_url, quick)
@@ -85,7 +79,8 @@ def test_a_jump_of_the_databases_clock_is_logged_and_no_worker_is_declared_dead(
     workers = [start(slots=1, **SHORT) for _ in range(2)]
     names = ["first", "second"]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in names]
-    begun(tmp_path, names)
+    for name in names:
+        begun(tmp_path / name, within_s=30)
     before = server.ask("select extract(epoch from now())")
     pass_time(1.5)  # Each reaper has looked at the clock before.
     clock.jump("+3600")
@@ -94,7 +89,7 @@ def test_a_jump_of_the_databases_clock_is_logged_and_no_worker_is_declared_dead(
     for log in said:
         eventually(lambda: "the database's clock jumped by 3600 s" in log(), what="the alarm")  # noqa: B023
     pass_time(float(SHORT["lease_s"]) + 1)
-    once = command_ended(Cli(server.url).process("reap", "--once"))
+    once = ended(Cli(server.url).process("reap", "--once"))
     assert "0 attempts of dead workers ended" in once.out
     assert "can't notice a jump of the database clock" in once.out
     for name in names:
@@ -130,7 +125,7 @@ def test_everything_frozen_for_a_while_goes_on_where_it_was(
     """26"""
     workers = [start(slots=2, **settings) for _ in range(2)]
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
-    begun(tmp_path, ["held"])
+    begun(tmp_path / "held")
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(300))
     freeze([pid for worker in workers for pid in (worker.pid, *worker.tree())] + server.tree(), frozen_s)
     (tmp_path / "held").touch()
@@ -147,7 +142,8 @@ def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(
     """26: jobs that were running may run again, because a freeze looks like a death."""
     workers = [start(slots=2, **SHORT) for _ in range(2)]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in ("first", "second")]
-    begun(tmp_path, ["first", "second"])
+    for name in ("first", "second"):
+        begun(tmp_path / name, within_s=30)
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(300))
     freeze([pid for worker in workers for pid in (worker.pid, *worker.tree())] + server.tree(), 4)
     for name in ("first", "second"):

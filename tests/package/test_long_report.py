@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.processes.conftest import ROOT
+from tests.driving.workers import ROOT
 from tests.reporting import NOT_RUN, Row, merged, name_of, page, rows_of
 
 REPORT = ROOT / "docs" / "reports" / "long-tests-0.1.md"

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -52,8 +52,8 @@ class Group:
         eventually(removed, what=f"{self.path} is removed")
 
 
-@pytest.fixture
-def group() -> Iterator[Group]:
+def new_group() -> Group:
+    """Make a group, or skip the test where none can be made."""
     own = [line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line]
     if not own:
         pytest.skip("the kernel's memory controller is not bound to cgroups of version 1 here")
@@ -62,6 +62,4 @@ def group() -> Iterator[Group]:
         path.mkdir()
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error}")
-    made = Group(path)
-    yield made
-    made.remove()
+    return Group(path)

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +12,11 @@ import outlive
 from outlive import db, kernel
 from outlive.states import State
 from tests import faults
-from tests.processes.conftest import Worker
+from tests.driving.making import count, make, make_many
+from tests.driving.workers import Start, Worker
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 BREAKS_ITS_CHILDREN = """
 import os
@@ -55,11 +55,6 @@ def ends(connection: db.Connection) -> set[tuple[str, int, int, int]]:
     return set(connection.execute("select outcome, failures, crashes, losses from outlive.attempts").fetchall())
 
 
-def running(connection: db.Connection) -> int:
-    (count,) = connection.execute("select count(*) from outlive.running").fetchone() or (0,)
-    return int(count)
-
-
 def all_succeeded(jobs: Sequence[outlive.Job[None]], *, within_s: float = 30) -> None:
     eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=within_s, what="all succeed")
 
@@ -82,7 +77,7 @@ def test_jobs_given_to_children_that_die_idle_are_not_blamed(
     worker = start(slots=2)
     with frozen_children(worker, 2) as children:
         jobs = [faults.touch.enqueue(str(tmp_path / str(n))) for n in range(2)]
-        eventually(lambda: running(connection) == 2)
+        eventually(lambda: count(connection, "running") == 2)
         for pid in children:
             kernel.kill(pid)
         all_succeeded(jobs)
@@ -95,7 +90,7 @@ def test_jobs_that_had_not_begun_are_not_lost_with_their_zygote(
     worker = start(slots=2)
     with frozen_children(worker, 2):
         jobs = [faults.touch.using(max_losses=1).enqueue(str(tmp_path / str(n))) for n in range(2)]
-        eventually(lambda: running(connection) == 2)
+        eventually(lambda: count(connection, "running") == 2)
         os.kill(worker.zygote(), signal.SIGKILL)
         all_succeeded(jobs)
     assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
@@ -112,7 +107,7 @@ def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(
 ) -> None:
     (tmp_path / "broken.py").write_text(BREAKS_ITS_CHILDREN)
     start(slots=1, target="broken:app", folder=tmp_path)
-    connection.execute("select outlive.enqueue('broken.innocent', '{}')")
+    make(connection, "broken.innocent", notify=True)
     held = "select why from outlive.held"
     eventually(lambda: connection.execute(held).fetchall() == [("quarantined",)], within_s=30)
     assert {("released", 0, 0, 0), ("crashed", 0, 1, 0)} == ends(connection)
@@ -141,7 +136,7 @@ def test_a_job_that_is_cancelled_before_it_begins_never_begins(
     worker = start(slots=1)
     with frozen_children(worker, 1):
         job = faults.touch.enqueue(str(tmp_path / "begun"))
-        eventually(lambda: running(connection) == 1)
+        eventually(lambda: count(connection, "running") == 1)
         assert job.cancel()
         eventually(lambda: job.status() is State.CANCELLED, within_s=4, what="it is cancelled before it begins")
     assert faults.add.enqueue(1, 1).result(timeout=30) == 2  # By the child that was stopped.
@@ -155,13 +150,13 @@ def test_jobs_whose_task_is_gone_when_they_are_taken_back_wait_for_another_worke
     source.write_text(SHRINKING + SHRINKING_TASK)
     worker = start(slots=2, target="shrinking:app", folder=tmp_path)
     with frozen_children(worker, 2):
-        connection.execute("select outlive.enqueue('shrinking.goes', '{}') from generate_series(1, 2)")
-        eventually(lambda: running(connection) == 2)
+        make_many(connection, 2, "shrinking.goes", notify=True)
+        eventually(lambda: count(connection, "running") == 2)
         source.write_text(SHRINKING)
-        worker.process.send_signal(signal.SIGHUP)
-        eventually(lambda: len(ends(connection)) > 0 and running(connection) == 0, within_s=20)
+        worker.send(signal.SIGHUP)
+        eventually(lambda: len(ends(connection)) > 0 and count(connection, "running") == 0, within_s=20)
     assert ends(connection) == {("released", 0, 0, 0)}
-    connection.execute("select outlive.enqueue('shrinking.stays', '{}') from generate_series(1, 20)")
+    make_many(connection, 20, "shrinking.stays", notify=True)
     succeeded = "select count(*) from outlive.attempts where state = 'succeeded'"
     eventually(lambda: connection.execute(succeeded).fetchall() == [(20,)], within_s=20)
     eventually(lambda: len(worker.children()) == 2, what="no child is left over")

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,16 +16,12 @@ from outlive.model import Attempt
 from outlive.states import Outcome, State
 from outlive.worker import cgroups
 from tests import faults
-from tests.processes.conftest import Worker, alive
-from tests.processes.groups import HIDDEN, Group, group
-from tests.processes.test_faults import begun
-from tests.processes.test_running import attempts, finished
+from tests.driving.jobs import attempts, begun, finished, number_in
+from tests.driving.workers import Start, Worker, alive
+from tests.processes.groups import HIDDEN, Group
 from tests.waiting import eventually
 
-__all__ = ["group"]
-
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 MOUNTS = Path("/proc/self/mountinfo").read_text().splitlines()
 EAT = "eaten = []\nwhile True: eaten.append(b'x' * 1_000_000)"
 
@@ -80,7 +76,7 @@ def top_of(worker: Worker, tops: list[Path]) -> str:
 def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start: Start, group: Group, tmp_path: Path) -> None:
     start(within=group.within, slots=1)
     faults.leave_a_daemon.using(memory="64MB").enqueue(str(tmp_path / "daemon"), stay=True)
-    daemon = eventually(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text(), within_s=20)
+    daemon = str(number_in(tmp_path / "daemon"))
 
     def gathered() -> list[Path]:
         return [path for path in group.below() if daemon in (path / "cgroup.procs").read_text().split()]
@@ -94,7 +90,7 @@ def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, gr
     """62: The daemon has nothing in its environment by which it could be found."""
     worker = start(within=group.within)
     faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=True)
-    daemon = int(eventually(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text(), within_s=20))
+    daemon = number_in(tmp_path / "daemon")
     os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
     os.kill(worker.zygote(), signal.SIGKILL)
     worker.stop(signal.SIGKILL)
@@ -120,7 +116,7 @@ def test_the_kernel_out_of_memory_kills_the_child_and_not_the_supervisor(
 
 def killed_while_a_stranger_dies(connection: db.Connection, folder: Path, group: Group) -> Attempt:
     job = faults.wait_for.using(max_crashes=1).enqueue(str(folder / "never"))
-    pid = begun(folder, "never")
+    (pid,) = begun(folder / "never")
     be_killed_for_memory(group)
     os.kill(pid, signal.SIGKILL)
     assert finished(job) is State.QUARANTINED

@@ -1,6 +1,5 @@
 """A job that takes its whole container down, again and again, among jobs that are well."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +7,10 @@ import pytest
 from outlive import Job, db
 from outlive.states import State
 from tests import faults
-from tests.processes.conftest import Worker
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 def states(connection: db.Connection, jobs: list[Job[Any]]) -> dict[str, int]:
@@ -24,7 +23,7 @@ def states(connection: db.Connection, jobs: list[Job[Any]]) -> dict[str, int]:
 
 @pytest.mark.timeout(300)  # It starts many workers, which takes long on a machine that is busy.
 def test_a_job_that_kills_its_container_is_caught_and_no_healthy_one_is(
-    start: Callable[..., Worker], connection: db.Connection
+    start: Start, connection: db.Connection
 ) -> None:
     """12: Two containers, each replaced when it is gone, as an orchestrator does."""
     poison = faults.take_all_down.enqueue()

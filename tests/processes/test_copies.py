@@ -1,6 +1,5 @@
 """A process that a job forks is no job: only the answer of the job's own process counts."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,10 @@ import outlive
 from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker
-from tests.processes.test_faults import changing
-from tests.processes.test_running import attempts, finished
+from tests.driving.jobs import attempts, finished
+from tests.driving.workers import Start
 
-__all__ = ["changing"]
-
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 CODES = {"exits": 5, "raises": 1, "returns": 0, "reports": 1, "asks": 1}
 
 

@@ -1,12 +1,10 @@
 """The matrix of faults, as far as one worker goes: the number in each docstring is the fault's."""
 
-import importlib
 import os
 import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,23 +15,19 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
-from outlive import config, db, kernel
+from outlive import db, kernel
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker, alive, cmdline
-from tests.processes.test_running import attempts, finished
+from tests.driving.databases import end_sessions
+from tests.driving.jobs import attempts, begun, finished
+from tests.driving.making import count
+from tests.driving.workers import Start, alive, all_gone
+from tests.processes.changing import source
 from tests.proxy import Boundary, Link, Proxy, Side
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 PIDS = Path("/sys/fs/cgroup/pids")
-
-
-def begun(folder: Path, name: str) -> int:
-    """The process of a `wait_for` that has begun."""
-    (path,) = eventually(lambda: list(folder.glob(f"{name}.*.started")), within_s=20, what=f"{name} begins")
-    return int(path.suffixes[-2][1:])
 
 
 def succeeded(connection: db.Connection) -> tuple[int, int]:
@@ -43,21 +37,6 @@ def succeeded(connection: db.Connection) -> tuple[int, int]:
     ).fetchone()
     assert row
     return row[0], row[1]
-
-
-def terminate(admin: psycopg.Connection[Any], *, keep: int = 0, query: str = "%") -> None:
-    """End our sessions on this database, but not the one that the test looks through."""
-    admin.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
-        " and application_name = 'outlive' and pid <> %s and query ilike %s",
-        [keep, query],
-    )
-
-
-@pytest.fixture
-def admin(database_url: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database_url, autocommit=True, application_name="admin") as connection:
-        yield connection
 
 
 # Processes
@@ -76,7 +55,7 @@ def test_a_killed_child_is_recorded_at_once(
     start()
     for n in range(5):
         job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / f"never-{n}"))
-        pid = begun(tmp_path, f"never-{n}")
+        (pid,) = begun(tmp_path / f"never-{n}")
         eventually(lambda: job.status() is State.RUNNING)  # noqa: B023
         os.kill(pid, signal.SIGKILL)
         found = eventually(lambda: attempts(connection, job), within_s=within_s, what="the death is recorded")  # noqa: B023
@@ -93,8 +72,7 @@ def test_a_supervisor_killed_at_any_moment_loses_nothing(start: Start, connectio
         worker = start(**settings)
         most = before + chance.randrange(1, 200)
         eventually(lambda: succeeded(connection)[0] >= most, within_s=20, what="some are done")  # noqa: B023
-        worker.process.kill()
-        worker.process.wait()
+        worker.kill()
     start(**settings)
     eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=60, what="all are done")
     assert succeeded(connection) == (len(jobs), len(jobs))
@@ -167,7 +145,7 @@ def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
         os.kill(heir.pid, signal.SIGCONT)
         what = f"killed {side.value} {n} of {needed}"
         eventually(lambda: len(ends(connection, jobs)) >= len(jobs), within_s=20, what=what)  # noqa: B023
-        eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what=what)  # noqa: B023
+        all_gone(tree, within_s=2, what=what)
         assert ends(connection, jobs) == ENDS, what
         left = connection.execute("select from outlive.running union all select from outlive.waiting")
         assert left.fetchall() == [], what
@@ -182,9 +160,8 @@ def test_nothing_outlives_a_killed_supervisor(start: Start, tmp_path: Path) -> N
     eventually(lambda: (tmp_path / "deaf").exists() and (tmp_path / "grandchild.plain").exists(), within_s=20)
     tree = worker.tree()
     assert int((tmp_path / "grandchild").read_text()) in tree
-    worker.process.kill()
-    worker.process.wait()
-    eventually(lambda: not any(alive(pid) for pid in tree), within_s=2, what="the tree is gone")
+    worker.kill()
+    all_gone(tree, within_s=2, what="the tree is gone")
 
 
 @pytest.mark.parametrize("within_s", exact(5.0, 1.0))
@@ -214,7 +191,7 @@ def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, 
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(400))
     for part in range(1, 4):
         eventually(lambda: succeeded(connection)[0] >= part * 100, within_s=30, what="some are done")  # noqa: B023
-        os.kill(eventually(lambda: next(zygotes(worker), 0), within_s=10), signal.SIGKILL)
+        os.kill(eventually(worker.zygotes)[0], signal.SIGKILL)
     eventually(lambda: succeeded(connection)[1] == len(jobs), within_s=40, what="all are done")
     assert succeeded(connection) == (len(jobs), len(jobs))
     eventually(lambda: len(worker.children()) >= 4, what="all slots are there again")
@@ -228,13 +205,6 @@ def test_a_stopped_parent_goes_on(start: Start, connection: db.Connection) -> No
     assert attempts(connection, job)[0].outcome is Outcome.TIMED_OUT
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     assert worker.process.poll() is None
-
-
-def zygotes(worker: Worker) -> Iterator[int]:
-    try:
-        yield worker.zygote()
-    except StopIteration:
-        return
 
 
 def test_the_memory_of_all_of_a_jobs_processes_counts(start: Start, connection: db.Connection) -> None:
@@ -254,10 +224,6 @@ def test_the_kernel_prefers_to_kill_the_child(start: Start) -> None:
     assert faults.own_oom_score.enqueue().result(timeout=20) > own
 
 
-def running(connection: db.Connection) -> int:
-    return len(connection.execute("select from outlive.running").fetchall())
-
-
 def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
     start: Start, connection: db.Connection
 ) -> None:
@@ -274,10 +240,10 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
         (group / "pids.max").write_text("1")  # Also what ends makes no room.
         jobs = [faults.add.enqueue(n, n) for n in range(20)]
         eventually(lambda: "a child could not be forked" in worker.log(), within_s=20, what="it says so")
-        eventually(lambda: not running(connection), what="what it had claimed before has ended")
+        eventually(lambda: not count(connection, "running"), what="what it had claimed before has ended")
         told = time.monotonic()
-        eventually(lambda: running(connection) or time.monotonic() > told + 3)
-        assert not running(connection)
+        eventually(lambda: count(connection, "running") or time.monotonic() > told + 3)
+        assert not count(connection, "running")
         (group / "pids.max").write_text("max")
         assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
         assert worker.says("children can be forked again")
@@ -300,12 +266,6 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
     eventually(lambda: len(os.listdir(f"/proc/{worker.pid}/fd")) <= len(opened) + 3, what="none has leaked")
 
 
-def peak_bytes(worker: Worker) -> int:
-    """The most memory that the supervisor ever had."""
-    status = Path(f"/proc/{worker.pid}/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
 @pytest.mark.parametrize("megabytes", [500, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     start: Start, connection: db.Connection, megabytes: int
@@ -313,7 +273,7 @@ def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     """15"""
     worker = start(slots=2)
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
-    before = peak_bytes(worker)
+    before = worker.peak_bytes()
     flood = faults.flood.enqueue(megabytes)
     eventually(lambda: flood.status() is State.RUNNING)
     neighbours = 0
@@ -325,7 +285,7 @@ def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     output = attempts(connection, flood)[0].output or ""
     assert 65_000 < len(output) <= 64 * 1024
     assert output.strip("x") == "the end"
-    assert peak_bytes(worker) - before < 16_000_000
+    assert worker.peak_bytes() - before < 16_000_000
 
 
 @pytest.mark.parametrize("megabytes", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
@@ -335,7 +295,7 @@ def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
     """16"""
     worker = start(slots=1)  # One after the other: each needs several times as much memory as it says.
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
-    before = peak_bytes(worker)
+    before = worker.peak_bytes()
     kinds = ("progress", "result", "checkpoint", "error", "cause")
     jobs = [faults.say_too_much.enqueue(kind, megabytes) for kind in kinds]
     states = [finished(job, within_s=120) for job in jobs]
@@ -348,7 +308,7 @@ def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
     assert all(0 < len(stack) < 100_000 for stack in stacks)
     assert "see its cause" in stacks[1]
     assert admin.execute("select length(message) from outlive.progress").fetchall() == [(2000,)]
-    assert peak_bytes(worker) - before < 16_000_000
+    assert worker.peak_bytes() - before < 16_000_000
     assert worker.process.poll() is None
 
 
@@ -458,7 +418,7 @@ def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(
     jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(4000))
     last = 0
     while last < len(jobs):
-        terminate(admin, keep=connection.info.backend_pid)
+        end_sessions(admin, keep=connection)
         goal = min(last + 150, len(jobs))
         last = eventually(lambda: (n := succeeded(connection)[1]) >= goal and n, within_s=15)  # noqa: B023
     assert succeeded(connection) == (len(jobs), len(jobs))
@@ -491,7 +451,7 @@ def test_a_worker_that_gets_no_connection_waits_for_one(
         worker = start(url=make_conninfo(database_url, user=role.as_string().strip('"')))
         assert faults.add.enqueue(1, 1).result(timeout=20) == 2
         admin.execute(sql.SQL("alter role {} connection limit 0").format(role))
-        terminate(admin)
+        end_sessions(admin)
         job = faults.add.enqueue(2, 2)
         eventually(lambda: "too many connections" in worker.log(), what="it says so")
         assert worker.process.poll() is None
@@ -566,44 +526,20 @@ def test_arguments_as_large_as_they_may_be_arrive(start: Start) -> None:
 
 # Reloading, and what a fork must not share
 
-CHANGING = "import outlive\napp = outlive.App()\n@app.task(recycle_after=100)\ndef version() -> int:\n    return {n}\n"
-WAITING = """
-import pathlib, time
-@app.task(recycle_after=100)
-def wait(path: str) -> int:
-    pathlib.Path(path + ".started").touch()
-    while not pathlib.Path(path).exists():
-        time.sleep(0.01)
-    return version.function()
-"""
-
-
-@pytest.fixture
-def changing(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A module whose app changes under its worker."""
-    name = f"changing_{uuid4().hex[:8]}"
-    (tmp_path / f"{name}.py").write_text(CHANGING.format(n=1) + WAITING)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    module = importlib.import_module(name)
-    module.app.configure(config.load(flags={"database_url": database_url}))
-    yield module
-    module.app.connections.close()
-
 
 def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing: Any, tmp_path: Path) -> None:
-    name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"
+    name, path = changing.__name__, Path(changing.__file__)
     worker = start(target=f"{name}:app", folder=tmp_path, slots=2)
     old = worker.zygote()
     waiting = changing.wait.enqueue(str(tmp_path / "go"))
     eventually((tmp_path / "go.started").exists, within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 1
-    source.write_text("import no_such_module\n")
-    worker.process.send_signal(signal.SIGHUP)
+    path.write_text("import no_such_module\n")
+    worker.send(signal.SIGHUP)
     eventually(lambda: "goes on with the old app" in worker.log(), within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 1
-    source.write_text(CHANGING.format(n=2) + WAITING)
-    worker.process.send_signal(signal.SIGHUP)
+    path.write_text(source(version=2))
+    worker.send(signal.SIGHUP)
     eventually(lambda: "the app was reloaded: 2 tasks" in worker.log(), within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 2
     (tmp_path / "go").touch()
@@ -626,20 +562,16 @@ else:
 
 
 def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start: Start, changing: Any, tmp_path: Path) -> None:
-    name, source = changing.__name__, tmp_path / f"{changing.__name__}.py"
+    name, path = changing.__name__, Path(changing.__file__)
     worker = start(target=f"{name}:app", folder=tmp_path, slots=1)
-    source.write_text(SLOW + CHANGING.format(n=2) + WAITING)
+    path.write_text(SLOW + source(version=2))
     os.kill(worker.zygote(), signal.SIGKILL)
     eventually((tmp_path / "first").exists, within_s=20, what="the new zygote imports")
-    worker.process.send_signal(signal.SIGHUP)
+    worker.send(signal.SIGHUP)
     eventually(lambda: "the app was reloaded" in worker.log(), within_s=20)
     (tmp_path / "go on").touch()
     assert changing.version.enqueue().result(timeout=20) == 2
-
-    def zygotes() -> list[int]:
-        return [pid for pid in kernel.children_of(worker.pid) if b"outlive.child.zygote" in cmdline(pid)]
-
-    eventually(lambda: len(zygotes()) == 1, what="only one is left")
+    eventually(lambda: len(worker.zygotes()) == 1, what="only one is left")
     assert changing.version.enqueue().result(timeout=20) == 2
     assert worker.stop() == 0
 

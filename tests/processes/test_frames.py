@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,11 @@ import pytest
 from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker
-from tests.processes.test_faults import peak_bytes
-from tests.processes.test_running import attempts, finished
+from tests.driving.jobs import attempts, finished, number_in
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
-
-
-def token_in(path: Path) -> int:
-    return int(eventually(lambda: path.exists() and path.read_text(), within_s=20, what="it has begun"))
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.mark.parametrize("where", ["the same worker", "another worker"])
@@ -31,7 +24,7 @@ def test_a_job_cannot_replace_the_checkpoint_of_another(start: Start, tmp_path: 
     if where == "another worker":
         start(slots=2, queues="b")
     victim = faults.keep_a_checkpoint.using(queue="a").enqueue(str(tmp_path / "go"))
-    token = token_in(tmp_path / "go.token")
+    token = number_in(tmp_path / "go.token")
     assert finished(faults.forge_progress.using(queue="b").enqueue(token)) is State.SUCCEEDED
     (tmp_path / "go").touch()
     assert victim.result(timeout=20) == {"page": 7}
@@ -111,10 +104,10 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path
         faults.flood_with_progress.enqueue(str(path))
     eventually(lambda: all(path.exists() for path in paths), within_s=20)
     told = time.monotonic()
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     eventually(lambda: " stops: " in worker.log(), within_s=10)
     heard_s = time.monotonic() - told
-    worker.process.send_signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     assert worker.process.wait(20) == 0
     assert heard_s < 1
 
@@ -150,4 +143,4 @@ def test_the_supervisor_stays_small_whatever_its_jobs_say_at_once(start: Start, 
     jobs += [faults.say_large.enqueue("checkpoint", 15) for _ in range(3)]
     ends = [finished(job, within_s=120) for job in jobs]
     assert ends == [State.SUCCEEDED] * 12 + [State.QUARANTINED] * 3
-    assert peak_bytes(worker) < 150_000_000
+    assert worker.peak_bytes() < 150_000_000

@@ -18,7 +18,7 @@ from outlive.worker.progress import ProgressWriter
 from outlive.worker.session import Session
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
-from tests.store.making import WORKER, Connect, claim, count, make, make_many, register_worker, row, state, value
+from tests.driving.making import WORKER, Connect, claim, count, make, make_many, register_worker, row, state_of, value
 
 Prepare = Callable[["Unwritten"], object]
 Goodbye = Callable[..., None]
@@ -72,21 +72,21 @@ def last(connection: db.Connection, job: UUID) -> tuple[Outcome, str | None]:
 def test_an_end_that_waits_is_written(connection: db.Connection, goodbye: Goodbye) -> None:
     job = running(connection)
     goodbye(lambda has: has.outbox.put(Ended(job.token)))
-    assert state(connection, job.id) is State.SUCCEEDED
+    assert state_of(connection, job.id) is State.SUCCEEDED
 
 
 def test_an_end_is_written_with_its_records(connection: db.Connection, goodbye: Goodbye) -> None:
     job = running(connection)
     records = b'[{"scope": "prices", "key": "k", "data": 1, "strength": 1}]'
     goodbye(lambda has: has.outbox.put(Ended(job.token, records=records)))
-    assert state(connection, job.id) is State.SUCCEEDED
+    assert state_of(connection, job.id) is State.SUCCEEDED
     assert value(connection, "select job_id from outlive.records") == job.id
 
 
 def test_an_end_that_the_database_refuses_is_a_failure(connection: db.Connection, goodbye: Goodbye) -> None:
     job = running(connection)
     goodbye(lambda has: has.outbox.put(Ended(job.token, records=b"[1]")))
-    assert state(connection, job.id) is State.FAILED
+    assert state_of(connection, job.id) is State.FAILED
 
 
 def test_an_end_that_waits_for_progress_is_written_with_it(connection: db.Connection, goodbye: Goodbye) -> None:
@@ -97,7 +97,7 @@ def test_an_end_that_waits_for_progress_is_written_with_it(connection: db.Connec
         assert has.progress.hold(Ended(job.token))
 
     goodbye(prepare)
-    assert state(connection, job.id) is State.SUCCEEDED
+    assert state_of(connection, job.id) is State.SUCCEEDED
     assert value(connection, "select message from outlive.progress") == "page 3"
 
 
@@ -123,7 +123,7 @@ def test_a_job_that_is_left_is_given_back_and_so_is_a_claim_that_the_worker_neve
     goodbye(left=[Ended(known.token, Outcome.RELEASED, error="left")])
     assert last(connection, known.id) == (Outcome.RELEASED, "left")
     assert last(connection, unheard_of.id) == (Outcome.RELEASED, "its worker stopped")
-    assert {state(connection, job.id) for job in (known, unheard_of)} == {State.PENDING}
+    assert {state_of(connection, job.id) for job in (known, unheard_of)} == {State.PENDING}
 
 
 def test_how_calls_of_sources_went_is_counted(connection: db.Connection, goodbye: Goodbye) -> None:
@@ -139,7 +139,7 @@ def test_a_locked_end_holds_up_no_other(connection: db.Connection, connect: Conn
     with stranger.transaction():
         stranger.execute("select from outlive.running where token = %s for update", [locked.token])
         goodbye(lambda has: (has.outbox.put(Ended(locked.token)), has.outbox.put(Ended(free.token))))
-    assert [state(connection, job.id) for job in (locked, free)] == [State.RUNNING, State.SUCCEEDED]
+    assert [state_of(connection, job.id) for job in (locked, free)] == [State.RUNNING, State.SUCCEEDED]
 
 
 def test_a_worker_that_has_said_goodbye_is_stopped_and_not_notified(

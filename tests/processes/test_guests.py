@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from outlive import db, kernel, store
 from outlive.model import Attempt
 from outlive.states import Outcome, State
 from tests import guests
-from tests.processes.conftest import Worker, alive, cmdline
+from tests.driving.workers import Start, Worker, alive, cmdline
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium here: Debian's package chromium")
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node here: Debian's package nodejs")

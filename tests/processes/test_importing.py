@@ -1,6 +1,5 @@
 """An app that can't be imported for a while, as half-way through a deploy, costs no job anything."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +7,10 @@ import pytest
 
 from outlive import db
 from outlive.states import Outcome, State
-from tests.processes.conftest import Worker
-from tests.processes.test_faults import changing
-from tests.processes.test_running import attempts
+from tests.driving.jobs import attempts
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-__all__ = ["changing"]
-
-Start = Callable[..., Worker]
 COLD = ("(recycle_after=100)\ndef version", "(preload=False, max_crashes=1, max_attempts=1)\ndef version")
 BROKEN = {
     "a missing module": ("import nowhere_to_be_found", "ModuleNotFoundError"),

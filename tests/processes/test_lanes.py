@@ -11,7 +11,7 @@ from outlive import db
 from outlive.model import Claimed, Lane, LaneState, Sourced
 from outlive.worker.lanes import Key, Lanes
 from tests import faults
-from tests.processes.conftest import Worker
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -139,9 +139,9 @@ def test_a_look_through_some_sources_says_nothing_of_the_others() -> None:
 # The real thing
 
 
-@pytest.mark.usefixtures("app")
+@pytest.mark.usefixtures("faults_app")
 def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
-    start: Callable[..., Worker], connection: db.Connection
+    start: Start, connection: db.Connection
 ) -> None:
     """65"""
     tasks = (
@@ -160,8 +160,8 @@ def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
     assert priorities == sorted(priorities)
 
 
-@pytest.mark.usefixtures("app")
-def test_an_urgent_job_waits_for_no_backlog(start: Callable[..., Worker], connection: db.Connection) -> None:
+@pytest.mark.usefixtures("faults_app")
+def test_an_urgent_job_waits_for_no_backlog(start: Start, connection: db.Connection) -> None:
     """65: whatever is claimed after it became known is at least as urgent."""
     faults.app.enqueue_many(faults.work_a_little.using(priority=9).job(n) for n in range(3000))
     start(slots=2)

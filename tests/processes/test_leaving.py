@@ -4,18 +4,17 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from outlive import kernel
 from tests import faults
-from tests.processes.conftest import Worker, alive, cmdline
+from tests.driving.jobs import number_in
+from tests.driving.workers import Start, alive, cmdline
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.mark.parametrize("how", ["os._exit", "our loop"])
@@ -30,7 +29,7 @@ def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start: Start, h
 def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start: Start) -> None:
     worker = start(slots=1)
     pid = faults.stay_warm_for_ever.enqueue().result(timeout=20)
-    worker.process.send_signal(signal.SIGHUP)
+    worker.send(signal.SIGHUP)
     eventually(lambda: "the app was reloaded" in worker.log(), within_s=20)
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
 
@@ -51,17 +50,12 @@ def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start
         assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
 
 
-def daemon(path: Path) -> int:
-    """The process that a job has left behind."""
-    return int(eventually(lambda: path.exists() and path.read_text(), within_s=20, what="there is a daemon"))
-
-
 @pytest.mark.parametrize("end", ["its job", "its parent", "its zygote", "its worker"])
 def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Start, tmp_path: Path, end: str) -> None:
     """62"""
     worker = start(slots=1)
     job = faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=end != "its job")
-    pid = daemon(tmp_path / "daemon")
+    pid = number_in(tmp_path / "daemon")
     match end:
         case "its job":
             job.result(timeout=20)
@@ -70,8 +64,7 @@ def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Sta
         case "its zygote":
             os.kill(worker.zygote(), signal.SIGKILL)
         case _:
-            worker.process.kill()
-            worker.process.wait()
+            worker.kill()
     eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")
 
 

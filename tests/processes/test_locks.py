@@ -1,6 +1,6 @@
 """Locks, limits and modes that others leave on the database delay what needs them, and nothing else."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,13 @@ from outlive import db, store
 from outlive.model import SourceLimits
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker
-from tests.processes.test_faults import admin, begun, terminate
-from tests.processes.test_running import attempts, finished
-from tests.processes.test_strangers import moment
+from tests.driving.databases import end_sessions
+from tests.driving.jobs import attempts, begun, finished
+from tests.driving.making import make, state_of, value, values
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-__all__ = ["admin"]
-
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 Admin = psycopg.Connection[Any]
 
 
@@ -44,11 +41,11 @@ def test_an_uncommitted_cancel_delays_only_the_job_that_it_names(
     """55"""
     start(slots=2)
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    begun(tmp_path, "go")
+    begun(tmp_path / "go")
     stranger.execute("select outlive.cancel(%s)", [[job.id]])
     (tmp_path / "go").touch()
     others_run()
-    assert moment(connection, "select count(*) from outlive.running") == 1
+    assert value(connection, "select count(*) from outlive.running") == 1
     stranger.rollback()
     assert finished(job, within_s=8) is State.SUCCEEDED
     assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
@@ -60,7 +57,7 @@ def test_a_locked_dedupe_key_delays_only_the_end_of_its_job(
     """55"""
     start(slots=2)
     job = faults.wait_for.using(dedupe_key="mine").enqueue(str(tmp_path / "go"))
-    begun(tmp_path, "go")
+    begun(tmp_path / "go")
     stranger.execute("select from outlive.dedupe_keys for update")
     (tmp_path / "go").touch()
     others_run()
@@ -75,20 +72,20 @@ def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     """55"""
     start(slots=2)
     job = faults.wait_for.using(source="shop").enqueue(str(tmp_path / "go"))
-    begun(tmp_path, "go")
+    begun(tmp_path / "go")
     stranger.execute("select from outlive.sources where name = 'shop' for update")
     (tmp_path / "go").touch()
     others_run()
     assert finished(job, within_s=8) is State.SUCCEEDED
     waiting = faults.add.using(source="shop").enqueue(1, 1)
-    terminate(admin, keep=connection.info.backend_pid)
+    end_sessions(admin, keep=connection)
     others_run()
     assert waiting.status() is State.PENDING
-    assert moment(connection, "select last_success_at from outlive.sources") is None
+    assert values(connection, "select last_success_at from outlive.sources") == [None]
     stranger.rollback()
     assert waiting.result(timeout=8) == 2
     succeeded = "select last_success_at from outlive.sources"
-    eventually(lambda: moment(connection, succeeded), within_s=8, what="the source hears how it went")
+    eventually(lambda: value(connection, succeeded), within_s=8, what="the source hears how it went")
 
 
 LIMITED = "import outlive\napp = outlive.App()\nshop = app.source('shop', rate_limit_per_minute=600)\n"
@@ -104,12 +101,12 @@ def test_a_worker_starts_while_its_source_is_locked_and_the_limits_follow(
     stranger.execute("select from outlive.sources where name = 'shop' for update")
     worker = start(target="limited:app", folder=tmp_path)
     assert worker.says("another transaction has locked sources (shop): their new limits wait for it")
-    job = moment(connection, "select outlive.enqueue('limited.answer')")
-    eventually(lambda: db.run(connection, store.statuses([job])) == {job: State.SUCCEEDED}, within_s=8)
+    job = make(connection, "limited.answer", notify=True)
+    eventually(lambda: state_of(connection, job) is State.SUCCEEDED, within_s=8)
     rate = "select rate_limit_per_minute from outlive.sources"
-    assert moment(connection, rate) == 7
+    assert value(connection, rate) == 7
     stranger.rollback()
-    eventually(lambda: moment(connection, rate) == 600, what="the limits of the app hold")
+    eventually(lambda: value(connection, rate) == 600, what="the limits of the app hold")
 
 
 def test_a_jobs_call_that_waits_for_a_lock_delays_no_other_jobs_call_and_says_so(
@@ -122,7 +119,7 @@ def test_a_jobs_call_that_waits_for_a_lock_delays_no_other_jobs_call_and_says_so
     blocked = (
         "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'outlive'"
     )
-    eventually(lambda: moment(connection, blocked), within_s=20, what="both wait")
+    eventually(lambda: value(connection, blocked), within_s=20, what="both wait")
     assert faults.spawn_more.enqueue(2).result(timeout=20)[-1] == 42
     assert [job.status() for job in asking] == [State.RUNNING] * 2, "these still wait for the lock"
     for job in asking:
@@ -142,15 +139,15 @@ def test_a_worker_works_again_soon_after_a_spell_of_read_only(
     others_run()
     name = connection.info.dbname
     admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
-    terminate(admin, keep=connection.info.backend_pid)
+    end_sessions(admin, keep=connection)
     eventually(lambda: worker.log().count("read-only transaction") >= 8, within_s=30, what="turns and heartbeats fail")
     admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
     job = faults.add.enqueue(1, 1)
     assert job.result(timeout=8) == 2
-    seen = moment(connection, "select last_seen from outlive.workers")
-    eventually(lambda: moment(connection, "select last_seen from outlive.workers") >= seen, within_s=8)
+    seen = value(connection, "select last_seen from outlive.workers")
+    eventually(lambda: value(connection, "select last_seen from outlive.workers") >= seen, within_s=8)
     fresh = "select worker is not null from outlive.liveness l join pg_stat_activity a on a.pid = l.backend_pid"
-    eventually(lambda: moment(connection, fresh), within_s=8, what="it shows life again")
+    eventually(lambda: value(connection, fresh), within_s=8, what="it shows life again")
 
 
 # Ends
@@ -166,7 +163,7 @@ def test_a_huge_end_under_a_short_statement_timeout_is_written_and_delays_no_oth
     while flood.status() is not State.SUCCEEDED:
         others_run()
         assert flood.status() in (State.PENDING, State.RUNNING, State.SUCCEEDED)
-    assert moment(connection, "select count(*) from outlive.waiting where queue = 'later'") == 20_000
+    assert value(connection, "select count(*) from outlive.waiting where queue = 'later'") == 20_000
     assert [one.outcome for one in attempts(connection, flood)] == [Outcome.SUCCEEDED]
 
 

@@ -1,6 +1,6 @@
 """What a limit on memory counts: all that a job takes, wherever it is, and nothing that others have."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,15 +9,11 @@ import pytest
 from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker, alive
-from tests.processes.groups import group
-from tests.processes.test_running import attempts, finished
+from tests.driving.jobs import attempts, finished
+from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
-__all__ = ["group"]
-
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ import outlive
 from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker, alive
-from tests.processes.test_leaving import daemon
-from tests.processes.test_running import attempts, finished
+from tests.driving.jobs import attempts, begun, finished, number_in
+from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
-
-
-def begun(folder: Path, jobs: Sequence[outlive.Job[Any]]) -> bool:
-    return len(list(folder.glob("go.*"))) == len(jobs)
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 def charges(connection: db.Connection, job: outlive.Job[Any]) -> list[tuple[int, ...]]:
@@ -43,7 +36,7 @@ def test_a_job_that_kills_its_parent_is_quarantined_and_its_neighbours_notice_no
 ) -> None:
     worker = start(slots=4)
     neighbours = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
-    eventually(lambda: begun(tmp_path, neighbours), within_s=20)
+    begun(tmp_path / "go", times=len(neighbours))
     zygote = worker.zygote()
     killers = [faults.kill_parent.enqueue(how) for _ in range(3)]
     assert [finished(job) for job in killers] == 3 * [State.QUARANTINED]
@@ -88,7 +81,7 @@ def test_leftover_processes_of_a_job_that_kills_its_parent_are_gone_before_its_e
 ) -> None:
     start(slots=1)
     job = faults.kill_parent.using(max_crashes=1).enqueue("after a daemon", str(tmp_path / "daemon"))
-    pid = daemon(tmp_path / "daemon")
+    pid = number_in(tmp_path / "daemon")
     assert finished(job) is State.QUARANTINED
     assert not alive(pid)
 
@@ -101,7 +94,7 @@ def test_no_job_is_blamed_for_a_parent_that_another_may_have_killed(
     first = faults.kill_parent_after_the_end.enqueue(str(tmp_path / "kill"))
     assert finished(first) is State.SUCCEEDED
     second = faults.wait_for.enqueue(str(tmp_path / "go"))
-    eventually(lambda: begun(tmp_path, [second]), within_s=20)
+    begun(tmp_path / "go")
     (tmp_path / "kill").touch()
     eventually(lambda: attempts(connection, second)[:1], within_s=20)
     (tmp_path / "go").touch()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,15 @@ import pytest
 import outlive
 from outlive import db, store
 from outlive.client.task import BoundJob
-from outlive.model import Attempt
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker, alive
+from tests.driving.databases import end_sessions
+from tests.driving.jobs import attempts, begun, finished
+from tests.driving.making import make
+from tests.driving.workers import Start, all_gone
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
-
-
-def attempts(connection: db.Connection, job: outlive.Job[Any]) -> list[Attempt]:
-    return db.run(connection, store.list_attempts(job.id))
-
-
-def finished(job: outlive.Job[Any], *states: State, within_s: float = 30) -> State:
-    wanted = states or (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
-    eventually(lambda: job.status() in wanted, within_s=within_s, what=f"{job} ends")
-    return job.status()
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 def test_plain_async_warm_and_cold_jobs_give_their_results(start: Start) -> None:
@@ -177,7 +167,7 @@ def test_grandchildren_do_not_survive_their_job(start: Start, tmp_path: Path) ->
     path = tmp_path / "grandchild"
     faults.leave_grandchildren.enqueue(str(path)).result(timeout=30)
     pids = [int(path.read_text()), int((tmp_path / "grandchild.plain").read_text())]
-    eventually(lambda: not any(alive(pid) for pid in pids), within_s=2, what="the grandchildren are gone")
+    all_gone(pids, within_s=2, what="the grandchildren are gone")
 
 
 def test_a_job_that_kills_the_zygote_costs_a_loss_and_the_worker_lives(start: Start, connection: db.Connection) -> None:
@@ -218,7 +208,8 @@ def test_a_drained_worker_lets_jobs_finish_and_costs_no_job_an_attempt(
 ) -> None:
     worker = start(grace_s="6")
     polite, rude = faults.wait_for.enqueue(str(tmp_path / "never")), faults.clean_up.enqueue(str(tmp_path / "out"))
-    eventually(lambda: list(tmp_path.glob("never.*.started")) and (tmp_path / "out.started").exists())
+    begun(tmp_path / "never")
+    eventually((tmp_path / "out.started").exists)
     assert worker.stop() == 0
     assert polite.result(timeout=5) == "stopped by itself"
     assert rude.status() is State.PENDING
@@ -248,17 +239,14 @@ def test_many_threads_live_within_a_memory_limit(start: Start) -> None:
     assert faults.many_threads.using(memory="256MB").enqueue(100).result(timeout=30) == 100
 
 
-def test_every_backend_gone_at_once_loses_nothing(start: Start, connection: db.Connection, database_url: str) -> None:
+def test_every_backend_gone_at_once_loses_nothing(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any]
+) -> None:
     start()
     jobs = faults.app.enqueue_many(faults.warm.job(n) for n in range(3000))
     for _ in range(5):
         eventually(lambda: connection.execute("select count(*) from outlive.attempts").fetchone() != (0,))
-        with psycopg.connect(database_url, autocommit=True) as admin:
-            admin.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
-                " and pid <> pg_backend_pid() and application_name = 'outlive' and pid <> %s",
-                [connection.info.backend_pid],
-            )
+        end_sessions(admin, keep=connection)
     for job in jobs:
         job.result(timeout=60)
     assert connection.execute(
@@ -270,7 +258,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
     worker = start()
     faults.wait_for.using(timeout=None).enqueue(str(tmp_path / "never"))
     faults.ignore_sigterm.using(timeout=None).enqueue()
-    eventually(lambda: list(tmp_path.glob("never.*.started")))
+    begun(tmp_path / "never")
     os.kill(worker.pid, signal.SIGTERM)
     eventually(lambda: " stops: " in worker.log())
     assert worker.stop(signal.SIGINT, within_s=15) == 0
@@ -306,10 +294,10 @@ def test_a_reload_that_is_asked_for_during_the_first_import_comes_after_it(
     worker = start(slots=1, target="slowly_imported:app", folder=tmp_path, wait=False)
     eventually((tmp_path / "importing").exists, within_s=20)
     source.write_text(SLOWLY_IMPORTED.replace("return 1", "return 22"))
-    worker.process.send_signal(signal.SIGHUP)
+    worker.send(signal.SIGHUP)
     (tmp_path / "go").touch()
     worker.started()
     worker.says("the app was reloaded")
-    connection.execute("select outlive.enqueue('slowly_imported.version', '{}')")
+    make(connection, "slowly_imported.version", notify=True)
     results = "select result::text from outlive.attempts"
     eventually(lambda: connection.execute(results).fetchall() == [("22",)], within_s=20)

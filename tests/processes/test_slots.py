@@ -22,7 +22,7 @@ from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
-from tests.processes.conftest import alive
+from tests.driving.workers import alive
 from tests.waiting import aeventually, eventually
 
 WARM = "tests.faults.warm_until"

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,10 @@ import outlive
 from outlive import db, kernel
 from outlive.states import State
 from tests import faults
-from tests.processes.conftest import Worker, alive
+from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 SLOTS = 6
 
 

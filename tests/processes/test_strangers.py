@@ -9,18 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from outlive import db
+from outlive import db, store
 from outlive.states import Outcome, State
 from tests import faults
-from tests.processes.conftest import Worker
-from tests.processes.test_faults import changing
-from tests.processes.test_running import attempts, finished
+from tests.driving.jobs import attempts, finished
+from tests.driving.making import value, values
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-__all__ = ["changing"]
-
-pytestmark = pytest.mark.usefixtures("app")
-Start = Callable[..., Worker]
+pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 @pytest.fixture
@@ -32,19 +29,14 @@ def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
         connection.rollback()
 
 
-def moment(connection: db.Connection, query: str) -> Any:
-    row = connection.execute(query.encode()).fetchone()
-    return row[0] if row else None
-
-
 def test_a_job_that_enqueues_a_locked_key_holds_up_no_heartbeat_and_no_other_job(
     start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
 ) -> None:
     start(heartbeat_s="0.1", slots=2)
     asking = faults.ask_for.using(max_attempts=1).enqueue("theirs")
-    eventually(lambda: moment(connection, "select true from pg_stat_activity where wait_event_type = 'Lock'"))
-    seen = moment(connection, "select last_seen from outlive.workers")
-    eventually(lambda: moment(connection, "select last_seen from outlive.workers") > seen, within_s=3)
+    eventually(lambda: values(connection, "select pid from pg_stat_activity where wait_event_type = 'Lock'"))
+    seen = value(connection, "select last_seen from outlive.workers")
+    eventually(lambda: value(connection, "select last_seen from outlive.workers") > seen, within_s=3)
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     assert finished(asking) is State.FAILED
     (only,) = attempts(connection, asking)
@@ -57,13 +49,13 @@ def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other
     worker = start(slots=2, lease_s="3", renew_s="0.3")
     bringing = faults.spawn.enqueue("theirs")
     eventually(lambda: "can't be written yet" in worker.log(), within_s=20)
-    lease = moment(connection, "select lease_until from outlive.running")
+    lease = value(connection, "select lease_until from outlive.running")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
-    eventually(lambda: moment(connection, "select lease_until from outlive.running") > lease, what="it is renewed")
+    eventually(lambda: value(connection, "select lease_until from outlive.running") > lease, what="it is renewed")
     stranger.rollback()
     assert finished(bringing) is State.SUCCEEDED
     assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.SUCCEEDED]
-    eventually(lambda: moment(connection, "select count(*) from outlive.attempts") == 3, what="what it asked for runs")
+    eventually(lambda: value(connection, "select count(*) from outlive.attempts") == 3, what="what it asked for runs")
 
 
 def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(
@@ -78,10 +70,10 @@ def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(
 
 
 def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, connection: db.Connection) -> None:
-    connection.execute("insert into outlive.queues (name, paused_at) values ('default', now())")
+    db.run(connection, store.pause_queue("default"))
     bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
     connection.execute('update outlive.jobs set options = \'{"timeout_s": "10m"}\' where id = %s', [bad.id])
-    connection.execute("delete from outlive.queues")
+    db.run(connection, store.resume_queue("default"))
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
@@ -92,11 +84,11 @@ def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, c
 def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
     start: Start, connection: db.Connection
 ) -> None:
-    connection.execute("insert into outlive.queues (name, paused_at) values ('default', now())")
+    db.run(connection, store.pause_queue("default"))
     bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
     deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
     connection.execute("update outlive.jobs set options = %s where id = %s", [deep, bad.id])
-    connection.execute("delete from outlive.queues")
+    db.run(connection, store.resume_queue("default"))
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
@@ -104,10 +96,10 @@ def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
 
 def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start: Start, connection: db.Connection) -> None:
     """54"""
-    connection.execute("insert into outlive.queues (name, paused_at) values ('default', now())")
+    db.run(connection, store.pause_queue("default"))
     bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
     connection.execute("update outlive.waiting set ready_at = '0044-03-15 BC' where id = %s", [bad.id])
-    connection.execute("delete from outlive.queues")
+    db.run(connection, store.resume_queue("default"))
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
@@ -135,10 +127,8 @@ def test_large_arguments_reach_their_jobs_and_not_the_supervisors_memory(
         for size in (30_000_000, 30_000_000, 2_000_000, 100):
             connection.execute(query, [task, size])
     done = "select count(*) from outlive.attempts where outcome = 'succeeded' and result::text::int > 0"
-    eventually(lambda: moment(connection, done) == 8, within_s=60, what="all have got their arguments")
-    status = Path(f"/proc/{worker.pid}/status").read_text()
-    peak_kb = int(status.split("VmHWM:")[1].split()[0])
-    assert peak_kb < 150_000
+    eventually(lambda: value(connection, done) == 8, within_s=60, what="all have got their arguments")
+    assert worker.peak_bytes() < 150_000 * 1024
 
 
 def test_a_record_that_cannot_be_encoded_at_the_end_is_a_failure_and_no_crash(
@@ -182,7 +172,7 @@ def test_a_task_that_is_gone_after_a_reload_holds_up_no_other(
     first, second = [changing.version.enqueue() for _ in range(2)]
     eventually(stopped(lambda: (first.status(), second.status()) == (State.SUCCEEDED, State.RUNNING)), within_s=20)
     source.write_text(text.replace("version", "another"))
-    worker.process.send_signal(signal.SIGHUP)
+    worker.send(signal.SIGHUP)
     eventually(stopped(lambda: "the app was reloaded" in worker.log()), within_s=20)
     os.kill(parent, signal.SIGCONT)
     assert changing.wait.enqueue(str(tmp_path / "go")).result(timeout=20) == 1

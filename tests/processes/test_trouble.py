@@ -2,17 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from outlive import db, store
 from outlive.cli.doctor import judge_workers
-from tests.processes.conftest import Worker
+from tests.driving.making import make, make_many
+from tests.driving.workers import Start, Worker
 from tests.waiting import eventually
-
-Start = Callable[..., Worker]
 
 APP = """
 import outlive
@@ -22,10 +20,6 @@ app = outlive.App()
 def quick():
     pass
 """
-
-
-def enqueue(connection: db.Connection, jobs: int) -> None:
-    connection.execute("select outlive.enqueue('half.quick', '{}') from generate_series(1, %s)", [jobs])
 
 
 def succeeded_on(connection: db.Connection) -> list[tuple[str, int]]:
@@ -54,7 +48,7 @@ def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
     (folders[0] / "half.py").write_text(broken)
     os.kill(sick.zygote(), signal.SIGKILL)
     eventually(lambda: says in (trouble_of(connection, sick) or ""), what="the worker says what is wrong")
-    enqueue(connection, 20)
+    make_many(connection, 20, "half.quick", notify=True)
     eventually(lambda: succeeded_on(connection) == [(well.id, 20)], within_s=20, what="the other worker does it all")
     findings = list(judge_workers(db.run(connection, store.list_workers())))
     assert [(finding.level, says in finding.what) for finding in findings] == [("problem", True)]
@@ -63,7 +57,7 @@ def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
         (folders[0] / "half.py").write_text(APP)
         eventually(lambda: trouble_of(connection, sick) is None, within_s=30, what="the worker can go on")
         assert well.stop() == 0
-        enqueue(connection, 1)
+        make(connection, "half.quick", notify=True)
         eventually(lambda: (sick.id, 1) in succeeded_on(connection))
 
 
@@ -77,7 +71,7 @@ def test_a_job_that_waits_for_a_child_goes_back_after_a_second(
     (tmp_path / "half.py").write_text("import time; time.sleep(600)")
     for pid in worker.tree():
         os.kill(pid, signal.SIGSTOP)
-    enqueue(connection, 1)
+    make(connection, "half.quick", notify=True)
     claimed = "select count(*) from outlive.running"
     eventually(lambda: connection.execute(claimed).fetchone() == (1,))
     os.kill(worker.zygote(), signal.SIGKILL)

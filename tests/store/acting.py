@@ -3,32 +3,24 @@
 Everything goes through the real statements. Time stands still at NOW until a test moves it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid4
 
-import msgspec
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from outlive import db, states, store
-from outlive.model import Claimed, Ended, JobRequest, Lane, Turn, new_job_id
-from outlive.policy import Limits, exponential
+from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.conftest import TEMPLATE
+from tests.driving.making import TASK, WORKER, claim, end, lane, make, register_task, register_worker, set_now, state_of
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOMORROW = NOW + timedelta(days=1)
-TASK = "tests.work"
-LANE = Lane("default", "", TASK, 5)
-ANNA, BERT, CARL = (UUID(int=n) for n in (1, 2, 3))
+ANNA, BERT, CARL = WORKER, UUID(int=2), UUID(int=3)
+LANE = lane()
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
 TABLES = ("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes")
 
@@ -75,70 +67,22 @@ class Scene:
     token: int = 0
 
 
-@contextmanager
-def one_database(server_url: str) -> Iterator[str]:
-    """One for a whole module of small tests, which clear it: making one for each takes longer than all else."""
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {TEMPLATE}")
-        yield make_conninfo(server_url, dbname=name)
-        admin.execute(f"drop database {name} with (force)")
-
-
-def set_clock(connection: db.Connection, moment: datetime) -> None:
-    connection.execute("select set_config('outlive.now', %s, false)", [moment.isoformat()])
-
-
-def define(connection: db.Connection, **changed: Any) -> None:
-    """Say what the task is like, as its worker does."""
-    usual = Limits(
-        name=TASK,
-        queue="default",
-        source="",
-        max_attempts=5,
-        max_crashes=3,
-        max_losses=3,
-        on_worker_death="retry",
-        quarantine_by="job",
-        backoff_s=exponential(60, 86400),
-    )
-    db.run(connection, store.register_tasks([msgspec.structs.replace(usual, **changed)]))
-
-
-def enqueue(connection: db.Connection, options: dict[str, object] | None = None, **wanted: Any) -> UUID:
-    wanted = {"id": new_job_id(), "args": b"[]", **wanted}
-    encoded = msgspec.json.encode(options) if options is not None else None
-    job = JobRequest(task=TASK, options=encoded, **wanted)
-    return db.run(connection, store.enqueue([job], max_args_bytes=1000)).get(job.id, job.id)
-
-
-def claim(connection: db.Connection, worker: UUID = ANNA, *, limit: int = 1, lease_s: float = 300.0) -> list[Claimed]:
-    turn = db.run(connection, store.end_and_claim(worker, (), [LANE], limit=limit, lease_s=lease_s))
-    assert not turn.stale
-    return turn.claimed
-
-
-def end(connection: db.Connection, worker: UUID, token: int, event: str, **more: Any) -> Turn:
-    return db.run(connection, store.end_and_claim(worker, [Ended(token, **(ENDS[event] | more))]))
+def end_by(connection: db.Connection, worker: UUID, token: int, event: str, **more: Any) -> list[int]:
+    """End an attempt as this event of states.py does. Returns its token if that is stale."""
+    return end(connection, Ended(token, **(ENDS[event] | more)), worker=worker)
 
 
 def complete(connection: db.Connection, worker: UUID, token: int, result: str = "42") -> None:
     connection.execute("select outlive.complete_with_records(%s, %s, %s)", [token, worker, result])
 
 
-def register(connection: db.Connection, worker: UUID, formerly: UUID | None = None) -> None:
-    """A worker begins; perhaps it was given up before, under another id."""
-    said: dict[str, Any] = {"name": f"worker {worker.int}", "hostname": "host", "pid": 42, "version": "0.1"}
-    db.run(connection, store.register_worker(worker, **said, queues=None, slots=4, formerly=formerly))
-
-
 def give_up(connection: db.Connection, worker: UUID) -> None:
     """A worker is declared dead, in whatever way."""
-    register(connection, worker)
+    register_worker(connection, worker)
     connection.execute("update outlive.workers set state = 'dead', died_at = outlive.now() where id = %s", [worker])
 
 
-def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "[]") -> None:
+def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "{}") -> None:
     """Leave crashes of forgotten jobs of this task that had these arguments."""
     connection.execute(
         "insert into outlive.crashes select %s, outlive.fingerprint(%s, %s), -n, %s, 'SIGSEGV', outlive.now()"
@@ -150,9 +94,9 @@ def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "[]") 
 def arrange(connection: db.Connection, scene: Scene, *events: str) -> None:
     """What must have happened elsewhere for these events to have something to do."""
     if "quarantine" in events:
-        define(connection, max_crashes=1)
+        register_task(connection, max_crashes=1)
     if "convict" in events:
-        define(connection, max_crashes=1, quarantine_by="fingerprint")
+        register_task(connection, max_crashes=1, quarantine_by="fingerprint")
         kill_elsewhere(connection)
     if "reap" in events:
         give_up(connection, scene.worker)
@@ -163,9 +107,9 @@ def fire(connection: db.Connection, event: str, scene: Scene) -> None:
     job, worker, token = scene.job, scene.worker, scene.token
     match event:
         case "enqueue":
-            enqueue(connection, id=job)
+            make(connection, id=job)
         case "claim":
-            claim(connection, BERT)
+            claim(connection, worker=BERT, limit=1)
         case "claim_suspect":
             db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
         case "renew":
@@ -196,7 +140,7 @@ def fire(connection: db.Connection, event: str, scene: Scene) -> None:
         case "prune":
             db.run(connection, store.prune_jobs([job]))
         case _:
-            end(connection, worker, token, event)
+            end_by(connection, worker, token, event)
 
 
 def bring(
@@ -211,18 +155,18 @@ def bring(
 
     All but the fresh one have had an attempt, so that there is a stale token to come back with.
     """
-    set_clock(connection, NOW)
+    set_now(connection, NOW)
     if place is Place.NOWHERE:
         return Scene(new_job_id())
     limits = {Place.SUSPECT: {"max_losses": 2}, Place.QUARANTINED: {"max_crashes": 1}}.get(place, {})
-    job = enqueue(connection, {**(options or {}), **limits}, **wanted)
+    job = make(connection, options={**(options or {}), **limits}, **wanted)
     if ended_before:
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, ended_before, after_s=0.0)
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, ended_before, after_s=0.0)
     if place is Place.PENDING and not ended_before:
         return Scene(job)
     lease_s = -1.0 if place is Place.SUSPECT else 300.0
-    [claimed] = claim(connection, lease_s=lease_s)
+    [claimed] = claim(connection, limit=1, lease_s=lease_s)
     scene = Scene(job, ANNA, claimed.token)
     match place:
         case Place.SUSPECT:
@@ -235,7 +179,7 @@ def bring(
         case Place.SUCCEEDED:
             fire(connection, "succeed", scene)
         case Place.FAILED:
-            end(connection, ANNA, scene.token, "fail", final=True)
+            end_by(connection, ANNA, scene.token, "fail", final=True)
         case Place.CANCELLED:
             fire(connection, "stop", scene)
         case Place.PENDING:
@@ -256,22 +200,6 @@ def legal(event: str, place: Place) -> tuple[State | None, ...]:
     if place is Place.PENDING and event == "claim_suspect":
         return ()
     return states.legal(event, place.state)
-
-
-def state_of(connection: db.Connection, job: UUID) -> State | None:
-    return db.run(connection, store.statuses([job])).get(job)
-
-
-def row_of(connection: db.Connection, job: UUID) -> dict[str, Any]:
-    """Everything `outlive show` knows of a job."""
-    [row] = db.run(connection, store.job(job))
-    return row
-
-
-def counters(connection: db.Connection, job: UUID) -> tuple[int, int, int]:
-    """Failures, crashes, losses."""
-    row = row_of(connection, job)
-    return row["failures"], row["crashes"], row["losses"]
 
 
 def held_as(connection: db.Connection, job: UUID) -> tuple[str, str] | None:

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 import pytest
 
 from outlive import db
-from tests.store.acting import NOW, clear, one_database, set_clock
+from tests.driving.databases import new_database
+from tests.driving.making import set_now
+from tests.store.acting import NOW, clear
 
 
 @pytest.fixture(scope="module")
 def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
+    with new_database(server_url) as url:
         yield url
 
 
 @pytest.fixture(autouse=True)
 def fresh_at_noon(connection: db.Connection) -> None:
     clear(connection)
-    set_clock(connection, NOW)
+    set_now(connection, NOW)

@@ -8,6 +8,7 @@ import pytest
 from outlive import db, store
 from outlive.errors import StaleAttempt
 from outlive.states import Outcome, State
+from tests.driving.making import claim, make, set_now, state_of
 from tests.store.acting import (
     ANNA,
     BERT,
@@ -17,14 +18,10 @@ from tests.store.acting import (
     Scene,
     assert_sound,
     bring,
-    claim,
     complete,
     contents,
-    end,
-    enqueue,
+    end_by,
     fire,
-    set_clock,
-    state_of,
 )
 
 Connect = Callable[[], db.Connection]
@@ -36,7 +33,7 @@ def own(connect: Connect) -> db.Connection:
     connection = connect()
     connection.execute("create table effects (what text)")
     connection.execute("set lock_timeout = '1s'")
-    set_clock(connection, NOW)
+    set_now(connection, NOW)
     return connection
 
 
@@ -45,7 +42,7 @@ def service(connect: Connect) -> db.Connection:
     """The connection of its worker, which must not wait for a job's transaction: any wait is an error."""
     connection = connect()
     connection.execute("set lock_timeout = '50ms'")
-    set_clock(connection, NOW)
+    set_now(connection, NOW)
     return connection
 
 
@@ -64,7 +61,7 @@ def test_effects_and_completion_commit_together(own: db.Connection, service: db.
     assert attempt.outcome is Outcome.SUCCEEDED
     assert attempt.result is not None
     assert bytes(attempt.result) == b'{"paid": true}'
-    assert enqueue(service, dedupe_key="k") != scene.job
+    assert make(service, dedupe_key="k") != scene.job
     assert_sound(service)
 
 
@@ -76,7 +73,7 @@ def test_neither_is_left_when_the_jobs_transaction_rolls_back(own: db.Connection
         complete(own, ANNA, scene.token)
     assert effects(service) == []
     assert contents(service) == before
-    assert end(service, ANNA, scene.token, "crash").stale == []
+    assert end_by(service, ANNA, scene.token, "crash") == []
 
 
 def test_neither_is_left_when_the_job_dies_before_it_commits(
@@ -103,7 +100,7 @@ def test_a_stale_attempt_is_told_so_and_its_effects_are_undone(
             fire(service, "succeed", scene)
         case "reclaimed":
             fire(service, "hand_back", scene)
-            claim(service, BERT)
+            claim(service, worker=BERT, limit=1)
         case "another worker's":
             scene = Scene(scene.job, BERT, scene.token)
         case "unknown":
@@ -138,7 +135,7 @@ def test_an_open_completion_blocks_neither_renewals_nor_the_reaper(own: db.Conne
         complete(own, ANNA, scene.token)
         assert db.run(service, store.renew(ANNA, [scene.token, other.token])) == {other.token: False}
         assert db.run(service, store.ended([scene.token])) == {}
-        set_clock(service, TOMORROW)
+        set_now(service, TOMORROW)
         assert [lost.token for lost in db.run(service, store.expire())] == [other.token]
         assert not db.run(service, store.let_others_in(ANNA, scene.token))
         assert db.run(service, store.prune_jobs([scene.job])) == 0
@@ -150,7 +147,7 @@ def test_cancelling_a_job_with_an_open_completion_reports_the_completion(
     own: db.Connection, service: db.Connection
 ) -> None:
     scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
-    waiting = enqueue(service)
+    waiting = make(service)
     with own.transaction():
         complete(own, ANNA, scene.token)
         changes = {change.id: change for change in db.run(service, store.cancel([scene.job, other.job, waiting]))}
@@ -168,7 +165,7 @@ def test_a_completion_that_rolls_back_leaves_the_attempt_to_the_reaper(
     scene = bring(service, Place.RUNNING)
     with own.transaction(force_rollback=True):
         complete(own, ANNA, scene.token)
-        set_clock(service, TOMORROW)
+        set_now(service, TOMORROW)
         assert db.run(service, store.expire()) == []
     assert [lost.token for lost in db.run(service, store.expire())] == [scene.token]
     assert state_of(service, scene.job) is State.PENDING
@@ -176,8 +173,8 @@ def test_a_completion_that_rolls_back_leaves_the_attempt_to_the_reaper(
 
 def test_an_open_completion_does_not_hold_up_other_ends_and_claims(own: db.Connection, service: db.Connection) -> None:
     scene, other = bring(service, Place.RUNNING), bring(service, Place.RUNNING)
-    waiting = enqueue(service)
+    waiting = make(service)
     with own.transaction():
         complete(own, ANNA, scene.token)
-        assert end(service, ANNA, other.token, "succeed").stale == []
-        assert [claimed.id for claimed in claim(service)] == [waiting]
+        assert end_by(service, ANNA, other.token, "succeed") == []
+        assert [claimed.id for claimed in claim(service, limit=1)] == [waiting]

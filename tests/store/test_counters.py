@@ -10,28 +10,21 @@ import pytest
 from outlive import db, store
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome, State
+from tests.driving.making import TASK, claim, counters, make, register_task, row_of, set_now, state_of
 from tests.store.acting import (
     ANNA,
     BERT,
     ENDS,
     NOW,
-    TASK,
     TOMORROW,
     Place,
     Scene,
     bring,
-    claim,
     complete,
     contents,
-    counters,
-    define,
-    end,
-    enqueue,
+    end_by,
     fire,
     held_as,
-    row_of,
-    set_clock,
-    state_of,
 )
 from tests.store.noon import database_url, fresh_at_noon
 
@@ -48,7 +41,7 @@ def ready_in_s(connection: db.Connection, job: UUID) -> float:
 
 def lose(connection: db.Connection, worker: UUID = ANNA) -> Claimed:
     """A worker claims the job and vanishes with it."""
-    [claimed] = claim(connection, worker, lease_s=-1.0)
+    [claimed] = claim(connection, worker=worker, limit=1, lease_s=-1.0)
     [lost] = db.run(connection, store.expire())
     assert lost.token == claimed.token
     return claimed
@@ -79,7 +72,7 @@ def test_an_outcome_counts_as_the_table_says(
     connection: db.Connection, event: str, state: State, counted: tuple[int, int, int]
 ) -> None:
     scene = bring(connection, Place.RUNNING)
-    set_clock(connection, TOMORROW)
+    set_now(connection, TOMORROW)
     fire(connection, event, scene)
     assert state_of(connection, scene.job) is state
     assert counters(connection, scene.job) == counted
@@ -92,41 +85,41 @@ def test_an_outcome_counts_as_the_table_says(
 @pytest.mark.parametrize("event", FAILURES)
 def test_a_final_failure_is_not_retried_whatever_is_left(connection: db.Connection, event: str) -> None:
     scene = bring(connection, Place.RUNNING)
-    end(connection, ANNA, scene.token, event, final=True)
+    end_by(connection, ANNA, scene.token, event, final=True)
     assert state_of(connection, scene.job) is State.FAILED
     assert counters(connection, scene.job) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("event", FAILURES)
 def test_failures_end_in_failed_when_attempts_are_used_up(connection: db.Connection, event: str) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     for n in range(1, 6):
-        [claimed] = claim(connection)
+        [claimed] = claim(connection, limit=1)
         assert claimed.attempt == n
-        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        end_by(connection, ANNA, claimed.token, event, after_s=0.0)
         assert state_of(connection, job) is (State.FAILED if n == 5 else State.RETRYABLE)
     assert counters(connection, job) == (5, 0, 0)
 
 
 @pytest.mark.parametrize("event", CRASHES)
 def test_crashes_end_in_quarantine_with_the_reason(connection: db.Connection, event: str) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     for n in range(1, 4):
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, event, after_s=0.0)
         assert state_of(connection, job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
     assert counters(connection, job) == (0, 3, 0)
     assert held_as(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
-    assert claim(connection) == []
+    assert claim(connection, limit=1) == []
     [killer] = db.run(connection, store.list_killers())
     assert (killer["id"], killer["crashes"], killer["signal"]) == (job, 3, ENDS[event]["signal"])
 
 
 def test_failures_crashes_and_losses_are_counted_apart(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     for event in ("fail", "crash", "fail", "crash", "fail", "fail"):
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, event, after_s=0.0)
     lose(connection)
     assert counters(connection, job) == (4, 2, 1)
     assert state_of(connection, job) is State.RETRYABLE
@@ -156,12 +149,12 @@ def test_a_limit_is_the_jobs_then_its_tasks_then_the_default(
     expected: int,
 ) -> None:
     if task is not None:
-        define(connection, **task)
-    id = enqueue(connection, job)
+        register_task(connection, **task)
+    id = make(connection, options=job)
     for n in range(1, expected + 1):
         assert state_of(connection, id) is (State.PENDING if n == 1 else State.RETRYABLE)
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, event, after_s=0.0)
     assert state_of(connection, id) is (State.FAILED if event == "fail" else State.QUARANTINED)
 
 
@@ -179,15 +172,15 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
     connection: db.Connection, task: dict[str, int | None] | None, job: dict[str, object], expected: int
 ) -> None:
     if task is not None:
-        define(connection, **task)
-    id = enqueue(connection, job)
+        register_task(connection, **task)
+    id = make(connection, options=job)
     for n in range(1, expected):
         lose(connection)
         held = held_as(connection, id)
         assert (held and held[0]) == ("suspect" if n == expected - 1 else None)
         assert state_of(connection, id) is State.PENDING
     if expected > 1:
-        assert claim(connection) == []
+        assert claim(connection, limit=1) == []
         lose_alone(connection)
     else:
         lose(connection)
@@ -203,8 +196,8 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
 def test_without_a_limit_of_losses_no_job_is_a_suspect(
     connection: db.Connection, task: dict[str, int | None] | None, job: dict[str, object]
 ) -> None:
-    define(connection, **(task or {}))
-    id = enqueue(connection, job)
+    register_task(connection, **(task or {}))
+    id = make(connection, options=job)
     for _ in range(10):
         lose(connection)
     assert state_of(connection, id) is State.PENDING
@@ -215,13 +208,13 @@ def test_without_a_limit_of_losses_no_job_is_a_suspect(
 @pytest.mark.parametrize("by", ["task", "job"])
 def test_a_lost_job_fails_when_its_policy_says_so(connection: db.Connection, by: str) -> None:
     if by == "task":
-        define(connection, on_worker_death="fail")
-    job = enqueue(connection, {"on_worker_death": "fail"} if by == "job" else None, dedupe_key="k")
+        register_task(connection, on_worker_death="fail")
+    job = make(connection, options={"on_worker_death": "fail"} if by == "job" else None, dedupe_key="k")
     lose(connection)
     assert state_of(connection, job) is State.FAILED
     [attempt] = db.run(connection, store.list_attempts(job))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
-    assert enqueue(connection, dedupe_key="k") != job
+    assert make(connection, dedupe_key="k") != job
 
 
 BAD_OPTIONS: list[dict[str, object]] = [
@@ -242,14 +235,14 @@ def test_a_limit_that_makes_no_sense_is_refused_at_enqueue(
 ) -> None:
     before = contents(connection)
     with pytest.raises(psycopg.Error) as raised:
-        enqueue(connection, options)
+        make(connection, options=options)
     assert raised.value.sqlstate == "OL003"
     assert contents(connection) == before
 
 
 def test_a_counter_at_the_end_of_its_range_stops_no_reaper(connection: db.Connection) -> None:
-    define(connection, max_losses=None)
-    job, other = enqueue(connection), enqueue(connection)
+    register_task(connection, max_losses=None)
+    job, other = make(connection), make(connection)
     connection.execute("update outlive.waiting set losses = 32767 where id = %s", [job])
     claim(connection, limit=2, lease_s=-1.0)
     assert {lost.id for lost in db.run(connection, store.expire())} == {job, other}
@@ -260,13 +253,13 @@ def test_a_counter_at_the_end_of_its_range_stops_no_reaper(connection: db.Connec
 
 
 def test_the_backoff_doubles_with_every_failure_and_crash_up_to_its_cap(connection: db.Connection) -> None:
-    define(connection, max_attempts=1000, max_crashes=1000, backoff_s=(60.0, 120.0, 240.0, 300.0))
-    job = enqueue(connection)
+    register_task(connection, max_attempts=1000, max_crashes=1000, backoff_s=(60.0, 120.0, 240.0, 300.0))
+    job = make(connection)
     for event, longest_s in [("fail", 60), ("crash", 120), ("time_out", 240), ("overrun", 300), ("exhaust", 300)]:
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, event)
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, event)
         assert longest_s / 2 <= ready_in_s(connection, job) <= longest_s
-        assert claim(connection) == []
+        assert claim(connection, limit=1) == []
         db.run(connection, store.retry([job]))
         connection.execute(
             "update outlive.waiting set failures = %s, crashes = %s where id = %s",
@@ -275,17 +268,17 @@ def test_the_backoff_doubles_with_every_failure_and_crash_up_to_its_cap(connecti
 
 
 def test_the_default_backoff_starts_at_a_minute_and_ends_at_a_day(connection: db.Connection) -> None:
-    job = enqueue(connection, {"max_attempts": 100})
+    job = make(connection, options={"max_attempts": 100})
     for failures, longest_s in [(0, 60), (1, 120), (10, 61440), (11, 86400), (50, 86400)]:
         connection.execute("update outlive.waiting set failures = %s, ready_at = %s", [failures, NOW])
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, "fail")
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, "fail")
         assert longest_s / 2 <= ready_in_s(connection, job) <= longest_s
 
 
 def test_the_jitter_spreads_the_backoff_between_half_and_all_of_it(connection: db.Connection) -> None:
-    define(connection, backoff_s=(100.0,))
-    jobs = [enqueue(connection) for _ in range(200)]
+    register_task(connection, backoff_s=(100.0,))
+    jobs = [make(connection) for _ in range(200)]
     ends = [Ended(claimed.token, **ENDS["fail"]) for claimed in claim(connection, limit=200)]
     db.run(connection, store.end_and_claim(ANNA, ends))
     waits_s = sorted(ready_in_s(connection, job) for job in jobs)
@@ -295,38 +288,38 @@ def test_the_jitter_spreads_the_backoff_between_half_and_all_of_it(connection: d
 
 def test_a_job_becomes_claimable_when_its_backoff_is_over_and_not_before(connection: db.Connection) -> None:
     scene = bring(connection, Place.RUNNING)
-    end(connection, ANNA, scene.token, "fail")
+    end_by(connection, ANNA, scene.token, "fail")
     ready_at = row_of(connection, scene.job)["next_retry_at"]
-    set_clock(connection, ready_at - timedelta(microseconds=1))
-    assert claim(connection) == []
-    set_clock(connection, ready_at)
-    assert [claimed.id for claimed in claim(connection)] == [scene.job]
+    set_now(connection, ready_at - timedelta(microseconds=1))
+    assert claim(connection, limit=1) == []
+    set_now(connection, ready_at)
+    assert [claimed.id for claimed in claim(connection, limit=1)] == [scene.job]
 
 
 @pytest.mark.parametrize("event", [*FAILURES, *CRASHES, "hand_back"])
 def test_a_delay_that_was_said_is_kept_exactly(connection: db.Connection, event: str) -> None:
     scene = bring(connection, Place.RUNNING)
-    end(connection, ANNA, scene.token, event, after_s=12.5)
+    end_by(connection, ANNA, scene.token, event, after_s=12.5)
     assert ready_in_s(connection, scene.job) == 12.5
 
 
 @pytest.mark.parametrize("event", ["hand_back", "expire"])
 def test_a_job_that_did_nothing_wrong_keeps_its_place_in_the_line(connection: db.Connection, event: str) -> None:
-    first = enqueue(connection, run_at=NOW - timedelta(hours=1))
-    enqueue(connection)
-    [claimed] = claim(connection)
+    first = make(connection, run_at=NOW - timedelta(hours=1))
+    make(connection)
+    [claimed] = claim(connection, limit=1)
     assert claimed.id == first
-    set_clock(connection, TOMORROW)
+    set_now(connection, TOMORROW)
     fire(connection, event, Scene(first, ANNA, claimed.token))
     assert row_of(connection, first)["ready_at"] == NOW - timedelta(hours=1)
-    assert [again.id for again in claim(connection, BERT)] == [first]
+    assert [again.id for again in claim(connection, worker=BERT, limit=1)] == [first]
 
 
 # Suspects.
 
 
 def suspect(connection: db.Connection, **wanted: Any) -> UUID:
-    job = enqueue(connection, **wanted)
+    job = make(connection, **wanted)
     lose(connection)
     lose(connection)
     assert held_as(connection, job) == (
@@ -341,18 +334,18 @@ def test_a_suspect_that_ends_by_itself_is_cleared(connection: db.Connection, eve
     job = suspect(connection)
     [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     assert (claimed.id, claimed.losses, claimed.attempt) == (job, 2, 3)
-    end(connection, BERT, claimed.token, event, after_s=0.0)
+    end_by(connection, BERT, claimed.token, event, after_s=0.0)
     assert counters(connection, job)[2] == 0
-    assert [again.id for again in claim(connection)] == [job]
+    assert [again.id for again in claim(connection, limit=1)] == [job]
 
 
 def test_a_suspect_handed_back_stays_one(connection: db.Connection) -> None:
     job = suspect(connection)
     [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
-    end(connection, BERT, claimed.token, "hand_back")
+    end_by(connection, BERT, claimed.token, "hand_back")
     assert held_as(connection, job) is not None
     assert counters(connection, job) == (0, 0, 2)
-    assert claim(connection) == []
+    assert claim(connection, limit=1) == []
 
 
 def let_in(connection: db.Connection, worker: UUID, *, lease_s: float = 300.0) -> Claimed:
@@ -365,7 +358,7 @@ def let_in(connection: db.Connection, worker: UUID, *, lease_s: float = 300.0) -
 @pytest.mark.parametrize("event", ["fail", "time_out", "crash", "overrun"])
 def test_a_suspect_that_outlives_its_time_alone_and_then_ends_is_cleared(connection: db.Connection, event: str) -> None:
     job = suspect(connection)
-    end(connection, BERT, let_in(connection, BERT).token, event)
+    end_by(connection, BERT, let_in(connection, BERT).token, event)
     assert counters(connection, job)[2] == 0
 
 
@@ -414,7 +407,7 @@ def test_only_the_worker_that_has_a_suspect_lets_others_in(connection: db.Connec
 
 def test_suspects_are_claimed_one_at_a_time_the_oldest_first(connection: db.Connection) -> None:
     older = suspect(connection)
-    set_clock(connection, NOW + timedelta(seconds=1))
+    set_now(connection, NOW + timedelta(seconds=1))
     newer = suspect(connection)
     claims = [db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) for _ in range(3)]
     assert [[claimed.id for claimed in claimed] for claimed in claims] == [[older], [newer], []]
@@ -436,9 +429,9 @@ def test_a_suspect_is_for_workers_that_have_its_task_and_queue(connection: db.Co
 
 
 def test_a_job_over_a_lowered_limit_is_quarantined_instead_of_started(connection: db.Connection) -> None:
-    killer, healthy = bring(connection, Place.RETRYABLE).job, enqueue(connection)
-    set_clock(connection, TOMORROW)
-    define(connection, max_crashes=1)
+    killer, healthy = bring(connection, Place.RETRYABLE).job, make(connection)
+    set_now(connection, TOMORROW)
+    register_task(connection, max_crashes=1)
     assert [claimed.id for claimed in claim(connection, limit=2)] == [healthy]
     assert held_as(connection, killer) == ("quarantined", "crashed 1 times (max_crashes = 1)")
     assert counters(connection, killer) == (0, 1, 0)
@@ -448,7 +441,7 @@ def test_the_reaper_quarantines_jobs_over_a_lowered_limit(connection: db.Connect
     killer, failing = bring(connection, Place.RETRYABLE).job, bring(connection, Place.RUNNING)
     fire(connection, "fail", failing)
     assert db.run(connection, store.quarantine_killers()) == []
-    define(connection, max_crashes=1)
+    register_task(connection, max_crashes=1)
     assert db.run(connection, store.quarantine_killers()) == [killer]
     assert db.run(connection, store.quarantine_killers()) == []
     assert state_of(connection, killer) is State.QUARANTINED
@@ -456,17 +449,17 @@ def test_the_reaper_quarantines_jobs_over_a_lowered_limit(connection: db.Connect
 
 
 def test_release_forgets_crashes_and_losses_and_retry_forgets_all(connection: db.Connection) -> None:
-    job = enqueue(connection, {"max_crashes": 1})
+    job = make(connection, options={"max_crashes": 1})
     for event in ("fail", "crash"):
-        [claimed] = claim(connection)
-        end(connection, ANNA, claimed.token, event, after_s=0.0)
+        [claimed] = claim(connection, limit=1)
+        end_by(connection, ANNA, claimed.token, event, after_s=0.0)
     assert counters(connection, job) == (1, 1, 0)
     db.run(connection, store.release([job]))
     assert counters(connection, job) == (1, 0, 0)
     assert state_of(connection, job) is State.RETRYABLE
     db.run(connection, store.retry([job]))
     assert counters(connection, job) == (0, 0, 0)
-    [claimed] = claim(connection)
+    [claimed] = claim(connection, limit=1)
     assert claimed.attempt == 3
 
 
@@ -484,7 +477,7 @@ def test_the_evidence_of_an_attempt_is_kept(connection: db.Connection, event: st
         "output": "the last words",
         "stack": "where it was",
     }
-    end(connection, ANNA, scene.token, event, **evidence)
+    end_by(connection, ANNA, scene.token, event, **evidence)
     [attempt] = db.run(connection, store.list_attempts(scene.job))
     assert {name: getattr(attempt, name) for name in evidence} == evidence
     assert attempt.outcome == ENDS[event]["outcome"]
@@ -494,7 +487,7 @@ def test_the_evidence_of_an_attempt_is_kept(connection: db.Connection, event: st
 
 def test_the_result_of_a_success_is_kept(connection: db.Connection) -> None:
     scene = bring(connection, Place.RUNNING)
-    end(connection, ANNA, scene.token, "succeed", result=b'{"a": [1, "\xc3\xa4"]}', output="hello", cpu_s=0.5)
+    end_by(connection, ANNA, scene.token, "succeed", result=b'{"a": [1, "\xc3\xa4"]}', output="hello", cpu_s=0.5)
     [attempt] = db.run(connection, store.list_attempts(scene.job))
     assert attempt.result is not None
     assert bytes(attempt.result) == b'{"a": [1, "\xc3\xa4"]}'
@@ -502,7 +495,7 @@ def test_the_result_of_a_success_is_kept(connection: db.Connection) -> None:
 
 
 def test_each_attempt_of_a_batch_gets_its_own_evidence(connection: db.Connection) -> None:
-    jobs = [enqueue(connection) for _ in range(6)]
+    jobs = [make(connection) for _ in range(6)]
     claimed = claim(connection, limit=6)
     outcomes = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SUCCEEDED, Outcome.CRASHED, Outcome.RELEASED, Outcome.FAILED]
     ends = [
@@ -523,29 +516,29 @@ def test_each_attempt_of_a_batch_gets_its_own_evidence(connection: db.Connection
 @pytest.mark.parametrize("event", ["succeed", "complete", "stop", "final", "cancel"])
 def test_a_finished_job_frees_its_dedupe_key(connection: db.Connection, event: str) -> None:
     scene = bring(connection, Place.RUNNING, dedupe_key="k")
-    assert enqueue(connection, dedupe_key="k") == scene.job
+    assert make(connection, dedupe_key="k") == scene.job
     match event:
         case "complete":
             complete(connection, ANNA, scene.token)
         case "final":
-            end(connection, ANNA, scene.token, "fail", final=True)
+            end_by(connection, ANNA, scene.token, "fail", final=True)
         case "cancel":
             fire(connection, "hand_back", scene)
             fire(connection, "cancel", scene)
         case _:
             fire(connection, event, scene)
-    assert enqueue(connection, dedupe_key="k") != scene.job
+    assert make(connection, dedupe_key="k") != scene.job
 
 
 @pytest.mark.parametrize("place", [Place.QUARANTINED, Place.BLOCKED, Place.SUSPECT, Place.RETRYABLE])
 def test_a_job_that_waits_for_something_keeps_its_dedupe_key(connection: db.Connection, place: Place) -> None:
     scene = bring(connection, place, dedupe_key="k")
-    assert enqueue(connection, dedupe_key="k") == scene.job
+    assert make(connection, dedupe_key="k") == scene.job
 
 
 def test_a_retry_takes_its_dedupe_key_again_or_is_refused(connection: db.Connection) -> None:
     scene = bring(connection, Place.FAILED, dedupe_key="k")
-    other = enqueue(connection, dedupe_key="k")
+    other = make(connection, dedupe_key="k")
     before = contents(connection)
     [change] = db.run(connection, store.retry([scene.job]))
     assert not change.changed
@@ -554,4 +547,4 @@ def test_a_retry_takes_its_dedupe_key_again_or_is_refused(connection: db.Connect
     fire(connection, "cancel", Scene(other))
     [change] = db.run(connection, store.retry([scene.job]))
     assert change.changed
-    assert enqueue(connection, dedupe_key="k") == scene.job
+    assert make(connection, dedupe_key="k") == scene.job

@@ -14,7 +14,7 @@ from psycopg import errors
 from outlive import db, store
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.store.making import (
+from tests.driving.making import (
     NOON,
     Connect,
     claim,
@@ -26,9 +26,9 @@ from tests.store.making import (
     make_quarantined,
     request,
     row,
-    run_one,
+    run_job,
     set_now,
-    state,
+    state_of,
     value,
     values,
 )
@@ -63,7 +63,7 @@ def test_an_object_is_enqueued_with_the_defaults_of_a_job(connection: db.Connect
         "dedupe_key": None,
         "created_at": NOON,
     }
-    assert state(connection, job) is State.PENDING
+    assert state_of(connection, job) is State.PENDING
 
 
 def test_an_array_is_enqueued_as_it_is(connection: db.Connection) -> None:
@@ -194,9 +194,9 @@ def test_the_repeated_id_of_a_finished_job_stays_finished(
 ) -> None:
     again = request(dedupe_key=key)
     enqueue(connection, [again])
-    run_one(connection, outcome, final=True)
+    run_job(connection, again.id, outcome, final=True)
     assert enqueue(connection, [again]) == {}
-    assert state(connection, again.id) in (State.SUCCEEDED, State.FAILED)
+    assert state_of(connection, again.id) in (State.SUCCEEDED, State.FAILED)
     assert (count(connection, "waiting"), count(connection, "dedupe_keys")) == (0, 0)
 
 
@@ -205,7 +205,7 @@ def test_the_repeated_id_of_a_running_job_leaves_it_running(connection: db.Conne
     enqueue(connection, [again])
     claim(connection)
     assert enqueue(connection, [again]) == {}
-    assert state(connection, again.id) is State.RUNNING
+    assert state_of(connection, again.id) is State.RUNNING
     assert count(connection, "waiting") == 0
 
 
@@ -285,14 +285,14 @@ def test_replace_cancels_the_job_that_has_the_key(connection: db.Connection, bef
             old = make(connection, dedupe_key="key")
         case "retryable":
             old = make(connection, dedupe_key="key")
-            run_one(connection, Outcome.FAILED)
+            run_job(connection, old, Outcome.FAILED)
         case _:
             old = make(connection, dedupe_key="key")
             db.run(connection, store.block([old], "wait"))
-    assert state(connection, old) == before
+    assert state_of(connection, old) == before
     new = asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'")
     assert new != old
-    assert (state(connection, old), state(connection, new)) == (State.CANCELLED, State.PENDING)
+    assert (state_of(connection, old), state_of(connection, new)) == (State.CANCELLED, State.PENDING)
     assert values(connection, "select id from outlive.dedupe_keys") == [new]
     assert count(connection, "waiting") == 1
 
@@ -301,10 +301,10 @@ def test_replacing_a_running_job_means_skip(connection: db.Connection) -> None:
     old = make(connection, dedupe_key="key")
     (claimed,) = claim(connection)
     assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
-    assert state(connection, old) is State.RUNNING
+    assert state_of(connection, old) is State.RUNNING
     assert end(connection, Ended(claimed.token)) == []
     assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") != old
-    assert state(connection, old) is State.SUCCEEDED
+    assert state_of(connection, old) is State.SUCCEEDED
 
 
 def test_a_killer_is_not_replaced_and_kills_no_more(connection: db.Connection) -> None:
@@ -312,12 +312,12 @@ def test_a_killer_is_not_replaced_and_kills_no_more(connection: db.Connection) -
     old = make_quarantined(connection, dedupe_key="key")
     for _ in range(3):
         assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
-    assert state(connection, old) is State.QUARANTINED
+    assert state_of(connection, old) is State.QUARANTINED
     assert (count(connection, "waiting"), count(connection, "attempts")) == (0, 1)
 
 
 def test_a_suspect_is_not_replaced_and_keeps_its_losses(connection: db.Connection) -> None:
-    old = make(connection, dedupe_key="key", options=b'{"max_losses": 2}')
+    old = make(connection, dedupe_key="key", options={"max_losses": 2})
     claim(connection, lease_s=-1.0)
     assert [one.id for one in db.run(connection, store.expire())] == [old]
     assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
@@ -333,7 +333,7 @@ def test_a_job_in_quarantine_counts_as_unfinished(connection: db.Connection) -> 
 def test_a_finished_job_leaves_its_key_to_the_next(connection: db.Connection, outcome: Outcome) -> None:
     old = make_finished(connection, outcome, dedupe_key="key")
     new = asked(connection, "'work', dedupe_key => 'key', on_conflict => 'raise'")
-    assert (new != old, state(connection, new)) == (True, State.PENDING)
+    assert (new != old, state_of(connection, new)) == (True, State.PENDING)
 
 
 def test_a_key_that_a_batch_has_twice_makes_one_job(connection: db.Connection) -> None:

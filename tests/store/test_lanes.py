@@ -4,13 +4,14 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from outlive import db, store
 from outlive.model import Claimed, Ended, LaneState
-from tests.store.making import (
+from tests.driving.making import (
     NOON,
     WORKER,
     Connect,
@@ -85,7 +86,7 @@ def test_without_a_lane_nothing_is_claimed(connection: db.Connection) -> None:
 @pytest.mark.parametrize(
     "other", [{"task": "other"}, {"queue": "other"}, {"source": "other"}, {"priority": 4}], ids=lambda o: next(iter(o))
 )
-def test_only_jobs_of_the_lane_are_claimed(connection: db.Connection, other: dict[str, str]) -> None:
+def test_only_jobs_of_the_lane_are_claimed(connection: db.Connection, other: dict[str, Any]) -> None:
     make(connection, **other)
     assert claim(connection) == []
     assert len(claim(connection, [lane(**other)])) == 1
@@ -133,7 +134,7 @@ def test_the_jobs_of_a_claim_that_is_rolled_back_can_be_claimed_again(connect: C
 
 
 def test_a_claimed_job_brings_its_arguments_as_they_were_written(connection: db.Connection) -> None:
-    make(connection, args=b'{"b":  1, "a": [1.0, "\\u00e9"]}', options=b'{"timeout_s": 5}')
+    make(connection, args=b'{"b":  1, "a": [1.0, "\\u00e9"]}', options={"timeout_s": 5})
     (claimed,) = claim(connection)
     assert claimed.args == b'{"b":  1, "a": [1.0, "\\u00e9"]}'
     assert claimed.options == b'{"timeout_s": 5}'
@@ -265,7 +266,7 @@ def test_the_lanes_of_a_disabled_or_paused_source_are_left_out(connection: db.Co
 
 def test_a_suspect_of_a_closed_source_is_not_claimed_either(connection: db.Connection) -> None:
     set_now(connection)
-    suspect = make(connection, source="shop", options=b'{"max_losses": 2}')
+    suspect = make(connection, source="shop", options={"max_losses": 2})
     claim(connection, [lane(source="shop")], lease_s=1)
     connection.execute("update outlive.sources set paused_until = outlive.now() + interval '5 min'")
     set_now(connection, later_s=2)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
@@ -16,17 +15,8 @@ from outlive.model import Dead
 from outlive.worker.alerts import Alerts
 from outlive.worker.reaper import Reaper
 from outlive.worker.session import Session
-from tests.store.acting import (
-    ANNA,
-    BERT,
-    NOW,
-    claim,
-    enqueue,
-    give_up,
-    register,
-    set_clock,
-)
-from tests.store.making import Connect, count, value
+from tests.driving.making import Connect, claim, count, make, register_worker, set_now, value
+from tests.store.acting import ANNA, BERT, NOW, give_up
 from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
 
@@ -39,7 +29,7 @@ A_TICK = timedelta(microseconds=1)
 
 def live(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> None:
     """A worker begins, and shows that it lives."""
-    register(connection, worker)
+    register_worker(connection, worker)
     assert db.run(session, store.show_life(worker, key))
 
 
@@ -94,12 +84,12 @@ def test_a_worker_with_a_new_session_does_not_need_its_old_one(connection: db.Co
 
 
 def test_the_same_lock_in_another_database_does_not_count(
-    connection: db.Connection, connect: Connect, new_database: Callable[[str], str]
+    connection: db.Connection, connect: Connect, empty_database_url: str
 ) -> None:
     session = connect()
     live(connection, session)
     vanish(connection, session)
-    with db.connect(new_database("template0")) as elsewhere:
+    with db.connect(empty_database_url) as elsewhere:
         elsewhere.execute("select pg_advisory_lock(%s)", [KEY])
         assert absent(connection) == {ANNA: KEY}
 
@@ -212,7 +202,7 @@ def test_a_worker_that_ended_before_a_crash_is_not_expected_to_show_life(
 
 def test_a_worker_that_never_showed_life_is_not_missed_for_it(connection: db.Connection) -> None:
     """There is a pooler before its database, or it has only just begun."""
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     assert absent(connection) == {}
 
 
@@ -222,11 +212,11 @@ def test_a_worker_that_never_showed_life_is_not_missed_for_it(connection: db.Con
 def test_a_worker_is_declared_dead_once_and_with_its_jobs(connection: db.Connection, connect: Connect) -> None:
     session = connect()
     live(connection, session)
-    enqueue(connection), enqueue(connection)
-    claim(connection, ANNA, limit=2)
+    make(connection), make(connection)
+    claim(connection, worker=ANNA, limit=2)
     vanish(connection, session)
-    set_clock(connection, NOW + timedelta(seconds=5))
-    dead = Dead(ANNA, "worker 1", "host", 42, NOW, 2)
+    set_now(connection, NOW + timedelta(seconds=5))
+    dead = Dead(ANNA, "crawler-1", "host", 42, NOW, 2)
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == [dead]
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "dead"
@@ -366,12 +356,12 @@ def waits(watcher: db.Connection, other: db.Connection) -> bool:
 
 def silent(connection: db.Connection, after: timedelta) -> list[UUID]:
     """The workers that are given up so long after noon."""
-    set_clock(connection, NOW + after)
+    set_now(connection, NOW + after)
     return [dead.id for dead in db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))]
 
 
 def test_a_silent_worker_is_stale_after_a_minute_and_dead_after_two(connection: db.Connection) -> None:
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     seen = []
     for after in (timedelta(seconds=60), timedelta(seconds=120)):
         for moment in (after, after + A_TICK):
@@ -383,19 +373,19 @@ def test_a_silent_worker_is_stale_after_a_minute_and_dead_after_two(connection: 
 
 
 def test_a_worker_that_was_never_looked_at_goes_from_active_to_dead(connection: db.Connection) -> None:
-    register(connection, ANNA)
-    enqueue(connection)
-    claim(connection, ANNA)
-    set_clock(connection, NOW + timedelta(hours=1))
+    register_worker(connection, ANNA)
+    make(connection)
+    claim(connection, worker=ANNA, limit=1)
+    set_now(connection, NOW + timedelta(hours=1))
     [dead] = db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))
-    assert dead == Dead(ANNA, "worker 1", "host", 42, NOW, 1)
+    assert dead == Dead(ANNA, "crawler-1", "host", 42, NOW, 1)
 
 
 def test_a_worker_that_renews_its_leases_is_stale_but_not_dead(connection: db.Connection) -> None:
-    register(connection, ANNA)
-    enqueue(connection)
-    [claimed] = claim(connection, ANNA)
-    set_clock(connection, NOW + timedelta(seconds=119))
+    register_worker(connection, ANNA)
+    make(connection)
+    [claimed] = claim(connection, worker=ANNA, limit=1)
+    set_now(connection, NOW + timedelta(seconds=119))
     db.run(connection, store.renew(ANNA, [claimed.token]))
     assert silent(connection, timedelta(seconds=239)) == []
     assert state_of(connection) == "stale"
@@ -403,11 +393,11 @@ def test_a_worker_that_renews_its_leases_is_stale_but_not_dead(connection: db.Co
 
 
 def test_the_leases_of_another_worker_do_not_count(connection: db.Connection) -> None:
-    register(connection, ANNA)
-    enqueue(connection)
-    set_clock(connection, NOW + timedelta(seconds=119))
-    register(connection, BERT)
-    claim(connection, BERT)
+    register_worker(connection, ANNA)
+    make(connection)
+    set_now(connection, NOW + timedelta(seconds=119))
+    register_worker(connection, BERT)
+    claim(connection, worker=BERT, limit=1)
     assert silent(connection, timedelta(seconds=121)) == [ANNA]
 
 
@@ -415,7 +405,7 @@ def test_the_leases_of_another_worker_do_not_count(connection: db.Connection) ->
 def test_a_stale_worker_that_is_heard_of_again_has_the_state_that_it_reports(
     connection: db.Connection, state: str
 ) -> None:
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     assert db.run(connection, store.heartbeat(ANNA, state))
     assert state_of(connection) == state
     silent(connection, timedelta(seconds=61))
@@ -428,9 +418,9 @@ def test_a_stale_worker_that_is_heard_of_again_has_the_state_that_it_reports(
 
 @pytest.mark.parametrize("state", ["dead", "stopped"])
 def test_a_heartbeat_does_not_revive_a_worker_that_has_ended(connection: db.Connection, state: str) -> None:
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
-    set_clock(connection, NOW + timedelta(seconds=1))
+    set_now(connection, NOW + timedelta(seconds=1))
     assert not db.run(connection, store.heartbeat(ANNA, "active"))
     assert not db.run(connection, store.heartbeat(BERT, "active"))
     assert state_of(connection) == state
@@ -439,14 +429,14 @@ def test_a_heartbeat_does_not_revive_a_worker_that_has_ended(connection: db.Conn
 
 @pytest.mark.parametrize("state", ["dead", "stopped"])
 def test_a_worker_that_has_ended_is_not_given_up_for_being_silent(connection: db.Connection, state: str) -> None:
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
     assert silent(connection, timedelta(hours=1)) == []
     assert state_of(connection) == state
 
 
 def test_only_a_heartbeat_itself_may_be_lost_in_a_crash_of_the_server(connection: db.Connection) -> None:
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     db.run(connection, store.heartbeat(ANNA, "active"))
     assert value(connection, "show synchronous_commit") == "on"
 
@@ -466,7 +456,7 @@ def test_two_that_give_up_the_silent_at_once_find_each_of_them_once(
     connection: db.Connection, connect: Connect
 ) -> None:
     for n in range(1, 41):
-        register(connection, UUID(int=n))
+        register_worker(connection, UUID(int=n))
     reapers = [connect() for _ in range(4)]
     with ThreadPoolExecutor(len(reapers)) as threads:
         found = list(threads.map(lambda reaper: silent(reaper, timedelta(hours=1)), reapers))
@@ -488,7 +478,7 @@ def test_a_worker_that_stops_is_not_missed(connection: db.Connection, connect: C
 
 
 def test_a_dead_worker_that_stops_stays_dead(connection: db.Connection) -> None:
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     give_up(connection, ANNA)
     db.run(connection, store.stop_worker(ANNA))
     assert state_of(connection) == "dead"
@@ -500,7 +490,7 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(
 ) -> None:
     session = connect()
     live(connection, session)
-    register(connection, BERT)
+    register_worker(connection, BERT)
     for worker in (ANNA, BERT):
         db.run(connection, store.sleep(worker))
     match way:
@@ -508,7 +498,7 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(
             vanish(connection, session)
             db.run(connection, store.declare_dead({ANNA: KEY}))
         case "silent":
-            set_clock(connection, NOW + timedelta(hours=1))
+            set_now(connection, NOW + timedelta(hours=1))
             db.run(connection, store.heartbeat(BERT, "active"))
             db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))
         case "stopped":
@@ -521,7 +511,7 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(
 
 def test_people_see_the_living_first(connection: db.Connection) -> None:
     for worker in (ANNA, BERT):
-        register(connection, worker)
+        register_worker(connection, worker)
     give_up(connection, ANNA)
     seen = [(row["id"], row["state"], row["running"]) for row in db.run(connection, store.list_workers())]
     assert seen == [(BERT, "active", 0), (ANNA, "dead", 0)]

@@ -27,23 +27,10 @@ from hypothesis.stateful import (
 
 from outlive import db, store
 from outlive.errors import StaleAttempt
-from outlive.model import Claimed, Ended, JobRequest, Lost
+from outlive.model import Claimed, Ended, Lost
 from outlive.states import FINISHED, Outcome, State
-from tests.store.acting import (
-    ENDS,
-    LANE,
-    NOW,
-    TASK,
-    assert_sound,
-    clear,
-    complete,
-    contents,
-    define,
-    give_up,
-    register,
-    set_clock,
-    state_of,
-)
+from tests.driving.making import TASK, register_task, register_worker, request, set_now, state_of
+from tests.store.acting import ENDS, LANE, NOW, assert_sound, clear, complete, contents, give_up
 
 T = TypeVar("T")
 WORKERS = [UUID(int=n) for n in range(1, 6)]
@@ -99,10 +86,10 @@ class Store(RuleBasedStateMachine):
         self.max_losses = max_losses
         clear(self.connection)
         self.connection.execute("select setseed(0)")  # The same steps give the same backoffs.
-        set_clock(self.connection, self.now)
+        set_now(self.connection, self.now)
         self.limit(2, False)
         for worker in self.workers:
-            register(self.connection, worker)
+            register_worker(self.connection, worker)
         for key in (None, None, None, "a", "b"):
             self.enqueue(key, "skip", None)
         self.claim(0, 3)
@@ -112,9 +99,7 @@ class Store(RuleBasedStateMachine):
     @rule(key=keys, on_conflict=st.sampled_from(["skip", "replace"]), delay_s=st.sampled_from([None, 0.0, 30.0]))
     def enqueue(self, key: str | None, on_conflict: str, delay_s: float | None) -> None:
         self.asked += 1
-        job = JobRequest(
-            id=UUID(int=self.asked), task=TASK, args=b"[]", dedupe_key=key, on_conflict=on_conflict, delay_s=delay_s
-        )
+        job = request(id=UUID(int=self.asked), dedupe_key=key, on_conflict=on_conflict, delay_s=delay_s)
         refused = self.run(store.enqueue([job], max_args_bytes=100))
         if job.id not in refused:
             self.acknowledged.append(job.id)
@@ -127,7 +112,7 @@ class Store(RuleBasedStateMachine):
     def enqueue_again(self, number: int) -> None:
         """The client did not hear the answer: it repeats itself, and nothing changes."""
         before = contents(self.connection)
-        job = JobRequest(id=self.one_of(self.acknowledged, number), task=TASK, args=b"[]")
+        job = request(id=self.one_of(self.acknowledged, number))
         assert self.run(store.enqueue([job], max_args_bytes=100)) == {}
         assert contents(self.connection) == before
 
@@ -256,7 +241,7 @@ class Store(RuleBasedStateMachine):
         reborn = UUID(int=worker.int + 1000)
         gain = [job for job in self.lost_by.pop(worker, set()) if self.losses[job] and self.is_held_for_losses(job)]
         for _ in range(2):  # It did not hear the answer.
-            register(self.connection, reborn, worker)
+            register_worker(self.connection, reborn, formerly=worker)
         for job in gain:
             self.losses[job] -= 1
         self.workers[self.workers.index(worker)] = reborn
@@ -295,7 +280,7 @@ class Store(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 60.0, LEASE_S, LEASE_S + 1, 86400.0]))
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
-        set_clock(self.connection, self.now)
+        set_now(self.connection, self.now)
 
     @rule(seconds=st.sampled_from([0.0, 1.0, LEASE_S, LEASE_S + 1]))
     def expire(self, seconds: float) -> None:
@@ -340,7 +325,9 @@ class Store(RuleBasedStateMachine):
     def limit(self, max_crashes: int, by_fingerprint: bool) -> None:
         self.max_crashes, self.by_fingerprint = max_crashes, by_fingerprint
         by = "fingerprint" if by_fingerprint else "job"
-        define(self.connection, max_attempts=3, max_crashes=max_crashes, max_losses=self.max_losses, quarantine_by=by)
+        register_task(
+            self.connection, max_attempts=3, max_crashes=max_crashes, max_losses=self.max_losses, quarantine_by=by
+        )
 
     # People
 

@@ -4,8 +4,7 @@ import os
 import shutil
 import tempfile
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,17 @@ from outlive import db, embedded, migrate, store
 from outlive.errors import SchemaMismatch
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.conftest import TEMPLATE
-from tests.store.making import (
+from tests.driving.databases import new_database
+from tests.driving.making import (
     Connect,
     claim,
     end,
     make,
     make_quarantined,
     new_worker,
-    run_one,
+    run_job,
     set_now,
-    state,
+    state_of,
     value,
     values,
 )
@@ -93,7 +92,7 @@ def test_migrating_again_changes_nothing(empty: db.Connection) -> None:
     assert migrate.migrate(empty) == (migrate.VERSION, migrate.VERSION)
     assert catalog(empty) == before
     assert value(empty, "select 'outlive.job_states'::regclass::oid") == oid
-    assert state(empty, job) is State.PENDING
+    assert state_of(empty, job) is State.PENDING
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(empty: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,11 +149,11 @@ def test_there_is_a_snapshot_of_every_version() -> None:
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=lambda path: path.stem)
 def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
-    empty: db.Connection, new_database: Callable[[str], str], snapshot: Path
+    empty: db.Connection, server_url: str, snapshot: Path
 ) -> None:
     """A change to a released schema raises its version, brings an upgrade, and freezes the new script:
     `outlive migrate --sql > tests/store/schemas/vN.sql`. A version that is not released yet may be frozen again."""
-    with db.connect(new_database("template0")) as fresh:
+    with new_database(server_url, template="template0") as url, db.connect(url) as fresh:
         migrate.migrate(fresh)
         expected = catalog(fresh)
     empty.execute(snapshot.read_bytes())
@@ -169,12 +168,8 @@ def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
 @pytest.fixture(scope="module")
 def unchanged(server_url: str) -> Iterator[db.Connection]:
     """One database for all changes: each is rolled back."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {TEMPLATE}")
-        with db.connect(make_conninfo(server_url, dbname=name)) as connection:
-            yield connection
-        admin.execute(f"drop database {name} with (force)")
+    with new_database(server_url) as url, db.connect(url) as connection:
+        yield connection
 
 
 @pytest.mark.parametrize(
@@ -244,8 +239,8 @@ def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:
     job = make(connection, args=b'{"a": 1}', dedupe_key="key")
     assert value(connection, "select outlive.enqueue('work', dedupe_key => 'key')") == job
     assert [one.ready for one in db.run(connection, store.unsourced_lanes(["work"]))] == [True]
-    run_one(connection, Outcome.FAILED, error="no luck")
-    assert state(connection, job) is State.RETRYABLE
+    run_job(connection, job, Outcome.FAILED, error="no luck")
+    assert state_of(connection, job) is State.RETRYABLE
     (change,) = db.run(connection, store.retry([job]))
     assert (change.changed, change.state) == (True, "pending")
     (claimed,) = claim(connection)
@@ -253,11 +248,11 @@ def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:
     assert db.run(connection, store.renew(new_worker(), [claimed.token])) == {}
     assert end(connection, Ended(claimed.token, result=b"3")) == []
     assert end(connection, Ended(claimed.token, result=b"4")) == [claimed.token]
-    assert state(connection, job) is State.SUCCEEDED
+    assert state_of(connection, job) is State.SUCCEEDED
 
     cancelled = make(connection)
     assert [one.changed for one in db.run(connection, store.cancel([cancelled]))] == [True]
-    assert state(connection, cancelled) is State.CANCELLED
+    assert state_of(connection, cancelled) is State.CANCELLED
     killer = make_quarantined(connection)
     assert values(connection, "select id from outlive.killers") == [killer]
     assert [one.changed for one in db.run(connection, store.release([killer]))] == [True]

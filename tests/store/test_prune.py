@@ -8,7 +8,7 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.store.making import (
+from tests.driving.making import (
     NOON,
     Connect,
     claim,
@@ -21,9 +21,9 @@ from tests.store.making import (
     new_worker,
     plan,
     register_worker,
-    run_one,
+    run_job,
     set_now,
-    state,
+    state_of,
     values,
 )
 
@@ -61,7 +61,7 @@ def test_only_jobs_of_the_state_that_is_pruned_go(connection: db.Connection, pru
 def test_an_unfinished_job_is_never_forgotten_by_age(connection: db.Connection) -> None:
     set_now(connection)
     retryable = make(connection)
-    run_one(connection, Outcome.FAILED)
+    run_job(connection, retryable, Outcome.FAILED)
     quarantined = make_quarantined(connection)
     running = make(connection)
     claim(connection)
@@ -77,7 +77,7 @@ def test_by_hand_the_finished_and_the_quarantined_go_and_the_others_stay(connect
     finished = [make_finished(connection, outcome) for outcome in FINISHED.values()]
     quarantined = make_quarantined(connection, dedupe_key="key")
     retryable = make(connection)
-    run_one(connection, Outcome.FAILED)
+    run_job(connection, retryable, Outcome.FAILED)
     running = make(connection)
     claim(connection)
     pending, blocked = make_many(connection, 2)
@@ -113,7 +113,7 @@ def test_a_revived_job_is_kept_for_its_time_from_its_last_end_on(connection: db.
     job = make_finished(connection, Outcome.FAILED)
     set_now(connection, later_s=DAY_S)
     db.run(connection, store.retry([job]))
-    run_one(connection)
+    run_job(connection, job)
     set_now(connection, later_s=DAY_S + 60)
     assert db.run(connection, store.prune_finished(State.FAILED, keep_s=60)) == (0, False)
     assert db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=60)) == (0, False)
@@ -135,7 +135,7 @@ def test_a_job_that_is_being_revived_is_skipped_without_waiting(connect: Connect
             assert db.run(pruner, store.prune_jobs([revived, forgotten])) == 1
         else:
             assert db.run(pruner, store.prune_finished(State.FAILED, keep_s=60)) == (1, False)
-    assert (state(pruner, revived), state(pruner, forgotten)) == (State.PENDING, None)
+    assert (state_of(pruner, revived), state_of(pruner, forgotten)) == (State.PENDING, None)
 
 
 def test_a_retry_that_comes_too_late_finds_nothing(connect: Connect) -> None:
@@ -175,9 +175,9 @@ def test_revived_jobs_take_no_room_in_a_batch(connection: db.Connection, then: s
         case "held":
             db.run(connection, store.block([revived], "wait"))
         case "finished":
-            run_one(connection)
+            run_job(connection, revived)
     assert db.run(connection, store.prune_finished(State.FAILED, keep_s=60, batch=1)) == (1, True)
-    assert state(connection, forgotten) is None
+    assert state_of(connection, forgotten) is None
 
 
 def test_two_pruners_at_once_do_not_wait_for_each_other(connect: Connect) -> None:

@@ -17,31 +17,25 @@ from uuid import UUID
 import pytest
 
 from outlive import db, store
-from outlive.model import Claimed, Ended, JobRequest, new_job_id
+from outlive.model import Claimed, Ended, new_job_id
 from outlive.states import FINISHED, Outcome, State
+from tests.driving.making import TASK, claim, enqueue, make, register_task, register_worker, request, set_now, state_of
 from tests.store.acting import (
     ANNA,
     ENDS,
     EVENTS,
     FENCED,
     LANE,
-    TASK,
     TOMORROW,
     Place,
     Scene,
     arrange,
     assert_sound,
     bring,
-    claim,
     clear,
-    define,
-    enqueue,
     fire,
     give_up,
     legal,
-    register,
-    set_clock,
-    state_of,
 )
 from tests.waiting import eventually
 
@@ -94,7 +88,7 @@ class Ring:
 def ring(connect: Connect) -> Iterator[Ring]:
     ring = Ring(connect(), connect(), connect())
     for connection in (ring.first, ring.second):
-        set_clock(connection, TOMORROW)
+        set_now(connection, TOMORROW)
     yield ring
     ring.threads.shutdown()
 
@@ -137,9 +131,9 @@ def failed(connection: db.Connection, id: UUID, key: str) -> UUID:
 def test_cancelling_a_batch_does_not_deadlock_with_a_worker_that_claims_one_of_it_and_ends_another(ring: Ring) -> None:
     running, waiting = job_ids(2)
     scene = bring(ring.watcher, Place.RUNNING, id=running)
-    enqueue(ring.watcher, id=waiting)
+    make(ring.watcher, id=waiting)
     with ring.first.transaction():
-        assert [claimed.id for claimed in claim(ring.first)] == [waiting]
+        assert [claimed.id for claimed in claim(ring.first, limit=1)] == [waiting]
         answer = ring.start(lambda second: db.run(second, store.cancel([running, waiting])))
         assert not answer.done()
         assert db.run(ring.first, store.renew(ANNA, [scene.token])) == {scene.token: False}  # It is not locked.
@@ -160,14 +154,12 @@ def test_retrying_batches_in_opposite_order_of_their_keys_does_not_deadlock(ring
 
 def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring: Ring) -> None:
     older, newer = job_ids(2)
-    enqueue(ring.watcher, id=older, dedupe_key="b")
-    enqueue(ring.watcher, id=newer, dedupe_key="a")
-    batch = [
-        JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace") for key in ("a", "b")
-    ]
+    make(ring.watcher, id=older, dedupe_key="b")
+    make(ring.watcher, id=newer, dedupe_key="a")
+    batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b")]
     with ring.first.transaction():
         db.run(ring.first, store.cancel([older]))
-        answer = ring.start(lambda second: db.run(second, store.enqueue(batch, max_args_bytes=1000)))
+        answer = ring.start(lambda second: enqueue(second, batch))
         db.run(ring.first, store.cancel([newer]))
     assert answer.result() == {}
     assert_sound(ring.watcher)
@@ -175,15 +167,13 @@ def test_replacing_and_cancelling_in_opposite_order_does_not_deadlock(ring: Ring
 
 def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_key_of_the_batch(ring: Ring) -> None:
     replaced, retried = job_ids(2)
-    enqueue(ring.watcher, id=replaced, dedupe_key="b")
-    set_clock(ring.watcher, TOMORROW)
+    make(ring.watcher, id=replaced, dedupe_key="b")
+    set_now(ring.watcher, TOMORROW)
     failed(ring.watcher, retried, "a")
-    batch = [
-        JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace") for key in ("a", "b")
-    ]
+    batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b")]
     with ring.first.transaction():
         db.run(ring.first, store.block([replaced], "while the other comes"))
-        answer = ring.start(lambda second: db.run(second, store.enqueue(batch, max_args_bytes=1000)))
+        answer = ring.start(lambda second: enqueue(second, batch))
         [change] = db.run(ring.first, store.retry([retried]))
         assert change.changed
     assert answer.result() == {}
@@ -196,10 +186,7 @@ def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retry
     watcher, stranger, replacing, retrying = (connect() for _ in range(4))
     first, second = job_ids(2)
     failed(watcher, first, "a"), failed(watcher, second, "c")
-    batch = [
-        JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace")
-        for key in ("a", "b", "c")
-    ]
+    batch = [request(dedupe_key=key, on_conflict="replace") for key in ("a", "b", "c")]
 
     def waits(connection: db.Connection) -> bool:
         query = "select cardinality(pg_blocking_pids(%s)) > 0"
@@ -207,8 +194,8 @@ def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retry
 
     with ThreadPoolExecutor(2) as threads:
         with stranger.transaction(force_rollback=True):
-            enqueue(stranger, dedupe_key="b")
-            replaced = threads.submit(db.run, replacing, store.enqueue(batch, max_args_bytes=1000))
+            make(stranger, dedupe_key="b")
+            replaced = threads.submit(enqueue, replacing, batch)
             eventually(lambda: waits(replacing))
             [change] = db.run(watcher, store.retry([second]))
             assert change.changed
@@ -228,8 +215,8 @@ def test_replacing_and_retrying_the_jobs_of_the_same_keys_never_deadlocks(connec
         chance = random.Random(seed)
         for _ in range(60):
             chosen = chance.sample(keys, 20)
-            asked = [JobRequest(new_job_id(), TASK, b"[]", dedupe_key=key, on_conflict="replace") for key in chosen]
-            db.run(connection, store.enqueue(asked, max_args_bytes=1000))
+            asked = [request(dedupe_key=key, on_conflict="replace") for key in chosen]
+            enqueue(connection, asked)
             made.extend(one.id for one in asked)
 
     def retry(connection: db.Connection, seed: int) -> None:
@@ -306,7 +293,7 @@ class Fighter:
         if self.random.random() < 0.5:
             db.run(self.connection, store.reap(batch=50))
         formerly, self.worker = self.worker, UUID(int=self.worker.int + 100)
-        register(self.connection, self.worker, formerly)
+        register_worker(self.connection, self.worker, formerly=formerly)
 
     def sweep(self) -> None:
         db.run(self.connection, store.reap(batch=50))
@@ -318,11 +305,8 @@ class Fighter:
 
     def ask(self) -> None:
         """New jobs with a few keys that everybody wants."""
-        batch = [
-            JobRequest(id=new_job_id(), task=TASK, args=b"[]", dedupe_key=key, on_conflict="replace")
-            for key in self.random.sample("abcdefgh", 3)
-        ]
-        refused = db.run(self.connection, store.enqueue(batch, max_args_bytes=1000))
+        batch = [request(dedupe_key=key, on_conflict="replace") for key in self.random.sample("abcdefgh", 3)]
+        refused = enqueue(self.connection, batch)
         self.jobs += [job.id for job in batch if job.id not in refused]
 
     def operate(self) -> None:
@@ -345,7 +329,7 @@ def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
         connection.execute("update outlive.running set lease_until = '2000-01-01Z'")  # Everybody else is gone.
         db.run(connection, store.expire(batch=10_000))
         db.run(connection, store.release(jobs))
-        claimed = claim(connection, worker, limit=512)
+        claimed = claim(connection, worker=worker, limit=512)
         db.run(connection, store.end_and_claim(worker, [Ended(one.token) for one in claimed]))
         if set(db.run(connection, store.statuses(jobs)).values()) <= FINISHED:
             return
@@ -356,9 +340,9 @@ def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
 def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(connect: Connect, seed: int) -> None:
     connection = connect()
     limits = {"max_attempts": 3, "max_crashes": 2, "max_losses": 3}
-    define(connection, **limits, quarantine_by="fingerprint", backoff_s=(0.0,))
-    batch = [JobRequest(id=new_job_id(), task=TASK, args=b"[%d]" % (n // 2)) for n in range(500)]
-    db.run(connection, store.enqueue(batch, max_args_bytes=1000))
+    register_task(connection, **limits, quarantine_by="fingerprint", backoff_s=(0.0,))
+    batch = [request(args=b"[%d]" % (n // 2)) for n in range(500)]
+    enqueue(connection, batch)
     jobs = [job.id for job in batch]
     fighters = [Fighter(connect(), UUID(int=n), random.Random(seed * 100 + n), jobs) for n in range(8)]
     with ThreadPoolExecutor(len(fighters)) as threads:

@@ -11,31 +11,34 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended, Lost
 from outlive.states import Outcome, State
+from tests.driving.making import (
+    TASK,
+    Connect,
+    claim,
+    count,
+    counters,
+    make,
+    register_task,
+    register_worker,
+    row_of,
+    set_now,
+    state_of,
+)
 from tests.store.acting import (
     ANNA,
     BERT,
     CARL,
     LANE,
     NOW,
-    TASK,
     Place,
     assert_sound,
     bring,
-    claim,
     complete,
     contents,
-    counters,
-    define,
-    enqueue,
     fire,
     give_up,
     held_as,
-    register,
-    row_of,
-    set_clock,
-    state_of,
 )
-from tests.store.making import Connect, count
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -48,7 +51,7 @@ def reap(connection: db.Connection) -> list[Lost]:
 def die(connection: db.Connection, n: int) -> None:
     """Some worker claims the next job, dies with it, and is noticed."""
     worker = UUID(int=100 + n)
-    assert len(claim(connection, worker)) == 1
+    assert len(claim(connection, worker=worker, limit=1)) == 1
     give_up(connection, worker)
     assert len(reap(connection)) == 1
 
@@ -56,22 +59,22 @@ def die(connection: db.Connection, n: int) -> None:
 def test_only_the_attempts_of_the_dead_end(connection: db.Connection) -> None:
     jobs = {}
     for worker in (ANNA, BERT, CARL):
-        enqueue(connection)
-        [jobs[worker]] = claim(connection, worker)
-    register(connection, BERT)  # Carl is in no list at all, and Anna is dead.
+        make(connection)
+        [jobs[worker]] = claim(connection, worker=worker, limit=1)
+    register_worker(connection, BERT)  # Carl is in no list at all, and Anna is dead.
     give_up(connection, ANNA)
     lost = jobs[ANNA]
-    assert reap(connection) == [Lost(lost.token, lost.id, ANNA, "worker 1", State.PENDING)]
+    assert reap(connection) == [Lost(lost.token, lost.id, ANNA, "crawler-1", State.PENDING)]
     assert [state_of(connection, jobs[worker].id) for worker in (BERT, CARL)] == [State.RUNNING] * 2
     [attempt] = db.run(connection, store.list_attempts(lost.id))
     assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
-    assert attempt.worker == "worker 1"
+    assert attempt.worker == "crawler-1"
 
 
 @pytest.mark.parametrize("state", ["active", "stale", "draining", "stopped"])
 def test_a_worker_in_any_other_state_keeps_its_jobs(connection: db.Connection, state: str) -> None:
     scene = bring(connection, Place.RUNNING)
-    register(connection, ANNA)
+    register_worker(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
     before = contents(connection)
     assert reap(connection) == []
@@ -80,15 +83,15 @@ def test_a_worker_in_any_other_state_keeps_its_jobs(connection: db.Connection, s
 
 
 def test_a_job_that_was_lost_is_not_behind_the_others(connection: db.Connection) -> None:
-    first = enqueue(connection, run_at=NOW - timedelta(hours=1))
+    first = make(connection, run_at=NOW - timedelta(hours=1))
     for _ in range(3):
-        enqueue(connection)
-    claim(connection, ANNA)
+        make(connection)
+    claim(connection, worker=ANNA, limit=1)
     give_up(connection, ANNA)
-    set_clock(connection, NOW + timedelta(seconds=10))
+    set_now(connection, NOW + timedelta(seconds=10))
     reap(connection)
     assert row_of(connection, first)["ready_at"] == NOW - timedelta(hours=1)
-    assert [claimed.id for claimed in claim(connection, BERT)] == [first]
+    assert [claimed.id for claimed in claim(connection, worker=BERT, limit=1)] == [first]
 
 
 def test_a_lost_attempt_counts_one_loss_and_nothing_else(connection: db.Connection) -> None:
@@ -113,12 +116,12 @@ def test_a_sleeping_worker_is_notified_of_freed_jobs(connection: db.Connection, 
 
 
 def test_a_job_whose_policy_says_so_fails_with_its_worker(connection: db.Connection) -> None:
-    define(connection, on_worker_death="fail")
+    register_task(connection, on_worker_death="fail")
     scene = bring(connection, Place.RUNNING, dedupe_key="k")
     give_up(connection, ANNA)
     assert [lost.state for lost in reap(connection)] == [State.FAILED]
     assert state_of(connection, scene.job) is State.FAILED
-    assert enqueue(connection, dedupe_key="k") != scene.job
+    assert make(connection, dedupe_key="k") != scene.job
 
 
 @pytest.mark.parametrize("on_worker_death", ["retry", "fail"])
@@ -126,7 +129,7 @@ def test_a_job_whose_policy_says_so_fails_with_its_worker(connection: db.Connect
 def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(
     connection: db.Connection, on_worker_death: str, max_losses: int
 ) -> None:
-    define(connection, on_worker_death=on_worker_death, max_losses=max_losses)
+    register_task(connection, on_worker_death=on_worker_death, max_losses=max_losses)
     scene = bring(connection, Place.RUNNING)
     fire(connection, "cancel", scene)
     give_up(connection, ANNA)
@@ -135,13 +138,13 @@ def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(
 
 
 def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     die(connection, 1)
     assert held_as(connection, job) is None
     die(connection, 2)
     said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
     assert held_as(connection, job) == ("suspect", said)
-    assert claim(connection, BERT) == []
+    assert claim(connection, worker=BERT, limit=1) == []
     [alone] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     assert alone.alone_s
     give_up(connection, BERT)
@@ -149,13 +152,13 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection:
     proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
     assert held_as(connection, job) == ("quarantined", proven)
     [killer] = db.run(connection, store.untold_killers())
-    assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "worker 2", 3)
+    assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "crawler-2", 3)
     assert db.run(connection, store.untold_killers()) == []
 
 
 def test_a_reaper_without_a_hook_leaves_a_killer_to_others_for_a_while(connection: db.Connection) -> None:
-    define(connection, max_losses=1)
-    enqueue(connection)
+    register_task(connection, max_losses=1)
+    make(connection)
     die(connection, 1)
     assert db.run(connection, store.untold_killers(after_s=2)) == []
     assert db.run(connection, store.untold_killers(batch=0)) == []
@@ -164,8 +167,8 @@ def test_a_reaper_without_a_hook_leaves_a_killer_to_others_for_a_while(connectio
 
 
 def test_without_a_limit_no_job_is_a_suspect(connection: db.Connection) -> None:
-    define(connection, max_losses=None)
-    job = enqueue(connection)
+    register_task(connection, max_losses=None)
+    job = make(connection)
     for n in range(10):
         die(connection, n)
     assert held_as(connection, job) is None
@@ -174,8 +177,8 @@ def test_without_a_limit_no_job_is_a_suspect(connection: db.Connection) -> None:
 
 def test_a_batch_is_reaped_the_oldest_attempts_first(connection: db.Connection) -> None:
     for _ in range(5):
-        enqueue(connection)
-    tokens = sorted(claimed.token for claimed in claim(connection, ANNA, limit=5))
+        make(connection)
+    tokens = sorted(claimed.token for claimed in claim(connection, worker=ANNA, limit=5))
     give_up(connection, ANNA)
     batches = [db.run(connection, store.reap(batch=2)) for _ in range(4)]
     assert [sorted(lost.token for lost in batch) for batch in batches] == [tokens[:2], tokens[2:4], tokens[4:], []]
@@ -183,8 +186,8 @@ def test_a_batch_is_reaped_the_oldest_attempts_first(connection: db.Connection) 
 
 def test_many_reapers_at_once_count_every_loss_once(connection: db.Connection, connect: Connect) -> None:
     for _ in range(200):
-        enqueue(connection)
-    claimed = claim(connection, ANNA, limit=200)
+        make(connection)
+    claimed = claim(connection, worker=ANNA, limit=200)
     give_up(connection, ANNA)
     reapers = [connect() for _ in range(4)]
 
@@ -218,13 +221,13 @@ def test_an_attempt_that_ends_in_its_own_transaction_is_left_to_it(
 def test_a_dead_worker_claims_nothing_but_may_still_say_how_something_ended(connection: db.Connection) -> None:
     scene = bring(connection, Place.RUNNING)
     bring(connection, Place.SUSPECT)
-    enqueue(connection)
+    make(connection)
     give_up(connection, ANNA)
     turn = db.run(connection, store.end_and_claim(ANNA, [Ended(scene.token)], [LANE], limit=10))
     assert (turn.claimed, turn.stale) == ([], [])
     assert state_of(connection, scene.job) is State.SUCCEEDED
     assert db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) == []
-    assert len(claim(connection, BERT, limit=10)) == 1
+    assert len(claim(connection, worker=BERT, limit=10)) == 1
     assert len(db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))) == 1
 
 
@@ -240,14 +243,14 @@ def test_a_report_of_a_worker_that_was_reaped_is_not_written(connection: db.Conn
 
 
 def test_a_loss_is_not_counted_before_the_job_had_begun_and_is_counted_the_next_time(connection: db.Connection) -> None:
-    register(connection, ANNA)
-    job = enqueue(connection)
+    register_worker(connection, ANNA)
+    job = make(connection)
     turn = db.run(connection, store.end_and_claim(ANNA, lanes=[LANE], limit=1, begun=False))
     assert [one.id for one in turn.claimed] == [job]
     give_up(connection, ANNA)
     reap(connection)
     assert counters(connection, job) == (0, 0, 0)
-    register(connection, BERT)
+    register_worker(connection, BERT)
     db.run(connection, store.end_and_claim(BERT, lanes=[LANE], limit=1, begun=False))
     give_up(connection, BERT)
     reap(connection)
@@ -255,8 +258,8 @@ def test_a_loss_is_not_counted_before_the_job_had_begun_and_is_counted_the_next_
 
 
 def test_a_job_that_was_claimed_ahead_and_has_begun_is_charged_with_its_loss(connection: db.Connection) -> None:
-    register(connection, ANNA)
-    job = enqueue(connection)
+    register_worker(connection, ANNA)
+    job = make(connection)
     [claimed] = db.run(connection, store.end_and_claim(ANNA, lanes=[LANE], limit=1, begun=False)).claimed
     db.run(connection, store.mark_begun(BERT, [claimed.token]))  # It is not Bert's.
     db.run(connection, store.mark_begun(ANNA, [claimed.token]))
@@ -266,9 +269,9 @@ def test_a_job_that_was_claimed_ahead_and_has_begun_is_charged_with_its_loss(con
 
 
 def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(connection: db.Connection) -> None:
-    register(connection, ANNA)
-    job = enqueue(connection)
-    assert claim(connection, ANNA)
+    register_worker(connection, ANNA)
+    job = make(connection)
+    assert claim(connection, worker=ANNA, limit=1)
     assert db.run(connection, store.heartbeat(ANNA, "draining"))
     give_up(connection, ANNA)
     reap(connection)

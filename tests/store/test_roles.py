@@ -17,8 +17,8 @@ from outlive.model import Ended, SourceLimits
 from outlive.protocol import Progress
 from outlive.sql import statements
 from outlive.states import Outcome, State
-from tests.conftest import TEMPLATE
-from tests.store.making import (
+from tests.driving.databases import new_database
+from tests.driving.making import (
     WORKER,
     claim,
     enqueue,
@@ -28,7 +28,7 @@ from tests.store.making import (
     new_worker,
     register_worker,
     request,
-    state,
+    state_of,
     value,
     values,
 )
@@ -145,12 +145,8 @@ def expectations() -> Iterator[tuple[str, str, bool]]:
 @pytest.fixture(scope="module")
 def shared(server_url: str) -> Iterator[db.Connection]:
     """One database for all the questions: what a role does here is rolled back."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {TEMPLATE}")
-        with db.connect(make_conninfo(server_url, dbname=name)) as connection:
-            yield connection
-        admin.execute(f"drop database {name} with (force)")
+    with new_database(server_url) as url, db.connect(url) as connection:
+        yield connection
 
 
 @contextmanager
@@ -345,7 +341,7 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
             many = app.enqueue_many([task.using(source=f"shop-{n}").job() for n in range(3)])
         finally:
             app.connections.close()
-    assert [state(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 4
+    assert [state_of(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 4
 
 
 def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(
@@ -387,7 +383,7 @@ def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Conn
             with pytest.raises(errors.InsufficientPrivilege):
                 child.execute(query.encode(), [WORKER])
         child.execute("select outlive.complete(%s, %s, '3')", [claimed.token, secret])
-    assert (state(connection, job), state(connection, neighbour)) == (State.SUCCEEDED, State.RUNNING)
+    assert (state_of(connection, job), state_of(connection, neighbour)) == (State.SUCCEEDED, State.RUNNING)
     assert value(connection, "select count(*) from outlive.dedupe_keys") == 0
 
 
@@ -402,7 +398,7 @@ def test_without_roles_the_schema_belongs_to_the_role_that_migrates(
             assert migrate.migrate(theirs) == (0, migrate.VERSION)
             assert migrate.migrate(theirs) == (migrate.VERSION, migrate.VERSION)
             job = make(theirs)
-            assert state(theirs, job) is State.PENDING
+            assert state_of(theirs, job) is State.PENDING
         with psycopg.connect(empty_database_url) as admin:
             admin.execute(sql.SQL("reassign owned by {} to current_user").format(sql.Identifier(name)))
 

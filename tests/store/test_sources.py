@@ -25,9 +25,7 @@ from outlive.errors import StaleAttempt
 from outlive.model import Admitted, Claimed, Ended, Grant, SourceLimits
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from tests.spans import within_bounds
-from tests.store.acting import assert_sound, clear
-from tests.store.making import (
+from tests.driving.making import (
     NOON,
     WORKER,
     Connect,
@@ -35,17 +33,19 @@ from tests.store.making import (
     end,
     enqueue,
     lane,
-    limits,
     make,
     make_many,
     new_worker,
+    register_task,
     request,
     row,
     set_now,
-    state,
+    state_of,
     value,
     values,
 )
+from tests.spans import within_bounds
+from tests.store.acting import assert_sound, clear
 from tests.waiting import eventually
 
 QUICK = settings(
@@ -310,19 +310,19 @@ def test_the_most_urgent_and_then_the_oldest_of_a_source_go_first(connection: db
 def test_a_job_over_its_crash_limit_is_caught_and_costs_no_token(connection: db.Connection) -> None:
     set_now(connection)
     declare(connection, rate_limit_per_minute=60)
-    job = make(connection, source="shop", options=b'{"max_crashes": 2}')
+    job = make(connection, source="shop", options={"max_crashes": 2})
     (claimed,) = claim(connection).claimed
     end(connection, Ended(claimed.token, Outcome.CRASHED, signal="SIGSEGV"))
     connection.execute("""update outlive.jobs set options = '{"max_crashes": 1}'""")
     set_now(connection, later_s=3600)
     assert claim(connection).claimed == []
-    assert state(connection, job) is State.QUARANTINED
+    assert state_of(connection, job) is State.QUARANTINED
     assert health(connection)["tokens"] == 1
 
 
 def test_a_suspect_pays_like_everybody_else(connection: db.Connection) -> None:
     set_now(connection)
-    db.run(connection, store.register_tasks([limits(max_losses=2)]))
+    register_task(connection, max_losses=2)
     declare(connection, rate_limit_per_minute=60)
     begin(connection, lease_s=0.1)
     set_now(connection, later_s=0.5)
@@ -336,7 +336,7 @@ def test_a_suspect_pays_like_everybody_else(connection: db.Connection) -> None:
 
 def test_a_suspect_can_be_the_probe(connection: db.Connection) -> None:
     set_now(connection)
-    db.run(connection, store.register_tasks([limits(max_losses=2)]))
+    register_task(connection, max_losses=2)
     begin(connection, lease_s=0.1)
     set_now(connection, later_s=1)
     db.run(connection, store.expire())
@@ -397,7 +397,7 @@ def test_declaring_the_same_again_gives_no_token_back(connection: db.Connection)
 
 def test_a_source_that_only_a_job_names_has_the_limits_of_its_tasks_source(connection: db.Connection) -> None:
     declare(connection, rate_limit_per_minute=60, burst=2, max_concurrency=3, breaker_failures=4, breaker_pause_s=5)
-    db.run(connection, store.register_tasks([limits(source="shop")]))
+    register_task(connection, source="shop")
     make(connection, source="example.org")
     make_many(connection, 2, source="example.com")
     make(connection, "unknown", source="example.net")
@@ -423,7 +423,7 @@ def test_a_job_that_named_its_source_before_any_worker_came_is_limited_when_one_
     make(connection, source="bank")
     declare(connection, "bank", rate_limit_per_minute=7)
     declare(connection, rate_limit_per_minute=60, burst=2)
-    db.run(connection, store.register_tasks([limits(source="shop")]))
+    register_task(connection, source="shop")
     db.run(connection, store.spread_limits(["work"]))
     rates = "select name, rate_limit_per_minute from outlive.sources order by name"
     assert connection.execute(rates.encode()).fetchall() == [
@@ -459,7 +459,7 @@ def test_limits_are_spread_without_waiting_for_a_source_that_another_transaction
     connection.execute("set lock_timeout = '2s'")
     enqueue(connection, [request(source=name) for name in ("example.net", "example.org")])
     declare(connection, rate_limit_per_minute=60)
-    db.run(connection, store.register_tasks([limits(source="shop")]))
+    register_task(connection, source="shop")
     with stranger.transaction():
         stranger.execute("select from outlive.sources where name = 'example.org' for update")
         assert db.run(connection, store.spread_limits(["work"])) == ["example.org"]
@@ -482,7 +482,7 @@ def test_an_unknown_source_is_made_by_the_first_request(connection: db.Connectio
 def test_a_thousand_sources_are_claimed_in_bounded_steps_each_at_its_own_rate(connection: db.Connection) -> None:
     set_now(connection)
     declare(connection, rate_limit_per_minute=1)
-    db.run(connection, store.register_tasks([limits(source="shop")]))
+    register_task(connection, source="shop")
     names = [f"site-{n:04}" for n in range(1000)]
     enqueue(connection, [request(source=name) for name in names for _ in range(2)])
     assert len(db.run(connection, store.sourced_lanes(["work"], batch=2000)).lanes) == 1000
@@ -829,7 +829,7 @@ def test_findings_next_jobs_and_success_are_written_together(connection: db.Conn
         },
     ]
     complete(connection, claimed, [found("a", 1)], spawns)
-    assert state(connection, claimed.id) is State.SUCCEEDED
+    assert state_of(connection, claimed.id) is State.SUCCEEDED
     assert len(kept(connection)) == 1
     made = row(connection, "select * from outlive.jobs where id = %s", next_one)
     assert [made[name] for name in ("queue", "source", "priority", "args")] == ["slow", "bank", 2, [1]]
@@ -859,7 +859,7 @@ def test_a_next_job_that_cannot_be_made_undoes_all_of_it(
         complete(connection, claimed, [found("a", 1)], [good, {"id": new_worker(), **bad}])
     assert raised.value.sqlstate == sqlstate
     assert [count(connection, table) for table in ("jobs", "waiting", "running", "attempts", "records")] == before
-    assert state(connection, claimed.id) is State.RUNNING
+    assert state_of(connection, claimed.id) is State.RUNNING
 
 
 @pytest.mark.parametrize("why", ["it ended", "it is another worker's"])

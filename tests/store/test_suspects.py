@@ -6,23 +6,8 @@ import pytest
 
 from outlive import db, store
 from outlive.states import State
-from tests.store.acting import (
-    ANNA,
-    BERT,
-    NOW,
-    TASK,
-    Place,
-    bring,
-    claim,
-    counters,
-    define,
-    end,
-    enqueue,
-    give_up,
-    held_as,
-    set_clock,
-    state_of,
-)
+from tests.driving.making import TASK, claim, counters, make, register_task, set_now, state_of
+from tests.store.acting import ANNA, BERT, NOW, Place, bring, end_by, give_up, held_as
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -41,9 +26,9 @@ def wait(connection: db.Connection, tasks: tuple[str, ...] = (TASK,), queues: li
 def test_a_suspect_has_waited_too_long_after_a_minute_and_not_before(connection: db.Connection) -> None:
     assert not wait(connection)
     bring(connection, Place.SUSPECT)
-    set_clock(connection, NOW + MINUTE - timedelta(microseconds=1))
+    set_now(connection, NOW + MINUTE - timedelta(microseconds=1))
     assert not wait(connection)
-    set_clock(connection, NOW + MINUTE)
+    set_now(connection, NOW + MINUTE)
     assert wait(connection)
     db.run(connection, store.claim_suspect(ANNA, tasks=[TASK]))
     assert not wait(connection)
@@ -52,13 +37,13 @@ def test_a_suspect_has_waited_too_long_after_a_minute_and_not_before(connection:
 @pytest.mark.parametrize("place", [Place.PENDING, Place.QUARANTINED, Place.BLOCKED])
 def test_no_worker_makes_room_for_a_job_that_is_no_suspect(connection: db.Connection, place: Place) -> None:
     bring(connection, place)
-    set_clock(connection, NOW + MINUTE)
+    set_now(connection, NOW + MINUTE)
     assert not wait(connection)
 
 
 def test_no_worker_makes_room_for_a_suspect_that_it_could_not_run(connection: db.Connection) -> None:
     bring(connection, Place.SUSPECT)
-    set_clock(connection, NOW + MINUTE)
+    set_now(connection, NOW + MINUTE)
     assert not wait(connection, tasks=("other",))
     assert not wait(connection, queues=["slow"])
     assert wait(connection, queues=["slow", "default"])
@@ -66,7 +51,7 @@ def test_no_worker_makes_room_for_a_suspect_that_it_could_not_run(connection: db
 
 def test_no_worker_makes_room_for_a_suspect_of_a_paused_queue(connection: db.Connection) -> None:
     bring(connection, Place.SUSPECT)
-    set_clock(connection, NOW + MINUTE)
+    set_now(connection, NOW + MINUTE)
     db.run(connection, store.pause_queue("default"))
     assert not wait(connection)
     db.run(connection, store.resume_queue("default"))
@@ -78,7 +63,7 @@ def test_no_worker_makes_room_for_a_suspect_of_a_closed_source(connection: db.Co
     bring(connection, Place.SUSPECT)
     connection.execute("update outlive.held set source = 'shop'")
     connection.execute("insert into outlive.sources (name) values ('shop')")
-    set_clock(connection, NOW + MINUTE)
+    set_now(connection, NOW + MINUTE)
     assert wait(connection)
     connection.execute(closed.encode())
     assert not wait(connection)
@@ -90,7 +75,7 @@ def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connectio
         scene = bring(connection, Place.SUSPECT)
         [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
         assert (claimed.id, claimed.alone_s) == (scene.job, 5.0)
-        end(connection, BERT, claimed.token, event)
+        end_by(connection, BERT, claimed.token, event)
         assert state_of(connection, scene.job) is state
     assert counters(connection, scene.job) == (1, 0, 0)
 
@@ -98,19 +83,19 @@ def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connectio
 def test_a_worker_that_looks_up_its_jobs_sees_that_one_must_run_alone(connection: db.Connection) -> None:
     bring(connection, Place.SUSPECT)
     db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
-    enqueue(connection)
-    claim(connection, BERT)
+    make(connection)
+    claim(connection, worker=BERT, limit=1)
     assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [5.0, 0.0]
 
 
 def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_started(connection: db.Connection) -> None:
-    job = enqueue(connection, {"max_losses": 2})
-    [claimed] = claim(connection, ANNA)
-    end(connection, ANNA, claimed.token, "crash", after_s=0.0)
-    claim(connection, ANNA)
+    job = make(connection, options={"max_losses": 2})
+    [claimed] = claim(connection, worker=ANNA, limit=1)
+    end_by(connection, ANNA, claimed.token, "crash", after_s=0.0)
+    claim(connection, worker=ANNA, limit=1)
     give_up(connection, ANNA)
     assert len(db.run(connection, store.reap())) == 1
-    define(connection, max_crashes=1)
+    register_task(connection, max_crashes=1)
     assert db.run(connection, store.claim_suspect(BERT, tasks=[TASK])) == []
     assert held_as(connection, job) == ("quarantined", "crashed 1 times (max_crashes = 1)")
     assert counters(connection, job) == (0, 1, 1)

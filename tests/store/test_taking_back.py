@@ -9,30 +9,33 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended, Lane
 from outlive.states import Outcome, State
+from tests.driving.making import (
+    TASK,
+    Connect,
+    claim,
+    counters,
+    make,
+    register_task,
+    register_worker,
+    row_of,
+    set_now,
+    state_of,
+    value,
+)
 from tests.store.acting import (
     ANNA,
     BERT,
     CARL,
     NOW,
-    TASK,
     Scene,
     assert_sound,
-    claim,
     contents,
-    counters,
-    define,
-    end,
-    enqueue,
+    end_by,
     fire,
     give_up,
     held_as,
     kill_elsewhere,
-    register,
-    row_of,
-    set_clock,
-    state_of,
 )
-from tests.store.making import Connect, value
 from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
 
@@ -44,43 +47,43 @@ URGENT = Lane("default", "", TASK, 4)
 
 def lose(connection: db.Connection, worker: UUID = ANNA, *, alone: bool = False) -> Scene:
     """A worker claims the next job and is given up with it."""
-    register(connection, worker)
+    register_worker(connection, worker)
     if alone:
         [claimed] = db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
     else:
-        [claimed] = claim(connection, worker)
+        [claimed] = claim(connection, worker=worker, limit=1)
     give_up(connection, worker)
     assert len(db.run(connection, store.reap())) == 1
     return Scene(claimed.id, worker, claimed.token)
 
 
 def take_back(connection: db.Connection, formerly: UUID = ANNA, new: UUID = NEW) -> None:
-    register(connection, new, formerly)
+    register_worker(connection, new, formerly=formerly)
     assert_sound(connection)
 
 
 def test_a_job_that_waits_again_has_its_loss_taken_back_and_keeps_its_place(connection: db.Connection) -> None:
-    job = enqueue(connection, run_at=NOW - timedelta(hours=1))
+    job = make(connection, run_at=NOW - timedelta(hours=1))
     lose(connection)
     assert counters(connection, job) == (0, 0, 1)
     take_back(connection)
     assert counters(connection, job) == (0, 0, 0)
     assert row_of(connection, job)["ready_at"] == NOW - timedelta(hours=1)
-    [claimed] = claim(connection, BERT)
+    [claimed] = claim(connection, worker=BERT, limit=1)
     assert (claimed.id, claimed.attempt, claimed.losses) == (job, 2, 0)
 
 
 def test_a_job_that_runs_elsewhere_goes_on_with_one_loss_less(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
-    [claimed] = claim(connection, BERT)
+    [claimed] = claim(connection, worker=BERT, limit=1)
     take_back(connection)
     assert counters(connection, job) == (0, 0, 0)
     assert db.run(connection, store.renew(BERT, [claimed.token])) == {claimed.token: False}
 
 
 def test_a_suspect_by_this_loss_alone_waits_like_any_other(connection: db.Connection, connect: Connect) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection, BERT)
     lose(connection, ANNA)
     assert held_as(connection, job) is not None
@@ -91,22 +94,22 @@ def test_a_suspect_by_this_loss_alone_waits_like_any_other(connection: db.Connec
     assert held_as(connection, job) is None
     assert counters(connection, job) == (0, 0, 1)
     assert len(list(sleeper.notifies(timeout=10, stop_after=1))) == 1
-    assert [claimed.id for claimed in claim(connection, CARL)] == [job]
+    assert [claimed.id for claimed in claim(connection, worker=CARL, limit=1)] == [job]
 
 
 def test_a_running_suspect_is_cleared_when_it_is_handed_back(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection, BERT)
     lose(connection, ANNA)
     [claimed] = db.run(connection, store.claim_suspect(CARL, tasks=[TASK]))
     take_back(connection)
     assert counters(connection, job) == (0, 0, 1)
-    end(connection, CARL, claimed.token, "hand_back")
+    end_by(connection, CARL, claimed.token, "hand_back")
     assert held_as(connection, job) is None
 
 
 def test_a_job_quarantined_by_this_loss_is_a_suspect_again(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection, BERT)
     lose(connection, CARL)
     lose(connection, ANNA, alone=True)
@@ -115,58 +118,58 @@ def test_a_job_quarantined_by_this_loss_is_a_suspect_again(connection: db.Connec
     said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
     assert held_as(connection, job) == ("suspect", said)
     assert counters(connection, job) == (0, 0, 2)
-    assert claim(connection, NEW) == []
+    assert claim(connection, worker=NEW, limit=1) == []
     assert [one.id for one in db.run(connection, store.claim_suspect(NEW, tasks=[TASK]))] == [job]
 
 
 def test_a_job_that_may_be_lost_only_once_is_not_suspected_of_a_loss_that_was_none(connection: db.Connection) -> None:
-    define(connection, max_losses=1)
-    job = enqueue(connection)
+    register_task(connection, max_losses=1)
+    job = make(connection)
     lose(connection)
     assert state_of(connection, job) is State.QUARANTINED
     take_back(connection)
     assert held_as(connection, job) is None
     assert counters(connection, job) == (0, 0, 0)
-    assert [claimed.id for claimed in claim(connection, BERT)] == [job]
+    assert [claimed.id for claimed in claim(connection, worker=BERT, limit=1)] == [job]
 
 
 @pytest.mark.parametrize("event", ["succeed", "stop", "cancel"])
 def test_a_job_that_has_finished_meanwhile_does_not_change(connection: db.Connection, event: str) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
     if event == "cancel":
         fire(connection, "cancel", Scene(job))
     else:
-        [claimed] = claim(connection, BERT)
-        end(connection, BERT, claimed.token, event)
+        [claimed] = claim(connection, worker=BERT, limit=1)
+        end_by(connection, BERT, claimed.token, event)
     before = contents(connection)
     take_back(connection)
     assert contents(connection) == before
 
 
 def test_a_job_that_failed_by_its_policy_stays_failed(connection: db.Connection) -> None:
-    define(connection, on_worker_death="fail")
-    job = enqueue(connection)
+    register_task(connection, on_worker_death="fail")
+    job = make(connection)
     lose(connection)
     take_back(connection)
     assert state_of(connection, job) is State.FAILED
 
 
 def test_no_counter_goes_below_zero(connection: db.Connection) -> None:
-    jobs = [enqueue(connection), enqueue(connection)]
+    jobs = [make(connection), make(connection)]
     for _ in jobs:
-        claim(connection, ANNA)
+        claim(connection, worker=ANNA, limit=1)
     give_up(connection, ANNA)
     db.run(connection, store.reap())
     connection.execute("update outlive.waiting set losses = 0")  # As a suspect that was cleared has them.
-    claim(connection, BERT)
+    claim(connection, worker=BERT, limit=1)
     before = contents(connection)
     take_back(connection)
     assert contents(connection) == before
 
 
 def test_a_registration_that_is_repeated_takes_back_once(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection, BERT)
     lose(connection, ANNA)
     for _ in range(3):
@@ -175,29 +178,29 @@ def test_a_registration_that_is_repeated_takes_back_once(connection: db.Connecti
 
 
 def test_a_worker_with_an_unknown_former_id_takes_nothing_back(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
-    register(connection, NEW)
+    register_worker(connection, NEW)
     take_back(connection, formerly=CARL, new=UUID(int=51))
     assert counters(connection, job) == (0, 0, 1)
 
 
 def test_a_job_quarantined_for_its_crashes_stays_there(connection: db.Connection) -> None:
-    job = enqueue(connection, {"max_crashes": 1})
+    job = make(connection, options={"max_crashes": 1})
     lose(connection)
-    [claimed] = claim(connection, BERT)
-    end(connection, BERT, claimed.token, "crash")
-    define(connection, max_losses=1)  # By this limit it would be there for its losses as well, and is not.
+    [claimed] = claim(connection, worker=BERT, limit=1)
+    end_by(connection, BERT, claimed.token, "crash")
+    register_task(connection, max_losses=1)  # By this limit it would be there for its losses as well, and is not.
     before = held_as(connection, job)
     take_back(connection)
     assert held_as(connection, job) == before == ("quarantined", "crashed 1 times (max_crashes = 1)")
 
 
 def test_a_job_convicted_by_its_fingerprint_stays_there(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
-    [claimed] = claim(connection, BERT)
-    define(connection, max_crashes=1, max_losses=1, quarantine_by="fingerprint")
+    [claimed] = claim(connection, worker=BERT, limit=1)
+    register_task(connection, max_crashes=1, max_losses=1, quarantine_by="fingerprint")
     kill_elsewhere(connection)
     assert db.run(connection, store.convict(BERT, [claimed.token])) == [job]
     before = held_as(connection, job)
@@ -206,7 +209,7 @@ def test_a_job_convicted_by_its_fingerprint_stays_there(connection: db.Connectio
 
 
 def test_a_job_blocked_by_an_operator_stays_blocked(connection: db.Connection) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
     db.run(connection, store.block([job], "for a while"))
     take_back(connection)
@@ -215,11 +218,11 @@ def test_a_job_blocked_by_an_operator_stays_blocked(connection: db.Connection) -
 
 def test_a_loss_that_the_worker_itself_has_reported_is_not_taken_back(connection: db.Connection) -> None:
     """Its zygote died of the job, long before it was given up itself."""
-    job = enqueue(connection)
-    register(connection, ANNA)
-    [claimed] = claim(connection, ANNA)
+    job = make(connection)
+    register_worker(connection, ANNA)
+    [claimed] = claim(connection, worker=ANNA, limit=1)
     db.run(connection, store.end_and_claim(ANNA, [Ended(claimed.token, Outcome.LOST)]))
-    set_clock(connection, NOW + timedelta(seconds=30))
+    set_now(connection, NOW + timedelta(seconds=30))
     assert db.run(connection, store.heartbeat(ANNA, "active"))
     give_up(connection, ANNA)
     take_back(connection)
@@ -227,10 +230,10 @@ def test_a_loss_that_the_worker_itself_has_reported_is_not_taken_back(connection
 
 
 def test_a_lease_that_ended_before_the_worker_was_given_up_is_taken_back_too(connection: db.Connection) -> None:
-    job = enqueue(connection)
-    register(connection, ANNA)
-    claim(connection, ANNA)
-    set_clock(connection, NOW + timedelta(seconds=301))
+    job = make(connection)
+    register_worker(connection, ANNA)
+    claim(connection, worker=ANNA, limit=1)
+    set_now(connection, NOW + timedelta(seconds=301))
     assert len(db.run(connection, store.expire())) == 1
     give_up(connection, ANNA)
     take_back(connection)
@@ -246,28 +249,28 @@ def waits(watcher: db.Connection, other: db.Connection) -> bool:
 def test_a_job_that_is_just_being_renewed_is_waited_for(
     connection: db.Connection, connect: Connect, commits: bool
 ) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
-    [claimed] = claim(connection, BERT)
+    [claimed] = claim(connection, worker=BERT, limit=1)
     first, second = connect(), connect()
     with ThreadPoolExecutor(1) as threads:
         with first.transaction(force_rollback=not commits):
             db.run(first, store.renew(BERT, [claimed.token]))
-            answer = threads.submit(register, second, NEW, ANNA)
+            answer = threads.submit(register_worker, second, NEW, formerly=ANNA)
             eventually(lambda: answer.done() or waits(connection, second))
         answer.result(timeout=10)
     assert counters(connection, job) == (0, 0, 0)
 
 
 def test_a_job_that_is_just_being_claimed_is_waited_for(connection: db.Connection, connect: Connect) -> None:
-    job = enqueue(connection)
+    job = make(connection)
     lose(connection)
     first, second = connect(), connect()
-    set_clock(first, NOW)
+    set_now(first, NOW)
     with ThreadPoolExecutor(1) as threads:
         with first.transaction():
-            assert [claimed.id for claimed in claim(first, BERT)] == [job]
-            answer = threads.submit(register, second, NEW, ANNA)
+            assert [claimed.id for claimed in claim(first, worker=BERT, limit=1)] == [job]
+            answer = threads.submit(register_worker, second, NEW, formerly=ANNA)
             eventually(lambda: answer.done() or waits(connection, second))
         answer.result(timeout=10)
     assert state_of(connection, job) is State.RUNNING
@@ -277,20 +280,20 @@ def test_a_job_that_is_just_being_claimed_is_waited_for(connection: db.Connectio
 def test_taking_back_does_not_deadlock_with_a_worker_that_claims_one_job_and_ends_another(
     connection: db.Connection, connect: Connect
 ) -> None:
-    jobs = sorted(enqueue(connection) for _ in range(2))
-    register(connection, ANNA)
-    claim(connection, ANNA, limit=2)
+    jobs = sorted(make(connection) for _ in range(2))
+    register_worker(connection, ANNA)
+    claim(connection, worker=ANNA, limit=2)
     give_up(connection, ANNA)
     db.run(connection, store.reap())
     connection.execute("update outlive.waiting set priority = 4 where id = %s", [jobs[0]])
     [claimed] = db.run(connection, store.end_and_claim(BERT, (), [URGENT], limit=1)).claimed
     assert claimed.id == jobs[0]
     first, second = connect(), connect()
-    set_clock(first, NOW)
+    set_now(first, NOW)
     with ThreadPoolExecutor(1) as threads:
         with first.transaction():
-            assert [one.id for one in claim(first, BERT)] == [jobs[1]]
-            answer = threads.submit(register, second, NEW, ANNA)
+            assert [one.id for one in claim(first, worker=BERT, limit=1)] == [jobs[1]]
+            answer = threads.submit(register_worker, second, NEW, formerly=ANNA)
             eventually(lambda: answer.done() or waits(connection, second))
             db.run(first, store.end_and_claim(BERT, [Ended(claimed.token, Outcome.FAILED)]))
         answer.result(timeout=10)
@@ -299,16 +302,16 @@ def test_taking_back_does_not_deadlock_with_a_worker_that_claims_one_job_and_end
 
 
 def test_a_job_in_a_long_transaction_of_its_own_holds_up_no_other(connection: db.Connection, connect: Connect) -> None:
-    jobs = [enqueue(connection) for _ in range(2)]
-    register(connection, ANNA)
-    claim(connection, ANNA, limit=2)
+    jobs = [make(connection) for _ in range(2)]
+    register_worker(connection, ANNA)
+    claim(connection, worker=ANNA, limit=2)
     give_up(connection, ANNA)
     db.run(connection, store.reap())
-    [claimed] = claim(connection, BERT)
+    [claimed] = claim(connection, worker=BERT, limit=1)
     child = connect()
     with child.transaction():
         child.execute("select outlive.complete_with_records(%s, %s)", [claimed.token, BERT])
-        register(connection, NEW, ANNA)
+        register_worker(connection, NEW, formerly=ANNA)
     [other] = set(jobs) - {claimed.id}
     assert counters(connection, other) == (0, 0, 0)
     assert state_of(connection, claimed.id) is State.SUCCEEDED

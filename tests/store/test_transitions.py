@@ -6,6 +6,8 @@ import pytest
 
 from outlive import db, states
 from outlive.states import State
+from tests.driving.databases import new_database
+from tests.driving.making import register_task, set_now, state_of
 from tests.store.acting import (
     BERT,
     CARL,
@@ -19,12 +21,8 @@ from tests.store.acting import (
     bring,
     clear,
     contents,
-    define,
     fire,
     legal,
-    one_database,
-    set_clock,
-    state_of,
 )
 
 ARROWS = [(t.event, before, after) for t in states.TRANSITIONS for before in t.before for after in t.after]
@@ -32,7 +30,7 @@ ARROWS = [(t.event, before, after) for t in states.TRANSITIONS for before in t.b
 
 @pytest.fixture(scope="module")
 def database_url(server_url: str) -> Iterator[str]:
-    with one_database(server_url) as url:
+    with new_database(server_url) as url:
         yield url
 
 
@@ -62,7 +60,7 @@ def test_an_event_does_what_the_page_says_and_otherwise_nothing(
     connection: db.Connection, event: str, place: Place
 ) -> None:
     scene = bring(connection, place)
-    set_clock(connection, TOMORROW)  # Leases are over, and backoffs too.
+    set_now(connection, TOMORROW)  # Leases are over, and backoffs too.
     arrange(connection, scene, event)
     before = contents(connection)
     fire(connection, event, scene)
@@ -84,10 +82,10 @@ def test_every_arrow_of_the_page_is_taken(
     lowered = before in (State.PENDING, State.RETRYABLE) and after is State.QUARANTINED
     ended_before = "fail" if failed else "crash" if lowered and place is Place.SUSPECT else None
     scene = bring(connection, place, options=circumstances(before, after), ended_before=ended_before)
-    set_clock(connection, TOMORROW)
+    set_now(connection, TOMORROW)
     arrange(connection, scene, event)
     if lowered:
-        define(connection, max_crashes=1)
+        register_task(connection, max_crashes=1)
     if (before, after) == (State.RUNNING, State.CANCELLED):
         fire(connection, "cancel", scene)
     fire(connection, event, scene)
@@ -100,7 +98,7 @@ def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Conne
     scene = bring(connection, Place.RUNNING)
     fire(connection, "hand_back", scene)
     fire(connection, "claim", scene)
-    set_clock(connection, TOMORROW)
+    set_now(connection, TOMORROW)
     arrange(connection, scene, event)
     before = contents(connection)
     for worker in (scene.worker, BERT):
@@ -111,7 +109,7 @@ def test_a_stale_attempt_changes_nothing_of_a_reclaimed_job(connection: db.Conne
 @pytest.mark.parametrize("event", sorted(FENCED))
 def test_the_right_token_in_another_workers_hand_changes_nothing(connection: db.Connection, event: str) -> None:
     scene = bring(connection, Place.RUNNING)
-    set_clock(connection, TOMORROW)
+    set_now(connection, TOMORROW)
     arrange(connection, scene, event)
     before = contents(connection)
     fire(connection, event, Scene(scene.job, CARL, scene.token))

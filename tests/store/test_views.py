@@ -10,22 +10,22 @@ from outlive import db, store
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
-from tests.store.making import (
+from tests.driving.making import (
     NOON,
     WORKER,
     claim,
     count,
     end,
-    limits,
     make,
     make_finished,
     make_many,
     make_quarantined,
     new_worker,
     plan,
+    register_task,
     register_worker,
     row,
-    run_one,
+    run_job,
     set_now,
     values,
 )
@@ -112,7 +112,7 @@ def test_a_forgotten_worker_is_shown_by_its_id(connection: db.Connection) -> Non
 
 def test_a_retryable_job_shows_what_went_wrong_and_when_it_is_tried_again(connection: db.Connection) -> None:
     job = make(connection)
-    run_one(connection, Outcome.FAILED, error="ValueError: no", after_s=90)
+    run_job(connection, job, Outcome.FAILED, error="ValueError: no", after_s=90)
     expected = {
         "status": "retryable",
         "attempt": 1,
@@ -172,7 +172,7 @@ def test_a_held_job_shows_why_and_since_when(connection: db.Connection) -> None:
 
 
 def test_a_suspect_shows_as_pending_with_its_losses(connection: db.Connection) -> None:
-    job = make(connection, options=b'{"max_losses": 2}')
+    job = make(connection, options={"max_losses": 2})
     claim(connection, lease_s=1)
     set_now(connection, later_s=2)
     db.run(connection, store.expire())
@@ -186,7 +186,7 @@ def test_the_view_and_the_store_agree_on_every_state(connection: db.Connection) 
     made = [make_finished(connection, outcome) for outcome in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED)]
     made.append(make_quarantined(connection))
     made.append(make(connection))
-    run_one(connection, Outcome.FAILED)
+    run_job(connection, made[-1], Outcome.FAILED)
     made.append(make(connection))
     claim(connection)
     made += make_many(connection, 2)
@@ -236,7 +236,7 @@ def test_the_workers_name_and_host_stay_with_the_attempt(connection: db.Connecti
 
 
 def test_progress_begins_again_with_each_attempt_and_the_checkpoint_stays(connection: db.Connection) -> None:
-    job = make(connection, options=b'{"max_attempts": 9}')
+    job = make(connection, options={"max_attempts": 9})
     (first,) = claim(connection)
     db.run(connection, store.write_progress(WORKER, [Progress(first.token, 40.0, 50.0, "almost", b"[40]")]))
     end(connection, Ended(first.token, Outcome.CRASHED, signal="SIGSEGV", after_s=0.0))
@@ -269,12 +269,13 @@ def test_a_running_job_is_stuck_when_its_lease_has_ended(connection: db.Connecti
 
 def test_killers_are_shown_with_the_evidence_of_their_last_kill(connection: db.Connection) -> None:
     register_worker(connection, name="crawler-1")
-    db.run(connection, store.register_tasks([limits(max_crashes=2, backoff_s=(0.0,))]))
+    register_task(connection, max_crashes=2, backoff_s=(0.0,))
     job = make(connection, queue="default")
-    run_one(connection, Outcome.CRASHED, exit_code=1)
+    run_job(connection, job, Outcome.CRASHED, exit_code=1)
     set_now(connection, later_s=10)
-    run_one(
+    run_job(
         connection,
+        job,
         Outcome.OUT_OF_MEMORY,
         signal="SIGKILL",
         peak_memory_bytes=600_000_000,
@@ -354,7 +355,7 @@ def test_queues_are_shown_with_the_number_of_their_jobs(connection: db.Connectio
 
 def test_a_queue_counts_its_suspects_as_waiting_and_its_killers_apart(connection: db.Connection) -> None:
     make_quarantined(connection)
-    make(connection, options=b'{"max_losses": 2}')
+    make(connection, options={"max_losses": 2})
     claim(connection, lease_s=1)
     set_now(connection, later_s=2)
     db.run(connection, store.expire())

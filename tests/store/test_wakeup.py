@@ -10,7 +10,7 @@ from outlive import App, db, store
 from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.worker.wakeup import CANCEL, NO_SOURCE, Wakeup
-from tests.store.making import (
+from tests.driving.making import (
     WORKER,
     Connect,
     claim,

@@ -1,0 +1,127 @@
+"""Real workers, as processes of their own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from outlive import kernel
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Worker:
+    """A worker process and its log."""
+
+    def __init__(
+        self,
+        database_url: str,
+        log: Path,
+        *,
+        slots: int,
+        settings: dict[str, str],
+        target: str,
+        within: Sequence[str] = (),
+        folder: Path = ROOT,
+    ) -> None:
+        self._log = log
+        environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}", "OUTLIVE_DATABASE_URL": database_url}
+        environ |= {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*within, sys.executable, "-m", "outlive", "worker", target, "--slots", str(slots)],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def says(self, text: str, *, within_s: float = 5) -> bool:
+        """Wait until the log has this text: lines are written a moment after they are logged."""
+        return eventually(lambda: text in self.log(), within_s=within_s, what=f"the log has {text!r}")
+
+    def started(self) -> "Worker":
+        """Wait until the worker has started."""
+
+        def has_started() -> bool:
+            assert self.process.poll() is None, self.log()
+            return " started" in self.log()
+
+        eventually(has_started, within_s=30, what="the worker starts")
+        return self
+
+    @property
+    def id(self) -> str:
+        found = re.search(r"Worker (\S+) started", self.log())
+        assert found
+        return found[1]
+
+    def zygotes(self) -> list[int]:
+        """The zygotes: one, except for a moment while one replaces another."""
+        return [pid for pid in kernel.children_of(self.pid) if b"outlive.child.zygote" in cmdline(pid)]
+
+    def zygote(self) -> int:
+        return self.zygotes()[0]
+
+    def parents(self) -> list[int]:
+        """The processes below the zygote: each forks the children of one slot."""
+        return kernel.children_of(self.zygote())
+
+    def children(self) -> list[int]:
+        return [child for parent in self.parents() for child in kernel.children_of(parent)]
+
+    def tree(self) -> list[int]:
+        """All processes below the supervisor."""
+        return kernel.descendants_of(self.pid)
+
+    def peak_bytes(self) -> int:
+        """The most memory that the supervisor has had."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, *, within_s: float = 40) -> int:
+        """Send a signal to the supervisor and wait for its end; returns its exit code."""
+        self.send(number)
+        return self.process.wait(within_s)
+
+    def kill(self) -> None:
+        """Kill the supervisor, and wait until it is dead."""
+        self.stop(signal.SIGKILL)
+
+
+Start = Callable[..., Worker]
+"""The fixture `start`: starts a worker."""
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def all_gone(pids: Sequence[int], *, within_s: float = 10, what: str = "the processes are gone") -> None:
+    """Wait until none of these processes is alive."""
+    eventually(lambda: not any(map(alive, pids)), within_s=within_s, what=f"{what}: {pids}")
