@@ -10,13 +10,18 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 from psycopg.conninfo import make_conninfo
 
 from outlive import config, db, embedded, migrate
 from tests import faults
-from tests.driving.databases import TEMPLATE, new_database
+from tests.driving.databases import TEMPLATE, new_database, worker_connections
 from tests.driving.workers import ROOT, Start, Worker, all_gone
 from tests.reporting import Report
+
+# Property tests leave no file behind, and a busy machine does not fail them.
+settings.register_profile("quiet", database=None, deadline=None)
+settings.load_profile("quiet")
 
 SERVER = "TESTED_SERVER_URL"
 HOME = pytest.StashKey[Path]()
@@ -76,15 +81,8 @@ def empty_database_url(server_url: str) -> Iterator[str]:
 @pytest.fixture
 def connect(database_url: str) -> Iterator[Callable[[], db.Connection]]:
     """Opens connections to the test's database, with the plans of workers, and closes them after the test."""
-    made: list[db.Connection] = []
-
-    def make() -> db.Connection:
-        made.append(db.connect(database_url, db.PINNED))
-        return made[-1]
-
-    yield make
-    for connection in made:
-        connection.close()
+    with worker_connections(database_url) as connect:
+        yield connect
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Jobs that go wrong in every way we know, as an app that workers import. The product has no such hooks."""
+"""Jobs that go wrong in every way that we know, as an app that workers import. outlive itself has no such hooks."""
 
 import asyncio
 import ctypes
@@ -43,7 +43,7 @@ def warm(n: int = 0) -> int:
 
 @app.task(recycle_after=10000)
 def warm_until(path: str) -> None:
-    """Quick without a path; with one it says that it has begun, and goes on until the path is there."""
+    """Return at once without a path; with one, note the start and go on until the file is there."""
     if path:
         Path(path + ".begun").touch()
         while not Path(path).exists():
@@ -56,7 +56,7 @@ def touch(path: str) -> None:
 
 
 def _hold(path: str, how: str) -> None:
-    """Go on until the path is there: plainly, with a process beside it that must not die, or whatever signal comes."""
+    """Go on until the file is there: plainly, with a process beside it that must not die, or despite every signal."""
     process = subprocess.Popen(["sleep", "600"]) if how == "with a process" else None
     Path(f"{path}.{os.getpid()}.begun").touch()
     while not Path(path).exists():
@@ -159,7 +159,7 @@ def stall() -> None:
 
 @app.task
 def leave_grandchildren(path: str, stay: bool = False) -> None:
-    """A plain child, and one that forked twice and has a session of its own."""
+    """Leave a plain child, and one that forked twice and has its own session."""
     plain = subprocess.Popen(["sleep", "600"])
     script = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
     script += f"  open({path!r}, 'w').write(str(os.getpid()))\n  time.sleep(600)\nos._exit(0)"
@@ -177,7 +177,7 @@ def parent_of(pid: int) -> int:
 
 @app.task(backoff=0)
 def kill_parent(how: str = "alone", path: str | None = None) -> None:
-    """With its group, or after a daemon was left behind, if that is asked for."""
+    """Kill the parent: alone, with its process group, or after leaving a daemon behind."""
     print("about to kill", flush=True)
     parent = os.getppid()
     match how:
@@ -199,7 +199,7 @@ def kill_zygote() -> None:
 
 @app.task
 def kill_parent_after_the_end(path: str) -> None:
-    """The process stays, and kills when the path is there."""
+    """Don't exit after the job, and kill the parent when the file is there."""
 
     def stay(status: int) -> None:
         while not Path(path).exists():
@@ -383,7 +383,7 @@ def feed_a_process(path: str) -> None:
 
 @app.task(memory="64MB", max_crashes=1)
 def fill_shared_memory(how: str, megabytes: int) -> int:
-    """Take memory that is in no process' anonymous memory, in small steps, and hold it for a while."""
+    """Take memory that is not the anonymous memory of any process, in small steps, and hold it for a while."""
     if how == "mmap":
         step = mmap.mmap(-1, megabytes << 20).write
     elif how == "mapped memfd":
@@ -419,7 +419,7 @@ def eat_without_limit() -> None:
 
 @app.task(memory="64MB", max_crashes=1)
 def read_shared_memory(name: str) -> int:
-    """Have a large file open that others have made, also for writing, and read it."""
+    """Open a large file of another process for reading and writing, and read it."""
     with open(name, "r+b") as file:
         time.sleep(0.3)
         return len(file.read(1 << 20))
@@ -427,7 +427,7 @@ def read_shared_memory(name: str) -> int:
 
 @app.task(memory="64MB", max_crashes=1, recycle_after=100)
 def eat_when_idle(megabytes: int) -> int:
-    """Warm: a thread goes on eating after the job has ended."""
+    """Leave a thread in the warm process that goes on eating memory after the job has ended."""
 
     def eat() -> None:
         for _ in range(megabytes):
@@ -443,7 +443,7 @@ kept: list[bytes] = []
 
 @app.task(memory="64MB", max_crashes=1, recycle_after=100)
 def use_memory(megabytes: int, keep: bool = False) -> int:
-    """Warm: what it keeps is there when the next job begins, and not that job's."""
+    """Use memory in a warm process, and keep it for the next jobs if asked to."""
     used = b"x" * (megabytes * 1_000_000)
     if keep:
         kept.append(used)
@@ -473,7 +473,7 @@ def show_progress(path: str) -> None:
 
 @app.task
 def stop_with_progress(path: str) -> str:
-    """Its last words come together with its end, in a worker that is about to go."""
+    """Save a checkpoint right before the end, in a worker that is about to stop."""
     Path(path).touch()
     while not outlive.current().stopping:
         time.sleep(0.01)
@@ -490,7 +490,7 @@ def ignore_all(path: str) -> None:
 
 @app.task(max_attempts=1, max_crashes=1)
 def pay(url: str, how: str, hold_s: float = 0.0) -> None:
-    """An effect and the completion, in the job's own transaction."""
+    """Write an effect and complete the job in the same transaction."""
     import psycopg  # Not at the top: every worker's start would take longer.
 
     with psycopg.connect(url) as connection:
@@ -508,7 +508,7 @@ def pay(url: str, how: str, hold_s: float = 0.0) -> None:
 
 @app.task(max_attempts=1, max_crashes=1)
 async def pay_async(url: str, verb: str) -> None:
-    """The same, in a transaction of an async connection."""
+    """Do the same on an async connection."""
     import psycopg
 
     print("paying")
@@ -522,7 +522,7 @@ async def pay_async(url: str, verb: str) -> None:
 
 @app.task(backoff=0)
 def pay_too_much(url: str, size_bytes: int) -> None:
-    """The result is larger than it may be."""
+    """Complete the job with a result that is over the limit."""
     import psycopg
 
     with psycopg.connect(url) as connection:
@@ -532,13 +532,13 @@ def pay_too_much(url: str, size_bytes: int) -> None:
 
 @app.task
 def seen_addresses() -> list[str | None]:
-    """Where a job could look for the queue's database, and whether the queue answers it all the same."""
+    """The addresses of the database that a job can see, and whether the queue answers it without one."""
     return [os.environ.get("OUTLIVE_DATABASE_URL"), app.config.database_url, str(add.enqueue(1, 1).status())]
 
 
 @app.task(recycle_after=10000)
 def leave_a_mark(folder: str, n: int) -> None:
-    """One byte for each time that it runs."""
+    """Append one byte to a file."""
     with Path(folder, str(n)).open("ab") as file:
         file.write(b"x")
 
@@ -555,7 +555,7 @@ def fail_always() -> None:
 
 @app.task(backoff=0)
 def third_time_lucky() -> str:
-    """It raises, then it kills its process, then it succeeds."""
+    """Raise, then kill the process, then succeed."""
     context = outlive.current()
     print(f"this is attempt {context.attempt}", flush=True)
     if context.attempt == 1:
@@ -593,7 +593,7 @@ def length_of_warm(text: str) -> int:
 
 @app.task(max_attempts=1, max_crashes=1)
 def say_garbage(kind: str) -> None:
-    """Write to its own socket what no child says."""
+    """Write nonsense to the child's socket."""
     token = outlive.current().token
     said = {
         "noise": b"\0\0\0\5noise",
@@ -642,7 +642,7 @@ def work_a_little(n: int) -> int:
 
 @app.task
 def open_sockets() -> list[str]:
-    """Those of this process, of its parent and of the zygote."""
+    """The sockets of this process, of its parent and of the zygote."""
     return [path for pid in (os.getpid(), os.getppid(), parent_of(os.getppid())) for path in sockets_of(pid)]
 
 
@@ -682,7 +682,7 @@ def orphan_and_wait(path: str) -> None:
 
 @app.task
 def take_all_down() -> None:
-    """Kill the worker and all that belongs to it, as a container does that is out of memory: the supervisor first."""
+    """Kill the worker and all its processes, as the end of a container does: the supervisor first."""
     zygote = parent_of(os.getppid())
     os.kill(parent_of(zygote), signal.SIGKILL)
     os.kill(zygote, signal.SIGKILL)
@@ -719,7 +719,7 @@ def find(key: str) -> None:
 
 @app.task
 def spoil_a_record() -> None:
-    """The record can't be encoded, which shows only at the end of the job."""
+    """Write a record that turns out to be unencodable at the end of the job."""
     found: dict[str, object] = {"price": 1}
     outlive.current().record("prices", "a", found)
     found["price"] = object()
@@ -727,7 +727,7 @@ def spoil_a_record() -> None:
 
 @app.task(recycle_after=10)
 def leave_a_thread(path: str) -> int:
-    """It asks for something when nothing runs; the next job waits until it has got that."""
+    """Leave a thread that enqueues while no job runs; the next job waits for its answer."""
 
     def ask() -> None:
         while not Path(path).exists():
@@ -745,7 +745,7 @@ def leave_a_thread(path: str) -> int:
 
 
 def fork_a_copy(how: str) -> int:
-    """The exit code of a copy that leaves the job's code in some way before the job does."""
+    """Fork a copy that leaves the job's code before the job does; returns the copy's exit code."""
     copy = os.fork()
     if copy == 0:
         match how:
@@ -796,7 +796,7 @@ def use_a_pool() -> str:
 
 
 def say(message: Frame) -> None:
-    """Send a frame as a forger does, past the checks of this side."""
+    """Send a frame past the checks of this side, as a forger does."""
     gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
     gateway._socket.sendall(encode_frame(message))
@@ -804,7 +804,7 @@ def say(message: Frame) -> None:
 
 @app.task(backoff=0)
 def keep_a_checkpoint(path: str) -> object:
-    """Save a checkpoint, and its token for others; the second attempt tells what it found."""
+    """Save a checkpoint, and write the token to a file; the second attempt returns the checkpoint that it finds."""
     context = outlive.current()
     if context.last_checkpoint is None:
         context.checkpoint({"page": 7})
@@ -823,7 +823,7 @@ def forge_progress(token: int) -> None:
 
 @app.task(timeout=None)
 def spoil_progress(path: str) -> None:
-    """Checkpoints that are no JSON, or none that Postgres takes, until a file is there."""
+    """Send checkpoints that are not JSON, or that Postgres refuses, until the file is there."""
     token = outlive.current().token
     while not Path(path).exists():
         for checkpoint in (b"{no json", b'"\xff"', b"[" * 5000 + b"]" * 5000):
@@ -833,7 +833,7 @@ def spoil_progress(path: str) -> None:
 
 @app.task(recycle_after=10000, max_crashes=1)
 def babble(where: str = "") -> None:
-    """Write what is no frame, or no ticket, into a descriptor that is not the job's."""
+    """Write garbage into a descriptor of the child: its socket, or its tickets."""
     gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
     if where == "socket":
@@ -848,7 +848,7 @@ def babble(where: str = "") -> None:
 
 @app.task(max_attempts=1)
 def ask_nonsense() -> list[str]:
-    """Calls that can't be read; what came back for each."""
+    """Send calls that can't be read; returns the answer to each."""
     short = msgspec.msgpack.Ext(1, b"short")
     bodies = [b"", b"\xff", [("statuses", [short])], [("statuses", [{"a": 1}])], [("ask_source", [])], [("drop", [])]]
     gateway = job_gateway.gateway
@@ -873,7 +873,7 @@ def flood_with_calls(count: int) -> None:
 
 @app.task(max_losses=1, max_crashes=1)
 def flood_and_kill(path: str, whom: str) -> None:
-    """A copy talks on while the parent or the zygote dies: frames that are right, and never end."""
+    """Kill the parent or the zygote while a copy sends correct frames without end."""
     gateway = job_gateway.gateway
     assert isinstance(gateway, Channel)
     some = 1000 * encode_frame(Progress(outlive.current().token, 1.0, None, None, None))
@@ -899,7 +899,7 @@ def flood_with_progress(path: str) -> None:
 
 @app.task(max_attempts=1, max_crashes=1)
 def say_large(kind: str, megabytes: int) -> None:
-    """As much as a job may say, or more."""
+    """Send as many bytes as a job may, or more."""
     token = outlive.current().token
     data = b'"' + b"x" * (megabytes * 1_000_000) + b'"'
     match kind:
@@ -922,7 +922,7 @@ def say_large(kind: str, megabytes: int) -> None:
 
 @app.task
 def stay_after_the_end(how: str) -> int:
-    """Replace what ends the process: Python's function, or the one that our loop has kept of it."""
+    """Replace the function that ends the process: Python's, or the reference that the child's loop keeps."""
     if how == "os._exit":
         os._exit = lambda status: None  # type: ignore[assignment, return-value]
     else:
@@ -932,7 +932,7 @@ def stay_after_the_end(how: str) -> int:
 
 @app.task(recycle_after=100)
 def stay_warm_for_ever() -> int:
-    """Leave a thread that holds the interpreter, so that nothing more is read."""
+    """Leave a thread that holds the interpreter, so that the child reads nothing more."""
 
     def hold_the_interpreter() -> None:
         time.sleep(0.3)
@@ -944,7 +944,7 @@ def stay_warm_for_ever() -> int:
 
 @app.task(max_losses=1)
 def leave_a_daemon(path: str, stay: bool = False) -> None:
-    """A process that has forked twice, with a session of its own and nothing in its environment."""
+    """Leave a process that has forked twice, with its own session and an empty environment."""
     script = "import os, sys, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
     script += "  open(sys.argv[1], 'w').write(str(os.getpid()))\n  time.sleep(600)\nos._exit(0)"
     subprocess.run([sys.executable, "-I", "-S", "-c", script, path], check=True, env={})
@@ -956,7 +956,7 @@ def leave_a_daemon(path: str, stay: bool = False) -> None:
 
 @app.task
 def leave_a_process_of_roots(become_root: str) -> int:
-    """As `sudo … &` does."""
+    """Leave a process of root's behind, as `sudo … &` does."""
     words = [become_root, "--reuid=0", "--regid=0", "--clear-groups", "setsid", "sleep", "60"]
     left = subprocess.Popen(words)
     while "sleep" not in Path(f"/proc/{left.pid}/comm").read_text():

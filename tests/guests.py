@@ -33,20 +33,20 @@ setInterval(() => kept[0], 1000)
 
 
 def browser(profile: str, *arguments: str) -> Sequence[str]:
-    """Without its sandbox, which it does not make for root."""
+    """The command of a browser without its sandbox, which chromium refuses to root."""
     return ("chromium", "--headless", "--no-sandbox", f"--user-data-dir={profile}", *arguments)
 
 
 @app.task(memory="512MB", max_attempts=1)
 def render(profile: str, page: str) -> str:
-    """The page as it is when its scripts have run."""
+    """The page after its scripts have run."""
     words = browser(profile, "--dump-dom", page)
     return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 @app.task(memory="512MB", max_attempts=1, max_crashes=1)
 def browse(profile: str, then: str) -> None:
-    """Open a browser that stays, say which processes it has, and do something else than close it."""
+    """Open a browser, write down its processes, and end without closing it."""
     subprocess.Popen(browser(profile, "--remote-debugging-port=0"), start_new_session=True)  # As browsers' drivers do.
 
     def there() -> bool:
@@ -81,7 +81,7 @@ def run_node(path: str, *arguments: str) -> None:
 
 @app.task(memory="512MB", max_attempts=1)
 def solve(size: int) -> float:
-    """How far from right it is: large enough for all threads of the library below."""
+    """Invert a matrix that is large enough for all threads of the library below; returns the error."""
     matrix = numpy.random.random((size, size)) + size * numpy.eye(size)
     return float(numpy.abs(matrix @ numpy.linalg.inv(matrix) - numpy.eye(size)).max())
 

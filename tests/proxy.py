@@ -48,7 +48,7 @@ class Link:
     under_way: deque[tuple[int, str]] = field(default_factory=deque)
 
     def silence(self, *ways: Way) -> None:
-        """Nothing comes through any more, one way or both, not even the end of the connection; it stays open."""
+        """Hold back all bytes, one way or both, also the end of the connection. The connection stays open."""
         for way in ways or Way:
             self.passing[way].clear()
 
@@ -58,7 +58,7 @@ class Link:
             passing.set()
 
     def cut(self) -> None:
-        """At once, in both directions; what is on its way is gone."""
+        """Cut the connection at once, in both directions. Bytes on their way are lost."""
         for end in (self.client, self.server):
             with contextlib.suppress(OSError):  # The other end was faster.
                 end.shutdown(socket.SHUT_RDWR)
@@ -127,7 +127,7 @@ class Proxy:
             thread.join()
 
     def silence(self, *ways: Way) -> None:
-        """All connections, also those that are made from now on."""
+        """Silence all connections, also later ones."""
         with self._lock:
             self._silent |= set(ways or Way)
             for link in self._links:
@@ -140,7 +140,7 @@ class Proxy:
                 link.heal()
 
     def cut(self) -> None:
-        """All connections that there are; new ones can be made."""
+        """Cut all present connections. New ones can be made."""
         with self._lock:
             for link in self._links:
                 link.cut()

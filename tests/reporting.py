@@ -51,7 +51,7 @@ class Report:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Before any of them is left out."""
+        """Collect the tests before any of them is left out."""
         self.collected = [name_of(item.nodeid) for item in items if item.get_closest_marker("long")]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -71,7 +71,7 @@ class Report:
 
 
 def merged(before: Sequence[Row], collected: Sequence[str], ran: dict[str, Row]) -> list[Row]:
-    """The new rows and, of the old ones, those of tests that were not run and are still there as far as is known."""
+    """The new rows, and the old rows of tests that were not run and may still exist."""
     looked_at = {Row(name, "").file for name in collected}
     old = {row.test: row for row in before}
     names = [*collected, *(name for name in ran if name not in collected)]
@@ -93,6 +93,6 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def name_of(test: str) -> str:
-    """As a sentence, in its file."""
+    """The name of a test as a sentence, with its file."""
     path, _, name = test.partition("::")
     return f"{Path(path).relative_to('tests')}: {name.removeprefix('test_').replace('_', ' ')}"

@@ -1,10 +1,13 @@
-"""What a source's rate allows in every span of time, checked for all spans between what was taken."""
+"""The rate of a source, checked for every span of time between two requests."""
 
 from collections.abc import Iterable
 
 
 def within_bounds(taken: Iterable[tuple[float, int]], *, rate_per_s: float, burst: int) -> None:
-    """Each with its moment in seconds, and how many. Moments are kept in microseconds, so each may be off by one."""
+    """Check requests, each given as its moment in seconds and its number of tokens, against the rate and the burst.
+
+    Moments are stored in microseconds, so each may be off by one.
+    """
     moments = sorted(taken)
     for first, (begin_s, _) in enumerate(moments):
         total = 0

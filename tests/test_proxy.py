@@ -1,4 +1,4 @@
-"""The proxy that the tests of faults stand on: it must do nothing by itself, and just what it is told."""
+"""The proxy of the tests of faults does nothing by itself, and exactly what it is told."""
 
 import threading
 from collections.abc import Iterator

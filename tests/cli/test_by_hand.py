@@ -1,4 +1,4 @@
-"""The page for operators who want to see it themselves: its commands are run, and its answers are what comes out."""
+"""Runs the commands of docs/how-to/check-by-hand.md, and compares the answers with those on the page."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Shell:
-    """One shell for all blocks, as the page says: it stops at the first command that fails."""
+    """One shell for all blocks of the page. It stops at the first command that fails."""
 
     def __init__(self, folder: Path, url: str) -> None:
         words = {"OUTLIVE_DATABASE_URL": url, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -1,4 +1,4 @@
-"""doctor: what it finds in a real database, and what it makes of a bad one."""
+"""The command doctor: its findings in a real database, and its verdict on a bad one."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, one line on stderr, no passwords, pipes that close, Ctrl-C."""
+"""The ends of commands: exit codes, one line on stderr, no passwords, pipes that close, Ctrl-C."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""enqueue: the app is imported, the task is found, the arguments fit; or one line says what was tried."""
+"""The command enqueue: it imports the app, finds the task and checks the arguments, or fails with one line."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def parse(document: str, /) -> None: ...
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with an app in it, as the current one."""
+    """Makes a directory with an app in it the current one."""
     (tmp_path / "shop_tasks.py").write_text(APP)
     (tmp_path / "shop_broken.py").write_text("import outlive\n1 / 0\n")
     (tmp_path / "shop_lacking.py").write_text("import no_such_thing_at_all\n")

@@ -1,4 +1,4 @@
-"""jobs, show, killers, stuck, stats and queues: as tables, as JSON, and for what is not there."""
+"""The commands jobs, show, killers, stuck, stats and queues: as tables, as JSON, and with nothing to show."""
 
 from datetime import datetime
 from uuid import uuid4

@@ -95,15 +95,15 @@ log = logging.getLogger('outlive.test')
 """
 
 
-def talking(program: str, stderr: int, *shell: str) -> "subprocess.Popen[str]":
-    """A process that logs; it tells on stdout what it wants to be known."""
+def logging_process(program: str, stderr: int, *shell: str) -> "subprocess.Popen[str]":
+    """A process that logs, and reports to the test on stdout."""
     words = [*shell, sys.executable, "-c", HEAD + program]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def test_lines_for_an_unread_stderr_are_dropped_and_counted() -> None:
     read, write = os.pipe()
-    process = talking(
+    process = logging_process(
         """
 for number in range(100_000):
     log.info('line %d', number)
@@ -131,7 +131,7 @@ log.info('line -1')
 def test_a_process_whose_stderr_is_not_read_ends_all_the_same() -> None:
     read, write = os.pipe()
     started = time.monotonic()
-    process = talking("for _ in range(2_000): log.info('x' * 100)", write)
+    process = logging_process("for _ in range(2_000): log.info('x' * 100)", write)
     os.close(write)
     process.communicate(timeout=20)
     assert process.returncode == 0
@@ -142,7 +142,7 @@ def test_a_process_whose_stderr_is_not_read_ends_all_the_same() -> None:
 def test_a_stderr_that_does_not_block_gets_every_line_whole() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
-    process = talking("for number in range(20_000): log.info('line %d', number)\nassert logs.flush(20)", write)
+    process = logging_process("for number in range(20_000): log.info('line %d', number)\nassert logs.flush(20)", write)
     os.close(write)
     with process, open(read, encoding="utf-8") as stderr:
         numbers = [int(line.rpartition(" ")[2]) for line in stderr]
@@ -155,13 +155,13 @@ def test_a_stderr_without_a_reader_or_a_descriptor_stops_nothing(shell: tuple[st
     read, write = os.pipe()
     os.close(read)
     told = "for _ in range(100): log.error('unheard')\nassert logs.flush(5)\nprint('well')"
-    process = talking(told, write, *shell)
+    process = logging_process(told, write, *shell)
     os.close(write)
     assert process.communicate(timeout=20)[0] == "well\n"
 
 
 def test_a_full_disk_costs_lines_and_says_so_when_there_is_room_again(tmp_path: Path) -> None:
-    process = talking(
+    process = logging_process(
         """
 os.dup2(os.open('/dev/full', os.O_WRONLY), 2)
 log.info('lost')
@@ -180,7 +180,7 @@ log.info('kept')
 
 def test_a_forked_process_writes_its_own_lines_and_none_twice(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
-        process = talking(
+        process = logging_process(
             """
 log.info('before')
 if os.fork():
@@ -198,7 +198,7 @@ else:
 
 def test_log_lines_of_other_libraries_do_not_block_either() -> None:
     read, write = os.pipe()
-    process = talking("for _ in range(2_000): logging.getLogger('asyncio').error('x' * 100)", write)
+    process = logging_process("for _ in range(2_000): logging.getLogger('asyncio').error('x' * 100)", write)
     os.close(write)
     process.communicate(timeout=20)
     assert process.returncode == 0

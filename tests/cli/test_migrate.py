@@ -1,4 +1,4 @@
-"""migrate: once, again, only looking, and as a script."""
+"""The command migrate: once, again, as a dry run, and as a script."""
 
 import psycopg
 import pytest

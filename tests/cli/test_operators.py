@@ -1,4 +1,4 @@
-"""retry, cancel, release and prune: by id, by filter, and what they leave alone."""
+"""The commands retry, cancel, release and prune: by id and by filter, without changing other jobs."""
 
 from datetime import UTC, datetime
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""sources and records: what jobs call, within which limits, and what they have found."""
+"""The commands sources and records."""
 
 import csv
 import io
@@ -23,8 +23,8 @@ def shop(connection: db.Connection) -> None:
     db.run(connection, store.register_sources([said, SourceLimits("bank")]))
 
 
-def found(connection: db.Connection, source: str, *records: dict[str, Any]) -> None:
-    """A job of that source has found this."""
+def succeed_with(connection: db.Connection, source: str, *records: dict[str, Any]) -> None:
+    """Let a job of this source succeed with these records."""
     make(connection, source=source)
     (claimed,) = db.run(connection, store.claim_sourced(WORKER, [lane(source=source)], limit=1)).claimed
     end = Ended(claimed.token, Outcome.SUCCEEDED, records=json.dumps(records).encode())
@@ -116,8 +116,8 @@ def test_a_source_that_there_is_not_is_named(cli: Cli, words: tuple[str, ...]) -
 def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connection) -> None:
     assert cli("records").out == "no record matches\n"
     price = {"scope": "prices", "key": "ext_1", "data": {"price": 12}, "strength": 0.5}
-    found(connection, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
-    found(connection, "bank", price)
+    succeed_with(connection, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
+    succeed_with(connection, "bank", price)
     rows = cli("records", "--json").json
     assert [(row["scope"], row["source"], row["dedupe_key"]) for row in rows] == [
         ("names", "shop", "ext_2"),
@@ -134,7 +134,7 @@ def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connect
 
 def test_records_as_csv_can_be_read_back_whatever_is_in_them(cli: Cli, connection: db.Connection) -> None:
     data = {"title": HOSTILE, "price": 12}
-    found(connection, "shop", {"scope": "prices", "key": 'a,"b"', "data": data, "strength": 0.5})
+    succeed_with(connection, "shop", {"scope": "prices", "key": 'a,"b"', "data": data, "strength": 0.5})
     ran = ended(cli.process("records", "--csv"))
     assert ran.code == 0, ran.err
     (row,) = csv.DictReader(io.StringIO(ran.out))

@@ -1,4 +1,4 @@
-"""The commands that run jobs, as processes; what workers do is tried in tests/processes and tests/guarantees."""
+"""The commands that run jobs, as processes. tests/processes and tests/guarantees test the workers themselves."""
 
 import fcntl
 import re
@@ -14,7 +14,7 @@ import outlive
 from outlive import db
 from outlive.states import State
 from tests import faults
-from tests.driving.commands import Cli, Ran, ended
+from tests.driving.commands import Cli, Ran, ended, started
 from tests.driving.making import make
 from tests.waiting import eventually
 
@@ -24,18 +24,14 @@ TARGET = "tests.faults:app"
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts commands and ends those that still run."""
-    started: list[subprocess.Popen[str]] = []
+    """Starts commands, and kills those that still run after the test."""
+    with started() as commands:
 
-    def make(url: str | None, *words: object, **environment: str) -> "subprocess.Popen[str]":
-        started.append(Cli(url).process(*words, **environment))
-        return started[-1]
+        def make(url: str | None, *words: object, **environment: str) -> "subprocess.Popen[str]":
+            commands.append(Cli(url).process(*words, **environment))
+            return commands[-1]
 
-    yield make
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        yield make
 
 
 def enqueued(url: str) -> outlive.Job[int]:

@@ -1,18 +1,13 @@
-"""The example app on the test's own database, and what is in that database."""
+"""The example app on the test's own database, and questions to that database."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 import outlive
 from outlive import db
 from tests.client.example import app_at
-
-# Property tests leave no file behind, and a busy machine does not fail them.
-settings.register_profile("quiet", database=None, deadline=None)
-settings.load_profile("quiet")
 
 
 @pytest.fixture
@@ -30,7 +25,7 @@ def query(app: outlive.App, connection: db.Connection) -> Callable[..., list[tup
 
 @pytest.fixture
 def count(app: outlive.App, connection: db.Connection) -> Callable[[], int]:
-    """How many jobs wait; none may be there that does not wait."""
+    """Counts the waiting jobs, and checks that there are no others."""
 
     def count() -> int:
         row = connection.execute(

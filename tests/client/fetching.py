@@ -1,4 +1,4 @@
-"""A process that wants an answer from the cache, as the tests of the cache start many of."""
+"""A process that wants an answer from the cache. The tests of the cache start many of them."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ BOUND_BYTES = 1_000_000
 
 
 def fetch(directory: Path) -> str:
-    """Say that the source was called, and answer when told to."""
+    """Note that the source was called, and answer when the file `go` is there."""
     with (directory / "calls").open("a") as calls:
         calls.write(f"{os.getpid()}\n")
     eventually((directory / "go").exists, within_s=60)
@@ -26,7 +26,7 @@ def ask(directory: Path) -> str:
 
 
 def fork(directory: Path) -> str:
-    """Use the cache on both sides of a fork; what the child keeps after its parent has closed must be there."""
+    """Use the cache on both sides of a fork. An answer that the child stores after its parent has closed is kept."""
     cache = Cache(directory / "cache", ttl_s=3600, bound_bytes=BOUND_BYTES)
     cache.get("shop", "before", lambda: 1)
     (opened, tell_opened), (closed, tell_closed) = os.pipe(), os.pipe()

@@ -26,7 +26,7 @@ def backend() -> int:
 
 
 def fork(children: int, exit: Callable[[int], object] = sys.exit) -> None:
-    """Children that enqueue and exit while the parent waits."""
+    """Fork children that enqueue and exit while the parent waits."""
     parents = backend()
     for n in range(children):
         if (child := os.fork()) == 0:
@@ -45,7 +45,7 @@ def plainly() -> None:
 
 
 def with_the_lock_taken() -> None:
-    """As if another thread had been about to take a connection: no thread is left to give the lock back."""
+    """Fork while the lock is held, as if by another thread: in the child, no thread is left to release it."""
     add.enqueue(100)
     before = backend()
     with app.connections._lock:
@@ -73,7 +73,7 @@ async def _abackend(connection: db.AsyncConnection) -> int:
 
 
 def amid_threads() -> None:
-    """While other threads are in the middle of it, with the lock taken or a statement under way."""
+    """Fork while other threads enqueue, with the lock held or a statement under way."""
     enough = threading.Event()
 
     def work() -> None:
@@ -91,7 +91,7 @@ def amid_threads() -> None:
 
 
 def as_servers_do() -> None:
-    """A prefork server: one process loads the app, others serve."""
+    """Work like a prefork server: one process loads the app, others serve."""
     add.enqueue(100)
     with multiprocessing.get_context("fork").Pool(3) as pool:
         assert len(set(pool.map(serve, range(30), chunksize=1))) == 30

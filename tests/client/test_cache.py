@@ -45,7 +45,7 @@ def fetch() -> Counted:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
-    """Starts processes that use the cache; none is left."""
+    """Starts processes that use the cache, and ends them after the test."""
     made: list[subprocess.Popen[str]] = []
 
     def start(what: str) -> "subprocess.Popen[str]":
@@ -114,7 +114,7 @@ def test_of_many_coroutines_that_want_the_same_one_calls_the_source(tmp_path: Pa
         return made
 
     async def others() -> int:
-        """All five have been asked for before this one has its first turn."""
+        """Ask for all five before this one has its first turn."""
         others_wait.set()
         return 0
 
@@ -301,7 +301,7 @@ def test_a_directory_that_cannot_be_made_costs_the_cache_and_one_warning(
 
 
 @pytest.fixture
-def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def without_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache's directory where the home can't be written, in a place for everybody's files. It is not there yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no" / "home"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -313,14 +313,14 @@ def usual() -> Cache:
 
 
 def test_where_the_home_cannot_be_written_the_cache_is_a_directory_closed_to_other_users(
-    homeless: Path, fetch: Counted, caplog: pytest.LogCaptureFixture
+    without_home: Path, fetch: Counted, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [usual().get("shop", "key", fetch) for _ in range(2)] == [1, 1]
-    assert homeless.stat().st_mode & 0o777 == 0o700
+    assert without_home.stat().st_mode & 0o777 == 0o700
     assert caplog.records == []
 
 
-def lay(trap: str, at: Path, elsewhere: Path) -> None:
+def lay_trap(trap: str, at: Path, elsewhere: Path) -> None:
     """Put a trap where the cache belongs, as another user might."""
     elsewhere.mkdir()
     match trap:
@@ -351,9 +351,9 @@ def lay(trap: str, at: Path, elsewhere: Path) -> None:
     ],
 )
 def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_warning(
-    homeless: Path, tmp_path: Path, trap: str, fetch: Counted, caplog: pytest.LogCaptureFixture
+    without_home: Path, tmp_path: Path, trap: str, fetch: Counted, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lay(trap, homeless, tmp_path / "elsewhere")
+    lay_trap(trap, without_home, tmp_path / "elsewhere")
     cache = usual()
     assert [cache.get("shop", "key", fetch) for _ in range(3)] == [1, 2, 3]
     assert len(caplog.records) == 1
@@ -362,17 +362,17 @@ def test_a_directory_that_another_user_may_have_made_costs_the_cache_and_one_war
 
 
 def test_a_cache_that_is_switched_off_minds_no_directory(
-    homeless: Path, caplog: pytest.LogCaptureFixture, fetch: Counted
+    without_home: Path, caplog: pytest.LogCaptureFixture, fetch: Counted
 ) -> None:
     off = Cache.of(config.load(environ={"CACHE_ENABLED": "false"}))
     assert [off.get("shop", "key", fetch) for _ in range(2)] == [1, 2]
-    assert not homeless.exists()
+    assert not without_home.exists()
     assert caplog.records == []
 
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """One that every user can go to."""
+    """A directory that every user can enter."""
     path = Path(tempfile.mkdtemp(prefix="outlive-cache-", dir="/var/tmp"))
     path.chmod(0o755)
     yield path

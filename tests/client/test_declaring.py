@@ -1,4 +1,4 @@
-"""Declaring tasks: nothing is connected or read, names are those that a worker imports, nonsense is refused."""
+"""Declaring tasks: it opens no connection and no file, uses the names that a worker imports, and refuses nonsense."""
 
 import asyncio
 import subprocess

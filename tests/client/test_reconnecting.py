@@ -1,4 +1,4 @@
-"""The database goes away and comes back: each acknowledged job is there exactly once, and no call waits for ever."""
+"""The database goes away and comes back: each acknowledged job exists exactly once, and no call waits forever."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ PASSWORD = "correct-horse"
 
 
 class Busy:
-    """Threads that enqueue one job after the other, each with a number of its own, until they are told to stop."""
+    """Threads that enqueue numbered jobs, one after the other, until they are told to stop."""
 
     def __init__(self, threads: int) -> None:
         self.acknowledged: list[tuple[outlive.Job[int], int]] = []
@@ -127,7 +127,7 @@ def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated
 
 @pytest.fixture
 def server() -> Iterator[Path]:
-    """Where a server of this test's own lives."""
+    """The directory of a server that belongs to the test."""
     base = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
     os.chmod(base, 0o755)  # As root the server runs as another user.
     yield base / "server"

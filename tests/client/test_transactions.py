@@ -1,4 +1,4 @@
-"""Enqueuing in the caller's own transaction: with it or not at all, and its connection is left as it was."""
+"""Enqueuing in the caller's own transaction: the job is committed with it or not at all."""
 
 import asyncio
 from collections.abc import Callable, Iterator

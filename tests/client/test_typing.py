@@ -1,4 +1,4 @@
-"""Tasks keep the types of their functions: mypy passes what is right, and refuses what is wrong where it is."""
+"""Tasks keep the types of their functions: mypy accepts correct calls, and refuses wrong ones at their lines."""
 
 import re
 import subprocess

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +52,17 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+@contextmanager
+def started() -> Iterator[list["subprocess.Popen[str]"]]:
+    """Give a list for commands that a test starts, and kill those that still run when the block ends."""
+    commands: list[subprocess.Popen[str]] = []
+    yield commands
+    for command in commands:
+        if command.poll() is None:
+            command.kill()
+        command.communicate()
 
 
 def ended(process: "subprocess.Popen[str]", *, within_s: float = 60) -> Ran:

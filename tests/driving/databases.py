@@ -1,12 +1,14 @@
 """Databases on the server of the test run."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+
+from outlive import db
 
 TEMPLATE = "outlive_template"
 """A database with the schema of this version and nothing in it."""
@@ -23,6 +25,13 @@ def new_database(server_url: str, *, template: str = TEMPLATE, options: str = ""
     finally:
         with psycopg.connect(server_url, autocommit=True) as admin:
             admin.execute(f"drop database {name} with (force)".encode())
+
+
+@contextmanager
+def worker_connections(url: str) -> Iterator[Callable[[], db.Connection]]:
+    """Give a function that opens connections with the plans of workers, and close them when the block ends."""
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(closing(db.connect(url, db.PINNED)))
 
 
 def end_sessions(admin: psycopg.Connection[Any], *, keep: psycopg.Connection[Any] | None = None) -> None:

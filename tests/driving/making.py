@@ -180,6 +180,11 @@ def state_of(connection: db.Connection, job: UUID) -> State | None:
     return db.run(connection, store.statuses([job])).get(job)
 
 
+def make_ready(connection: db.Connection) -> None:
+    """Let all waiting jobs be ready at once, whatever they wait for."""
+    connection.execute("update outlive.waiting set ready_at = outlive.now()")
+
+
 def row_of(connection: db.Connection, job: UUID) -> dict[str, Any]:
     """Everything that `outlive show` knows about a job."""
     [row] = db.run(connection, store.job(job))
@@ -190,6 +195,12 @@ def counters(connection: db.Connection, job: UUID) -> tuple[int, int, int]:
     """The failures, crashes and losses of a job."""
     row = row_of(connection, job)
     return row["failures"], row["crashes"], row["losses"]
+
+
+def hold_of(connection: db.Connection, job: UUID) -> tuple[str, str] | None:
+    """The reason why a job is held, and its details."""
+    row = connection.execute("select why, details from outlive.held where id = %s", [job]).fetchone()
+    return None if row is None else (row[0], row[1])
 
 
 # Tasks and workers

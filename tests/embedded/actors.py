@@ -1,4 +1,4 @@
-"""The actors of these tests: users in processes of their own, keepers, postmasters, and an ordinary person."""
+"""The actors of these tests: user processes, keepers, postmasters, and an ordinary person."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Person:
-    """Whom a user process runs as, and with which Python and which copy of outlive."""
+    """The account, the Python and the copy of outlive that a user process has."""
 
     uid: int
     gid: int
@@ -104,12 +104,12 @@ class NewUser(Protocol):
 
 
 def _python_path(source: Path) -> str:
-    """Ours first; what the tests themselves were given comes after it, since outlive needs its dependencies."""
+    """This source first, then the path of the tests themselves, because outlive needs its dependencies."""
     return os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
 
 
 def query(url: str, text: str) -> str:
-    """The first value of the answer, as text."""
+    """The first value that a query finds, as text."""
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(text.encode()).fetchone()
     assert row is not None
@@ -125,7 +125,7 @@ def postmaster_of(directory: Path) -> int:
 
 
 def processes_at(path: Path) -> list[int]:
-    """Keepers, postmasters and initdbs at or below a path: it stands in their command lines."""
+    """The keepers, postmasters and initdbs at or below a path, found by their command lines."""
     return [pid for pid, line in _command_lines() if os.fsencode(path) in line and pid != os.getpid()]
 
 
@@ -137,7 +137,7 @@ def _command_lines() -> Iterator[tuple[int, bytes]]:
 
 
 def is_alive(pid: int) -> bool:
-    """False for a zombie too, once all its threads have ended: it is dead, and only its entry is left."""
+    """Whether a process is alive. A zombie is not, once all its threads have ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -153,7 +153,7 @@ def owner_of(pid: int) -> str:
 
 
 def kill(*pids: int) -> None:
-    """SIGKILL, and wait until it took effect: only then has the process ended for others too."""
+    """Kill processes with SIGKILL, and wait until other processes see them dead."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, pids)), what=f"{pids} dead")
@@ -181,7 +181,7 @@ def end_everything_at(path: Path) -> None:
 
 
 def _inhabitants_of(path: Path) -> Iterator[int]:
-    """Backends that a failed test left: only their working directory tells whose they are."""
+    """The backends that a failed test has left, found by their working directory."""
     for pid, _ in _command_lines():
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/{pid}/cwd").startswith(f"{path}/"):
@@ -189,7 +189,7 @@ def _inhabitants_of(path: Path) -> Iterator[int]:
 
 
 def ordinary_person(base: Path) -> Person:
-    """A user without rights, who can't read root's Python or checkout, and gets readable copies."""
+    """A user without privileges, who can't read root's Python or checkout and gets readable copies."""
     found = pwd.getpwnam("nobody")
     source = base / "source"
     shutil.copytree(SOURCE / "embedded", source / "outlive" / "embedded", ignore=shutil.ignore_patterns("__pycache__"))

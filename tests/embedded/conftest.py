@@ -1,4 +1,4 @@
-"""A base directory per test that the server's account can reach, and users, all gone when the test is."""
+"""A base directory that the server's account can reach, and users, both removed after the test."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from tests.embedded.actors import NewUser, Person, User, end_everything_at
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """Not tmp_path: pytest closes its parents to all others, and as root the server runs as another user."""
+    """A directory. Other accounts can't enter tmp_path, and as root the server runs as another user."""
     path = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
     os.chmod(path, 0o755)
     yield path
@@ -24,7 +24,7 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture
 def directory(base: Path) -> Iterator[Path]:
-    """Where a server is going to live. The lease that the test itself took ends with the test."""
+    """The directory of a server to come. The test's own lease is released after the test."""
     path = base / "home"
     yield path
     embedded.release(path, wait_s=10)

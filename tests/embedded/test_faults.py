@@ -1,4 +1,4 @@
-"""Keepers, postmasters and starters that are killed, and what they leave behind."""
+"""Keepers, postmasters and starters that are killed, and their leftovers."""
 
 import contextlib
 import os
@@ -214,7 +214,7 @@ def test_a_directory_deleted_under_its_users_becomes_a_new_server(directory: Pat
 
 
 def _is_deleted(directory: Path) -> bool:
-    """As by `rm -rf`: a server that notices it may remove or write some of it at the same time."""
+    """Delete a directory like `rm -rf`, although its server may remove or write some files at the same time."""
     shutil.rmtree(directory, ignore_errors=True)
     return not directory.exists()
 

@@ -1,6 +1,6 @@
-"""A process that uses an embedded server: for each line on stdin it calls ensure and says what came of it.
+"""A process that uses an embedded server: for each line on stdin it calls ensure and prints the result.
 
-Run by path in a process of its own; ends, like any user, when its stdin is closed or it is killed.
+It is run by its path, and ends when its stdin is closed or it is killed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The coin example: what it finds, also while its workers are killed, and where it does not go."""
+"""The coin example: its prices, also while its workers are killed, and the addresses that it refuses."""
 
 import http.client
 import random
@@ -40,7 +40,7 @@ class Run:
         )
 
     def begin(self) -> list[Worker]:
-        """Two workers; the sites admit more than they would, to save everybody's time."""
+        """Start two workers. The sites admit more requests than usual, to save time."""
         workers = [self.worker(), self.worker()]
         for name in tasks.SOURCES:
             assert db.run(self.connection, store.set_source(name, {"rate_limit_per_minute": FAST_PER_MINUTE}))
@@ -82,7 +82,7 @@ class Run:
         return {one.dedupe_key: one.data for one in tasks.app.records(tasks.INTAKES)}
 
     def value_again(self) -> None:
-        """From the same prices, as a job that comes late or is run twice does."""
+        """Value the coins again from the same prices, as a job that comes late or runs twice does."""
         for intake in INTAKES[:2]:
             before = self.valuation(intake["id"])
             job = tasks.value.enqueue(intake["id"])
@@ -106,7 +106,7 @@ class Run:
 
 
 def expected() -> set[tuple[str, str, str]]:
-    """The keys of all that the sites offer on pages that can be read."""
+    """The keys of all offers on pages that can be read."""
     keys = set()
     for intake in INTAKES:
         for name in catalog.KINDS:
@@ -126,7 +126,7 @@ def found_paths(points: Points) -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def forget() -> Iterator[None]:
-    """The example's app is left as it was."""
+    """Leaves the example's app as it was."""
     yield
     tasks.app.configure(None)
 
@@ -182,7 +182,7 @@ def _split(places: str) -> list[tuple[str, str]]:
 
 
 def kill_at_random(run: Run, workers: list[Worker]) -> None:
-    """Bring the coins in one portion after the other, and kill one of those that work on each; a new one comes."""
+    """Bring the coins in portions. Kill one of the workers that work on each portion, and start another."""
     chance = random.Random(5)
     portion = -(-len(INTAKES) // KILLS)
     for n in range(KILLS):

@@ -22,7 +22,7 @@ flaky = app.source("flaky", breaker_failures=3, breaker_pause="2s")
 
 @app.task(source=shop, backoff=0, max_losses=None)
 def visit() -> None:
-    """A call of the shop, which takes a little while."""
+    """Call the shop, which takes a little while."""
     time.sleep(0.02)
 
 
@@ -43,7 +43,7 @@ def flood() -> None:
 
 @app.task(source=shop)
 def visit_often(times: int) -> list[float]:
-    """When each request began, and how many could be made without waiting."""
+    """Make requests; returns when each one began."""
     began = []
     for _ in range(times):
         with shop.request():
@@ -198,7 +198,7 @@ def look_up(path: str) -> str:
 
 @app.task(source=flaky, max_attempts=1)
 def read(pages: list[str], how: str = "well") -> list[str]:
-    """Pages, each as source/number, from the cache if they are there."""
+    """Read pages, each given as source/number, from the cache if they are there."""
     sources = {source.name: source for source in (flaky, shop)}
     found = [sources[page.partition("/")[0]].cached(page, partial(str, page)) for page in pages]
     if how == "misread":
@@ -208,7 +208,7 @@ def read(pages: list[str], how: str = "well") -> list[str]:
 
 @app.task(source=endless, backoff=0, max_crashes=2)
 def find(key: str, price: int, strength: float, how: str = "well", scope: str = "prices") -> int:
-    """Find something and ask for a job more, and then end like this."""
+    """Write a record and spawn a job, and then end in this way."""
     ctx = outlive.current()
     ctx.record(scope, key, {"price": price}, strength=strength)
     ctx.spawn(visit_often.using(dedupe_key=key).job(1))

@@ -27,7 +27,7 @@ from outlive import State, config, db, embedded, migrate
 from outlive.states import Outcome
 from outlive.worker import alerts
 from tests import faults
-from tests.driving.commands import Cli, ended
+from tests.driving.commands import Cli, ended, started
 from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, outcomes
 from tests.driving.making import counters
 from tests.driving.workers import Start, Worker, alive, all_gone
@@ -55,7 +55,7 @@ def shows_life(connection: psycopg.Connection[Any], worker: str) -> bool:
 
 
 class Frozen:
-    """A process that stands still while the block lasts."""
+    """Freezes a process while the block lasts."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -128,7 +128,7 @@ def test_the_interval_is_30_s_unless_it_is_set(start: Start) -> None:
 
 
 class Server:
-    """A Postgres of the test's own, which can be stopped, started and shot at."""
+    """A Postgres server of the test's own, which the test stops, starts and shoots at."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -143,7 +143,7 @@ class Server:
         assert embedded.release(self.home, wait_s=20)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A new session, as soon as there can be one: the server may just be getting up again."""
+        """Open a session as soon as the server accepts one: it may be restarting."""
 
         made: list[psycopg.Connection[Any]] = []
 
@@ -160,7 +160,7 @@ class Server:
             return connection.execute(query.encode()).fetchall()
 
     def kill_a_backend(self) -> None:
-        """With SIGKILL, upon which the server ends all sessions at once and recovers."""
+        """Kill a backend with SIGKILL. The server then ends all sessions and recovers."""
         with self.connect() as victim:
             os.kill(victim.info.backend_pid, signal.SIGKILL)
 
@@ -246,7 +246,7 @@ def test_a_worker_that_beats_again_in_time_is_active_again(start: Start, connect
 
 
 def test_a_worker_that_renews_its_leases_is_not_dead(start: Start, connection: db.Connection) -> None:
-    """Its heartbeat alone is missing."""
+    """Only its heartbeat is missing."""
     start(heartbeat_s="60", stale_s="70", dead_s="80", sweep_s="0.3", lease_s="4")
     faults.hold_the_gil.using(timeout=60).enqueue()
     eventually(lambda: connection.execute("select from outlive.running").fetchall())
@@ -317,7 +317,7 @@ def test_the_only_worker_is_declared_dead_when_it_comes_back(
 
 
 def undisturbed(server: Server, workers: list[Worker]) -> None:
-    """No worker is declared dead, and no job was lost."""
+    """Check that no worker was declared dead and that no job was lost."""
     assert server.ask("select state, count(*) from outlive.workers group by 1") == [("active", len(workers))]
     assert server.ask("select outcome, count(*) from outlive.attempts where outcome <> 'succeeded' group by 1") == []
     assert not any("Dead worker" in worker.log() for worker in workers)
@@ -335,7 +335,7 @@ def all_show_life(server: Server, workers: list[Worker]) -> bool:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [60, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path: Path, kills: int) -> None:
-    """All sessions are gone at once, and the table of who lives is empty."""
+    """All sessions end at once, and the table of liveness is empty."""
     workers = [start(url=server.url, slots=2) for _ in range(2)]
     lasting = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
     begun(tmp_path / "go", times=2)
@@ -372,7 +372,7 @@ def test_a_restart_of_postgres_kills_no_worker(server: Server, start: Start, tmp
 def test_a_worker_that_loses_only_its_session_again_and_again_takes_a_new_one_at_once(
     start: Start, connection: db.Connection
 ) -> None:
-    """Others do see that its lock is gone; within half a second it has another, the tenth time as the first."""
+    """The other worker sees that the lock is gone. Within half a second the worker has another, also the tenth time."""
     worker, other = start(), start()
     for _ in range(10):
         eventually(lambda: shows_life(connection, worker.id), within_s=5)
@@ -427,19 +427,15 @@ def test_a_death_is_logged_and_its_jobs_follow_their_policy(
 
 @pytest.fixture
 def reap(database_url: str) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts `outlive reap`, and ends those that still run."""
-    started: list[subprocess.Popen[str]] = []
+    """Starts `outlive reap`, and kills those that still run after the test."""
+    with started() as commands:
 
-    def make(*words: str, **settings: str) -> "subprocess.Popen[str]":
-        environ = {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
-        started.append(Cli(database_url).process("reap", *words, **environ))
-        return started[-1]
+        def make(*words: str, **settings: str) -> "subprocess.Popen[str]":
+            environ = {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
+            commands.append(Cli(database_url).process("reap", *words, **environ))
+            return commands[-1]
 
-    yield make
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        yield make
 
 
 Reap = Callable[..., "subprocess.Popen[str]"]
@@ -481,7 +477,7 @@ def test_reap_as_a_daemon_frees_them_within_seconds(
 
 
 def sessions(connection: db.Connection, query: str = "%") -> set[int]:
-    """Those whose last statement was like this."""
+    """The sessions whose last statement was like this."""
     found = connection.execute(
         "select pid from pg_stat_activity where datname = current_database() and query like %s", [query]
     ).fetchall()
@@ -489,7 +485,7 @@ def sessions(connection: db.Connection, query: str = "%") -> set[int]:
 
 
 def leading(connection: db.Connection) -> list[int]:
-    """The session that has the sweep's lock."""
+    """The sessions that hold the lock of the sweep."""
     held = connection.execute(
         "select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1"
         " and classid::bigint << 32 | objid::bigint = hashtextextended('outlive sweep', 0)"
@@ -499,7 +495,7 @@ def leading(connection: db.Connection) -> list[int]:
 
 
 def freeze_in_its_sweep(connection: db.Connection, database_url: str, begin: Callable[[], int]) -> None:
-    """Let a sweeper get as far as having the sweep's lock, and freeze it there."""
+    """Freeze a sweeper while it holds the lock of the sweep."""
     with psycopg.connect(database_url) as hindrance:
         hindrance.execute("lock table outlive.crashes in access exclusive mode")
         sweeper = begin()
@@ -516,7 +512,7 @@ def freeze_in_its_sweep(connection: db.Connection, database_url: str, begin: Cal
 def test_a_sweeper_that_is_frozen_while_it_leads_does_not_stop_others(
     start: Start, reap: Reap, connection: db.Connection, database_url: str, tmp_path: Path, other: str
 ) -> None:
-    """Its session lives, and so does the lock. What only leaders do, here finding the silent, is done all the same."""
+    """The frozen sweeper keeps its session and the lock. Others find silent workers all the same."""
     silent = start(**QUICK | {"sweep_s": "60"})
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     (first,) = begun(tmp_path / "go")
@@ -583,7 +579,7 @@ def test_a_hook_that_fails_is_logged(start: Start) -> None:
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
 
 
-def told_to(hook: str) -> None:
+def run_hook(hook: str) -> None:
     """Run a hook as a worker does, and wait for its end."""
 
     async def tell() -> None:
@@ -598,7 +594,7 @@ def test_a_hook_has_a_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(alerts, "LIMIT_S", 0.5)
-    told_to(f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    run_hook(f"echo $$ > {tmp_path}/pid; exec sleep 600")
     assert "did not end within 0.5 s: it is killed" in caplog.text
     assert not alive(int((tmp_path / "pid").read_text()))
 
@@ -606,8 +602,8 @@ def test_a_hook_has_a_time_limit(
 def test_a_process_left_behind_by_a_hook_is_killed_and_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has the hook's standard error, which would stay open for as long as it lives."""
-    told_to(f"sleep 600 & echo $! > {tmp_path}/pid")
+    """It holds the hook's standard error open."""
+    run_hook(f"sleep 600 & echo $! > {tmp_path}/pid")
     eventually(lambda: not alive(int((tmp_path / "pid").read_text())), within_s=2)
     assert caplog.text == ""
 
@@ -629,15 +625,15 @@ def test_nothing_below_a_killed_supervisor_outlives_it(start: Start, tmp_path: P
 
 
 def busy_with_orphans(start: Start, folder: Path) -> Worker:
-    """A worker with a job that has double-forked."""
+    """Start a worker with a job that has forked twice."""
     worker = start()
     faults.orphan_and_wait.enqueue(str(folder / "grandchild"))
     eventually((folder / "grandchild.plain").exists, within_s=20)
     return worker
 
 
-def vanish_with_its_zygote(worker: Worker) -> list[int]:
-    """All that was below it."""
+def kill_with_zygote(worker: Worker) -> list[int]:
+    """Kill a supervisor and its zygote at once; returns the processes that were below them."""
     tree = worker.tree()
     os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
     os.kill(worker.zygote(), signal.SIGKILL)
@@ -652,14 +648,14 @@ def test_supervisor_and_zygote_killed_at_once_leave_nothing_where_another_worker
     worker = busy_with_orphans(start, tmp_path)
     other = start()
     eventually(lambda: shows_life(connection, other.id))
-    tree = vanish_with_its_zygote(worker)
+    tree = kill_with_zygote(worker)
     all_gone(tree, within_s=within_s, what="the tree is gone")
 
 
 def test_supervisor_and_zygote_killed_at_once_leave_nothing_once_the_next_worker_has_started(
     start: Start, tmp_path: Path
 ) -> None:
-    tree = vanish_with_its_zygote(busy_with_orphans(start, tmp_path))
+    tree = kill_with_zygote(busy_with_orphans(start, tmp_path))
     child_of_zygote = [pid for pid in tree if pid not in orphans_of(tmp_path)]
     all_gone(child_of_zygote, within_s=2, what="the children are gone")
     start()

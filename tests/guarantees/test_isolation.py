@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from outlive import Job, State, config, db, store
+from outlive import Job, State, config, db
 from outlive.states import Outcome
 from tests import faults
 from tests.driving.jobs import attempts, finished, outcomes
-from tests.driving.making import counters, make
+from tests.driving.making import counters, make, row_of
 from tests.driving.workers import Start, Worker, alive, all_gone
 from tests.waiting import eventually
 
@@ -218,6 +218,7 @@ def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start: Start,
         finished(job, State.FAILED)
         (only,) = attempts(connection, job)
         assert only.outcome is Outcome.FAILED
+        assert "the result" in (only.error or "")
         assert words.lower() in (only.error or "").lower(), kind
 
 
@@ -226,7 +227,7 @@ def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_pat
     job = faults.show_progress.enqueue(str(tmp_path / "go"))
 
     def shown() -> bool:
-        (row,) = db.run(connection, store.job(job.id))
+        row = row_of(connection, job.id)
         return (row["current"], row["total"], row["message"], row["state"]) == (3, 10, "page 3", "running")
 
     eventually(shown, within_s=5)
@@ -234,9 +235,12 @@ def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_pat
     finished(job, State.SUCCEEDED)
 
 
-def test_a_checkpoint_is_handed_to_the_next_attempt(start: Start) -> None:
+def test_a_checkpoint_is_handed_to_the_next_attempt(start: Start, connection: db.Connection) -> None:
     start()
-    assert faults.step_by_step.enqueue(4).result(timeout=20) == [4, 4]
+    job = faults.step_by_step.enqueue(4)
+    assert job.result(timeout=20) == [4, 4]
+    row = row_of(connection, job.id)
+    assert (row["current"], row["total"], row["message"]) == (4, 4, "step 4")
 
 
 def test_a_job_that_makes_no_progress_is_ended(start: Start, connection: db.Connection) -> None:
@@ -260,6 +264,7 @@ def test_a_running_job_is_cancelled_by_sigterm_within_a_second_then_by_sigkill(
     assert stubborn.cancel()
     eventually((tmp_path / "polite").exists, within_s=1)
     finished(polite, State.CANCELLED, within_s=2)
+    assert (tmp_path / "polite").read_text() == "cleaned up"
     finished(stubborn, State.CANCELLED, within_s=10)
     assert 5 <= time.monotonic() - asked_at < 8
     assert outcomes(connection, polite) == outcomes(connection, stubborn) == [Outcome.CANCELLED]

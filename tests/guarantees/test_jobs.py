@@ -60,7 +60,7 @@ def test_a_finished_job_does_not_change_any_more(task: AddTask, hand: Hand) -> N
 
 
 def delays_after(hand: Hand, outcome: Outcome, times: int) -> list[float]:
-    """How long one job waits after each of its ends, which come at once when it is ready."""
+    """Run the only job so many times, each time as soon as it is ready; returns how long it waits after each end."""
     moment, waited = hand.at(NOON), []
     for _ in range(times):
         hand.run(outcome)
@@ -138,10 +138,13 @@ def test_a_repeated_enqueue_is_a_no_op(task: AddTask, hand: Hand) -> None:
     assert again.enqueue(1, 2).status() is State.SUCCEEDED
 
 
-def test_a_hundred_thousand_jobs_are_enqueued_at_once(app: App, task: AddTask, hand: Hand) -> None:
+def test_a_hundred_thousand_jobs_are_enqueued_at_once_and_in_order(app: App, task: AddTask, hand: Hand) -> None:
     jobs = app.enqueue_many([task.job(n, 0) for n in range(100_000)])
     assert len({job.id for job in jobs}) == 100_000
-    assert hand.value("select count(*) from outlive.waiting") == 100_000
+    found = hand.rows(
+        "select j.id, (j.args->>'a')::int from outlive.waiting w join outlive.jobs j using (id) order by w.ready_at"
+    )
+    assert found == [(job.id, n) for n, job in enumerate(jobs)]
     assert jobs[0].status() is jobs[-1].status() is State.PENDING
 
 
@@ -311,14 +314,15 @@ def test_each_job_runs_exactly_once(
     assert marks == {str(n): 1 for n in range(jobs)}
 
 
-def test_retry_and_fail_decide(start: Start, connection: db.Connection) -> None:
+def test_retry_fail_and_cancel_decide(start: Start, connection: db.Connection) -> None:
     start()
-    later, never = faults.retry_after.enqueue(3600.0), faults.give_up.enqueue()
+    later, never, dropped = faults.retry_after.enqueue(3600.0), faults.give_up.enqueue(), faults.not_needed.enqueue()
     finished(later, State.RETRYABLE)
     (waits,) = connection.execute("select ready_at - outlive.now() from outlive.waiting").fetchall()
     assert timedelta(minutes=59) < waits[0] <= timedelta(hours=1)
     finished(never, State.FAILED)
     assert [one.error for one in attempts(connection, never)] == ["Fail: never again"]
+    finished(dropped, State.CANCELLED)
 
 
 def test_classes_named_by_the_task_decide_and_others_are_retried(start: Start, connection: db.Connection) -> None:

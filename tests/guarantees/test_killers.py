@@ -16,7 +16,7 @@ from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.hand import Hand
 from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, outcomes
-from tests.driving.making import NOON, counters
+from tests.driving.making import NOON, counters, hold_of
 from tests.driving.workers import Start, Worker, alive
 from tests.waiting import eventually
 
@@ -79,7 +79,7 @@ def test_a_handled_exception_is_a_failure_never_a_crash(task: AddTask, hand: Han
 
 
 def crashed_twice(task: AddTask, hand: Hand) -> None:
-    """A job that may still be tried: it has crashed twice, and its limit is three."""
+    """Make a job that has crashed twice, of three times that are allowed."""
     task.enqueue(1, 2)
     hand.at(NOON)
     for _ in range(2):
@@ -201,7 +201,7 @@ def test_killers_take_down_neither_the_worker_nor_any_other_job(start: Start, co
 
 @pytest.fixture
 def effects(connection: db.Connection) -> Callable[[], list[str]]:
-    """The effects of jobs, in the same database."""
+    """A table for the effects of jobs; returns them."""
     connection.execute("create table effects (what text)")
     return lambda: sorted(what for (what,) in connection.execute("table effects").fetchall())
 
@@ -287,18 +287,12 @@ def test_the_error_of_a_crash_ends_with_the_last_line_that_the_job_printed(
 
 
 def alone(connection: db.Connection, job: Job[Any]) -> list[bool]:
-    """Whether the attempt that is under way has its worker to itself."""
+    """Whether the job's running attempt has its worker to itself."""
     return [one for (one,) in connection.execute("select alone from outlive.running where id = %s", [job.id])]
 
 
-def held(connection: db.Connection, job: Job[Any]) -> tuple[str, str] | None:
-    """Why the job is held, and the reason in words."""
-    row = connection.execute("select why, details from outlive.held where id = %s", [job.id]).fetchone()
-    return None if row is None else (row[0], row[1])
-
-
-def vanished_in_vain(hand: Hand, job: Job[Any], times: int) -> None:
-    """Workers that claimed this job have been lost so often, without waiting for their deaths."""
+def lose_workers_of(hand: Hand, job: Job[Any], times: int) -> None:
+    """Lose the job's worker so many times, without real deaths."""
     for _ in range(times):
         assert [one.id for one in hand.claim()] == [job.id]
         hand.rows("update outlive.running set lease_until = '2000-01-01Z' returning id")
@@ -306,7 +300,7 @@ def vanished_in_vain(hand: Hand, job: Job[Any], times: int) -> None:
 
 
 def test_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_path: Path) -> None:
-    """The limit was lowered while the job waited for its next try, which is far off."""
+    """The limit is lowered while the job waits for a distant retry."""
     worker = start(sweep_s="0.3", on_quarantine=hook_into(tmp_path))
     later = faults.add.using(delay="1h").enqueue(1)
     hand.rows("update outlive.waiting set crashes = 2 where id = %s returning id", later.id)
@@ -321,7 +315,7 @@ def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    vanished_in_vain(hand, job, 1)
+    lose_workers_of(hand, job, 1)
     worker = start()
     begun(tmp_path / "go")
     assert (alone(connection, job), counters(connection, job.id)) == ([False], (0, 0, 1))
@@ -332,11 +326,11 @@ def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     others = [faults.add.enqueue(n, n) for n in range(3)]
     elsewhere = start()
     assert [one.result(timeout=20) for one in others] == [0, 2, 4]
-    assert {attempts(connection, one)[0].worker for one in others} == {attempts_of(elsewhere, connection)}
+    assert {attempts(connection, one)[0].worker for one in others} == {name_of(elsewhere, connection)}
     worker.kill()
     finished(job, State.QUARANTINED)
     proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
-    assert held(connection, job) == ("quarantined", proven)
+    assert hold_of(connection, job.id) == ("quarantined", proven)
     assert outcomes(connection, job) == [Outcome.LOST] * 3
     (killer,) = db.run(connection, store.list_killers())
     assert (killer["id"], killer["losses"], killer["crashes"], killer["error_message"]) == (
@@ -347,13 +341,13 @@ def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
     )
 
 
-def attempts_of(worker: Worker, connection: db.Connection) -> str:
+def name_of(worker: Worker, connection: db.Connection) -> str:
     """The name under which a worker's attempts are listed."""
     ((name,),) = connection.execute("select name from outlive.workers where id = %s", [worker.id]).fetchall()
     return str(name)
 
 
-def beats(connection: db.Connection, times: int) -> None:
+def wait_for_heartbeats(connection: db.Connection, times: int) -> None:
     """Wait for so many heartbeats: the time that a worker needs to do what it would do at once."""
     seen: set[object] = set()
 
@@ -367,10 +361,10 @@ def beats(connection: db.Connection, times: int) -> None:
 def test_a_bystander_is_cleared_and_finishes(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """It has lost two workers; alone in the third it lives, while other jobs wait for that worker."""
+    """It has lost two workers. It survives alone in the third, while other jobs wait for that worker."""
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    vanished_in_vain(hand, job, 2)
-    assert held(connection, job) == (
+    lose_workers_of(hand, job, 2)
+    assert hold_of(connection, job.id) == (
         "suspect",
         "2 workers vanished while running it: it runs alone next (max_losses = 3)",
     )
@@ -379,7 +373,7 @@ def test_a_bystander_is_cleared_and_finishes(
     begun(tmp_path / "go")
     assert alone(connection, job) == [True]
     other = faults.add.enqueue(1, 1)
-    beats(connection, 6)
+    wait_for_heartbeats(connection, 6)
     assert other.status() is State.PENDING or alone(connection, job) == [False]
     (tmp_path / "go").touch()
     assert job.result(timeout=20) == "seen"
@@ -391,7 +385,7 @@ def test_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
 ) -> None:
     """FAULTS 48. If its worker vanishes then, nothing is proven: it begins alone once more."""
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
-    vanished_in_vain(hand, job, 2)
+    lose_workers_of(hand, job, 2)
     worker = start(slots=4)
     begun(tmp_path / "go")
     assert alone(connection, job) == [True]
@@ -431,7 +425,7 @@ def test_no_worker_makes_room_for_a_suspect_that_was_cancelled(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     suspect = faults.add.enqueue(1)
-    vanished_in_vain(hand, suspect, 2)
+    lose_workers_of(hand, suspect, 2)
     db.run(connection, store.pause_queue("default"))
     worker = start(slots=2, queues="busy,default")
     faults.wait_for.using(queue="busy").enqueue(str(tmp_path / "long"))
@@ -447,7 +441,7 @@ def test_no_worker_makes_room_for_a_suspect_that_was_cancelled(
 
 def test_a_suspect_that_fails_is_cleared_too(start: Start, hand: Hand, connection: db.Connection) -> None:
     job = faults.raise_error.enqueue()
-    vanished_in_vain(hand, job, 2)
+    lose_workers_of(hand, job, 2)
     start()
     finished(job, State.FAILED)
     assert counters(connection, job.id) == (2, 0, 0)
@@ -457,7 +451,7 @@ def test_without_max_losses_no_job_is_a_suspect(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
     job = faults.wait_for.using(max_losses=None).enqueue(str(tmp_path / "go"))
-    vanished_in_vain(hand, job, 3)
+    lose_workers_of(hand, job, 3)
     worker = start()
     begun(tmp_path / "go")
     assert (alone(connection, job), counters(connection, job.id)) == ([False], (0, 0, 3))
@@ -468,7 +462,7 @@ def test_without_max_losses_no_job_is_a_suspect(
 
 
 def test_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Connection, tmp_path: Path) -> None:
-    """Though at the first loss it would be quarantined."""
+    """A single loss would quarantine the job."""
     job = faults.orphan_and_wait.using(max_losses=1).enqueue(str(tmp_path / "grandchild"))
     for attempt in (1, 2):
         worker = start()
@@ -478,15 +472,15 @@ def test_workers_that_are_stopped_cost_nothing(start: Start, connection: db.Conn
         assert worker.process.wait(20) == 0
         assert outcomes(connection, job) == [Outcome.RELEASED] * attempt
         assert counters(connection, job.id) == (0, 0, 0)
-        assert held(connection, job) is None
+        assert hold_of(connection, job.id) is None
 
 
 def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
     start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """The minute is made to be over by writing into the past; workers look every five seconds whether it is."""
+    """The test moves the suspect's minute into the past; workers look every five seconds."""
     suspect = faults.wait_for.enqueue(str(tmp_path / "go"))
-    vanished_in_vain(hand, suspect, 2)
+    lose_workers_of(hand, suspect, 2)
     db.run(connection, store.pause_queue("default"))
     workers = {}
     for name in ("a", "b"):
@@ -495,7 +489,7 @@ def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
         eventually((tmp_path / f"{name}.started").exists, within_s=20)
     db.run(connection, store.resume_queue("default"))
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2  # Each has a free slot, and none is idle.
-    assert held(connection, suspect)
+    assert hold_of(connection, suspect.id)
     connection.execute("update outlive.held set since = since - interval '61 seconds'")
     makes_room = eventually(
         lambda: [name for name, worker in workers.items() if "makes room" in worker.log()], within_s=20
@@ -519,7 +513,7 @@ def test_one_busy_worker_makes_room_for_a_suspect_that_has_waited_for_long(
 def test_a_worker_wrongly_given_up_begins_again_and_takes_its_losses_back(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """It was frozen for longer than a worker may be silent, and its child has ended its job meanwhile."""
+    """The worker is frozen for longer than it may be silent, and its child ends its job meanwhile."""
     quick = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
     frozen = start(name="frozen", **quick)
     ends, lasts = (faults.wait_for.enqueue(str(tmp_path / name)) for name in ("ends", "lasts"))
@@ -564,7 +558,7 @@ def test_a_killer_enqueued_again_is_quarantined_without_another_kill(
     finished(again, State.QUARANTINED)
     assert (outcomes(connection, first), outcomes(connection, again)) == ([Outcome.CRASHED] * 3, [])
     words = "crashed 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
-    assert held(connection, again) == ("quarantined", words)
+    assert hold_of(connection, again.id) == ("quarantined", words)
     eventually(lambda: {one["id"] for one in hook_calls(tmp_path)} == {str(first.id), str(again.id)})
     assert worker.says(f"Job {again.id} is quarantined: {words}")
     other = faults.known_killer.enqueue("another.pdf")

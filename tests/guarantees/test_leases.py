@@ -190,7 +190,7 @@ def test_the_same_worker_with_an_old_token_of_the_same_job_is_refused(task: AddT
 def test_the_leases_of_living_children_are_renewed_and_dead_ones_are_free_after_lease_and_interval(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """The holder is taken out of the table of liveness: otherwise its death would be seen before its lease ends."""
+    """The test removes the holder from the table of liveness. Otherwise its death is noticed before its lease ends."""
     workers = [start(wait=False, lease_s="3", sweep_s="0.5") for _ in range(2)]
     by_id = {worker.started().id: worker for worker in workers}
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
@@ -234,7 +234,7 @@ def test_a_worker_that_comes_back_from_the_dead_kills_its_child(
 def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """One of its children has ended its job meanwhile, and has said so; the other is still at it, and is killed."""
+    """One of its children ends its job meanwhile, and reports it; the other one still works, and is killed."""
     frozen = start(lease_s="2", sweep_s="0.5", name="frozen", heartbeat_s="0.2", stale_s="60", dead_s="120")
     ends, lasts = (faults.wait_for.enqueue(str(tmp_path / name)) for name in ("ends", "lasts"))
     begun(tmp_path / "ends")

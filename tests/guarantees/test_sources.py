@@ -145,7 +145,7 @@ def test_a_limited_source_does_not_hold_up_a_queue_beside_it(start: Start, conne
 def test_a_hundred_thousand_limited_jobs_leave_a_queue_beside_them_its_rate(
     start: Start, connection: db.Connection
 ) -> None:
-    """At least 80 % of its rate alone."""
+    """The worker keeps at least 80 % of the rate that it has alone."""
     number, limited = 20_000, 100_000
     start(slots=2)
     drain_s(connection, number // 2)
@@ -297,7 +297,7 @@ def test_a_slot_is_given_back_also_over_a_connection_that_broke(
 
 
 def opened(connection: db.Connection) -> None:
-    """The breaker of the flaky source has opened."""
+    """Wait until the breaker of the flaky source is open."""
     for _ in range(3):
         calling.stumble.enqueue("raise")
     eventually(lambda: health(connection, "flaky")["breaker"] == "open", within_s=20)

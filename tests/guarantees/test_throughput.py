@@ -1,6 +1,8 @@
-"""Throughput: what healthy jobs keep of it, on a real worker, beside what may
-slow them. On a machine that has other work only half of it is asked for, of fewer jobs; the long ones ask for what the
-rule says."""
+"""Throughput: healthy jobs on a real worker keep theirs beside killers, floods and backlogs.
+
+The ordinary tests, which share the machine, use fewer jobs and require half of it. The long ones require what the
+guarantee says.
+"""
 
 from pathlib import Path
 
@@ -41,7 +43,7 @@ def test_healthy_jobs_keep_their_throughput_beside_killers(
 def test_neighbours_keep_their_throughput_beside_a_flood_of_output(
     start: Start, connection: db.Connection, tmp_path: Path, jobs: int, least: float
 ) -> None:
-    """The flood has one of the slots; a job that only waits has it while they are alone."""
+    """The flood has one of the slots. In the rounds without it, a job that only waits has that slot."""
     start()
     alone, beside = [], []
     for n in range(ROUNDS):
@@ -62,7 +64,7 @@ def test_neighbours_keep_their_throughput_beside_a_flood_of_output(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_million_older_jobs_of_other_tasks_do_not_slow_a_worker(start: Start, connection: db.Connection) -> None:
-    """They are in the same queue, and in front."""
+    """The older jobs are in the same queue, in front."""
     start()
     warm = faults.warm.using(queue="bench")
     alone = [seconds(connection, [warm.job(n) for n in range(3000)]) for _ in range(ROUNDS)]

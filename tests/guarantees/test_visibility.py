@@ -1,4 +1,4 @@
-"""What operators can see."""
+"""Visibility: views, commands and log lines for operators."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How long a real worker takes for a batch of jobs, by the database's clock: alone, and beside something else."""
+"""The throughput of a real worker, by the database's clock: alone, and beside something else."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ PATIENCE_S = 120.0
 
 
 def seconds(connection: db.Connection, jobs: Iterable[BoundJob[Any]]) -> float:
-    """From the start of the first of these jobs to the end of the last one."""
+    """Enqueue these jobs; returns the time from the start of the first one to the end of the last one."""
     ids = [job.id for job in faults.app.enqueue_many(jobs)]
     done = "select count(*) = %s from outlive.attempts where job_id = any(%s) and outcome = 'succeeded'"
     eventually(lambda: connection.execute(done, [len(ids), ids]).fetchone() == (True,), within_s=PATIENCE_S)
@@ -23,7 +23,7 @@ def seconds(connection: db.Connection, jobs: Iterable[BoundJob[Any]]) -> float:
 
 
 def kept(alone_s: list[float], beside_s: list[float]) -> float:
-    """Which part of the throughput is left. The best round of each counts: what else the machine does only slows."""
+    """The part of the throughput that is left, by the best round of each: other work of the machine only slows."""
     part = min(alone_s) / min(beside_s)
     shown = [", ".join(f"{one:.2f}" for one in some) for some in (alone_s, beside_s)]
     print(f"{part:.0%} kept: {shown[0]} s alone, {shown[1]} s beside it")

@@ -1,4 +1,4 @@
-"""Questions that a test of the matrix asks after a fault: did every job end, and only once, and at which cost?"""
+"""Questions after a fault: did every job end, did it end only once, and at which cost?"""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ ENDED = ("succeeded", "failed", "cancelled", "quarantined")
 
 
 def ends(connection: psycopg.Connection[Any], jobs: Sequence[outlive.Job[Any]]) -> dict[str, int]:
-    """How many ends there are of these jobs, by state: a job that ended twice counts twice."""
+    """Count the ends of these jobs by state. A job that ended twice counts twice."""
     rows = connection.execute(
         "select state, count(*) from outlive.attempts where job_id = any(%s) and state = any(%s) group by state",
         [[job.id for job in jobs], list(ENDED)],
@@ -23,7 +23,7 @@ def ends(connection: psycopg.Connection[Any], jobs: Sequence[outlive.Job[Any]]) 
 
 
 def all_end_once(url: str, jobs: Sequence[outlive.Job[Any]], *, within_s: float = 60) -> None:
-    """Every job succeeds, and has one end; nothing is left in the queue (V1, V2, V13)."""
+    """Wait until every job has succeeded, and check that each ended only once and none is left in the queue."""
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -40,7 +40,7 @@ def all_end_once(url: str, jobs: Sequence[outlive.Job[Any]], *, within_s: float 
 
 
 def outcomes(url: str, *jobs: outlive.Job[Any]) -> list[str]:
-    """How the attempts of these jobs ended, job by job."""
+    """The outcomes of the attempts of these jobs, job by job."""
     with psycopg.connect(url, autocommit=True) as connection:
         query = (
             "select outcome from unnest(%s::uuid[]) with ordinality as job (id, n) join outlive.attempts on job_id = id"

@@ -1,4 +1,4 @@
-"""Clocks that go wrong, by libfaketime: a worker's, or that of a whole Postgres."""
+"""Wrong clocks for a worker or a whole Postgres, with libfaketime."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.driving.workers import ROOT
 
 
 class Clock:
-    """A wall clock that libfaketime shows to processes, as far beside the true one as a file says."""
+    """A wall clock that libfaketime shows to processes. A file says how far it is off."""
 
     def __init__(self, path: Path) -> None:
         library = next(Path("/usr").glob("lib/*/faketime/libfaketime.so.1"), None)
@@ -24,7 +24,7 @@ class Clock:
         self.jump("+0")
 
     def shown_to_python(self) -> list[str]:
-        """What a worker is started within. libfaketime refuses Python's way to sleep, so it gets another."""
+        """The command that starts a worker with this clock, and with a time.sleep that libfaketime does not break."""
         folder = self._path.with_suffix(".site")
         folder.mkdir()
         way = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"

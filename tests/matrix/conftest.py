@@ -1,4 +1,4 @@
-"""Real workers for the matrix, on the tests' server or, for a test that asks for one, on a server of its own."""
+"""Servers, clocks and networks of a test's own. Workers use the test's own server, if it asks for one."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from tests.matrix.servers import Programs, Server
 
 @pytest.fixture(scope="session")
 def base() -> Iterator[Path]:
-    """Not pytest's own: it closes those to all others, and as root a server runs as another user."""
+    """A directory. Other accounts can't enter pytest's own, and as root a server runs as another user."""
     path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
     os.chmod(path, 0o755)
     yield path
@@ -31,7 +31,7 @@ def programs(base: Path) -> Programs:
 
 @pytest.fixture(scope="session")
 def pattern(programs: Programs, base: Path) -> Server:
-    """A cluster that others are copied from, which is faster than initialising each."""
+    """The cluster that all others are copied from, which is faster than initdb."""
     server = Server(programs, base / "pattern")
     server.make()
     return server
@@ -39,7 +39,7 @@ def pattern(programs: Programs, base: Path) -> Server:
 
 @pytest.fixture
 def new_server(programs: Programs, pattern: Server, base: Path) -> Iterator[Callable[..., Server]]:
-    """Makes servers that are not running yet."""
+    """Makes servers that don't run yet, and removes them after the test."""
     made: list[Server] = []
 
     def make(*, empty: bool = False, **settings: str) -> Server:
@@ -64,7 +64,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def clock(base: Path) -> Clock:
-    """The clock of a test's own server, whose account must be able to read it."""
+    """The clock of the test's own server."""
     return Clock(base / f"clock-{uuid4().hex[:8]}")
 
 
@@ -79,7 +79,7 @@ def server(new_server: Callable[..., Server], request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, server_url: str) -> Iterator[str]:
-    """Where workers, the app and connections go: the test's own server if it has asked for one."""
+    """The database of workers, the app and connections: on the test's own server if it asks for one."""
     if "server" in request.fixturenames:
         server: Server = request.getfixturevalue("server")
         yield server.url

@@ -1,4 +1,4 @@
-"""A network of a test's own between a worker and its database, with a router in the middle that can lose what it likes.
+"""A network of the test's own between a worker and its database, with a router in the middle that can lose packets.
 
 Three namespaces of the kernel: the tests' own, where the database listens; the router's; the worker's. Nothing here
 touches the machine's own addresses: these are of the range that is kept for benchmarks.
@@ -15,7 +15,7 @@ import pytest
 
 
 class Network:
-    """`host` is the database's address as the worker sees it, and `within` runs a command at the worker's place."""
+    """`host` is the address of the database as the worker sees it. `within` runs a command where the worker is."""
 
     def __init__(self) -> None:
         name = uuid4().hex[:8]
@@ -46,7 +46,7 @@ class Network:
         self.heal()
 
     def cut(self) -> None:
-        """From now on everything is lost on its way, silently, in both directions."""
+        """Drop every packet silently, in both directions."""
         self._rule("drop")
 
     def lose(self, percent: int) -> None:

@@ -27,14 +27,14 @@ SETTINGS = {
 
 
 class Programs:
-    """Postgres' programs, copied to where the account that runs them can read them, if need be."""
+    """The programs of Postgres. If need be, they are copied to a place where their account can read them."""
 
     def __init__(self, base: Path) -> None:
         self.account = places.server_account(places.Places(base), owner=0) if os.geteuid() == 0 else None
         self.folder, _ = binaries.runnable_by(self.account, binaries.find(), places.Places(base))
 
     def give(self, path: Path) -> None:
-        """Make it the account's, so that its server can work there."""
+        """Give a directory to the account of the server."""
         if self.account:
             os.chown(path, self.account.uid, self.account.gid)
 
@@ -84,7 +84,7 @@ class Server:
         return (self.folder / "log").read_text(errors="replace")
 
     def make(self) -> None:
-        """A new cluster with our schema, without workers."""
+        """Make a new cluster with the schema of outlive."""
         access = ("--username=postgres", "--auth-local=trust", "--auth-host=trust")
         where = ("--locale=C", "--encoding=UTF8", "--no-sync", "-D", self.data)
         self.programs.run("initdb", *access, *where, log=self.folder / "log")
@@ -95,11 +95,11 @@ class Server:
         self.stop(signal.SIGINT)
 
     def copy_from(self, other: "Server") -> None:
-        """As `make` has left the other one."""
+        """Copy the cluster that `make` has made."""
         subprocess.run(["cp", "-a", str(other.data), str(self.data)], check=True)
 
     def begin(self) -> None:
-        """Start it, and don't wait until it is ready."""
+        """Start the server, and don't wait until it is ready."""
         settings = self.settings | {"unix_socket_directories": str(self.folder), "port": str(PORT)}
         settings = {"listen_addresses": ""} | settings
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -124,7 +124,7 @@ class Server:
         return True
 
     def stop(self, number: int = signal.SIGQUIT) -> None:
-        """SIGINT is a fast stop, SIGQUIT an immediate one, and SIGKILL what no server expects."""
+        """Stop the server: fast with SIGINT, immediately with SIGQUIT, and without its knowledge with SIGKILL."""
         if self.process is not None:
             below = kernel.descendants_of(self.pid)
             self.process.send_signal(signal.SIGCONT)
@@ -140,7 +140,7 @@ class Server:
         return [self.pid, *kernel.descendants_of(self.pid)]
 
     def ask(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
-        """On a connection of its own: one that is kept would not survive what these tests do."""
+        """Run a query on a new connection, because an older one may not survive the test."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(query.encode(), parameters or None)
             answered = cursor.pgresult is not None and cursor.pgresult.status == pq.ExecStatus.TUPLES_OK

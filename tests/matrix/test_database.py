@@ -42,7 +42,7 @@ SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.5", "max_losses": "none"}
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Where an embedded server lives that no other test uses."""
+    """The directory of an embedded server that no other test uses."""
     path = Path(tempfile.mkdtemp(prefix="outlive-matrix-", dir="/var/tmp"))
     os.chmod(path, 0o755)
     yield path / "home"
@@ -52,7 +52,7 @@ def home() -> Iterator[Path]:
 
 
 def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_path: Path) -> None:
-    """33: no other process would; also when the job that it runs needs no database until it ends."""
+    """33: no other process does it. The job that runs needs no database until it ends."""
     worker = start(url="", home=str(home), slots=2)
     faults.app.configure(config.load(flags={"home": str(home)}))
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
@@ -110,7 +110,7 @@ def test_a_server_killed_again_while_it_recovers_loses_nothing(server: Server, s
 def test_a_worker_that_dies_with_the_server_is_noticed_soon_after_its_return(
     server: Server, start: Start, tmp_path: Path, crashes_on: bool
 ) -> None:
-    """Within 15 s; also when the server goes on to crash every four seconds, and then no living worker is given up."""
+    """It takes up to 15 s, also while the server crashes every four seconds; no living worker is declared dead."""
     victim = start(name="victim")
     faults.wait_for.enqueue(str(tmp_path / "held"))
     begun(tmp_path / "held")
@@ -215,8 +215,10 @@ def fill(path: Path) -> None:
 def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
     start: Start, jobs: int, dead: int, hold_s: float, least: float
 ) -> None:
-    """40: in front of its jobs lie those that are done, its own of ten minutes, or so many that are made at once. They
-    are claimed a few at a time, so that each claim has to pass them."""
+    """40: in front of its jobs are dead rows: of ten minutes of its own jobs, or of many made at once.
+
+    Jobs are claimed a few at a time, so each claim has to pass the dead rows.
+    """
     url = str(faults.app.config.database_url)
     task = faults.add.using(queue="bench")
     start()
@@ -235,7 +237,7 @@ def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
 
 
 def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[..., Server], start: Start) -> None:
-    """37: strangers have all of them, those kept for superusers too, and a worker that has lost its own gets none."""
+    """37: other clients have all connections, also those for superusers. A worker that has lost its own gets none."""
     server = new_server(max_connections="15")
     server.start()
     faults.app.configure(config.load(flags={"database_url": server.url}))
@@ -279,7 +281,7 @@ def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, ser
 
 
 def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(connection: db.Connection) -> None:
-    """39: the same keys asked for, replaced and cancelled by four at once; tests/store has each pair by itself."""
+    """39: four threads enqueue, replace and cancel the same keys at once; tests/store has each pair by itself."""
     seed = random.randrange(10_000)
     print(f"seed {seed}")
 

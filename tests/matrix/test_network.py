@@ -1,4 +1,4 @@
-"""Faults of the way between a worker and its database. The number is the matrix's."""
+"""Faults of the network between a worker and its database. The number in a docstring is the fault's."""
 
 import random
 import re
@@ -90,7 +90,7 @@ CUTS = 8
 def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    """30: what was ended is known to be, and what was claimed is adopted at once, before any lease ends."""
+    """30: the worker learns which ends were written, and adopts its claims at once, before any lease ends."""
     turns = 0
 
     def cut_often(at: Boundary) -> None:
@@ -138,7 +138,7 @@ def test_connections_cut_at_random_moments_lose_nothing(
 def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     network: Network, new_server: Callable[..., Server], start: Start, tmp_path: Path, bound_s: float
 ) -> None:
-    """27: the worker's whole machine is gone as far as others can tell."""
+    """27: to others, the worker's whole machine seems to be gone."""
     server = new_server(listen_addresses=network.host)
     with (server.data / "pg_hba.conf").open("a") as file:
         file.write("host all all 198.18.0.0/15 trust\n")
@@ -168,7 +168,7 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
 def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(
     network: Network, start: Start, connection: db.Connection, database_url: str, bad_s: float
 ) -> None:
-    """29: the kernel loses packets, and an answer takes two seconds. Verdicts may be wrong; they cost no job."""
+    """29: the kernel loses packets, and an answer takes two seconds. A wrong verdict costs no job."""
     with Proxy(database_url, host=network.host) as proxy:
         far = start(url=proxy.url, within=network.within, slots=2)
         start(slots=1)

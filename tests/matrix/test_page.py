@@ -1,4 +1,4 @@
-"""The page of faults names every row of the matrix, and tests that there are."""
+"""The page of faults has every fault, and names tests that exist."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Faults of processes that need more than one look: see tests/processes for the others. The number is the matrix's."""
+"""Faults of processes that need a whole system; tests/processes has the others. The number is the fault's."""
 
 import contextlib
 import signal
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill_it(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, grace_s: float, settings: dict[str, str]
 ) -> None:
-    """19: an orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. Until it is gone it shows that it lives."""
+    """19: an orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. The worker shows life until its end."""
     worker = start(grace_s=str(grace_s), **settings)
     observer = start(**settings | {"queues": "another"})
     polite, deaf = faults.wait_for.enqueue(str(tmp_path / "never")), faults.ignore_all.enqueue(str(tmp_path / "deaf"))

@@ -1,4 +1,4 @@
-"""A standby that takes over while jobs run: what replication had is finished once, what it had not is counted.
+"""A standby takes over while jobs run: each job that was replicated ends once, and lost ones are counted.
 
 With asynchronous replication, Postgres' default, a promotion loses what the old server acknowledged at the very end:
 jobs that were enqueued (they are gone), ends that were reported (the job runs again, and ends once) and claims (the job
@@ -31,7 +31,7 @@ SHORT = {"lease_s": "6", "renew_s": "1", "sweep_s": "0.5"}
 
 @pytest.fixture
 def standby(server: Server, new_server: Callable[..., Server], programs: Programs) -> Server:
-    """Follows the test's server, which is the primary."""
+    """A standby that follows the test's server."""
     standby = new_server(empty=True)
     words = ("-D", standby.data, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h", server.folder, "-p", PORT)
     programs.run("pg_basebackup", *words, "-U", "postgres", log=standby.folder / "log")
@@ -40,8 +40,8 @@ def standby(server: Server, new_server: Callable[..., Server], programs: Program
     return standby
 
 
-def whichever_writes(*servers: Server) -> str:
-    """An address of all of them, of which the driver takes the one that can be written to."""
+def address_of_primary(*servers: Server) -> str:
+    """An address of all these servers; the driver takes the one that can be written to."""
     hosts, ports = ",".join(str(server.folder) for server in servers), ",".join([str(PORT)] * len(servers))
     return make_conninfo(servers[0].url, host=hosts, port=ports, target_session_attrs="read-write")
 
@@ -59,7 +59,7 @@ def test_a_standby_promoted_under_load_finishes_each_of_its_jobs_once(
         server.ask("alter system set synchronous_standby_names = '*'")
         server.ask("select pg_reload_conf()")
         eventually(lambda: server.ask("select from pg_stat_replication where sync_state = 'sync'"), what="it is so")
-    url = whichever_writes(server, standby)
+    url = address_of_primary(server, standby)
     use(url)
     workers = [start(url=url, slots=2, **SHORT) for _ in range(2)]
     with Load(most=2000) as load:
@@ -83,7 +83,7 @@ def test_a_token_given_out_again_by_a_standby_ends_only_its_own_job(
 ) -> None:
     standby.stop(signal.SIGINT)  # Whatever the primary does from now on is lost.
     use(server.url)
-    url = whichever_writes(server, standby)
+    url = address_of_primary(server, standby)
     start(url=url, slots=2)
     all_end_once(server.url, faults.app.enqueue_many(faults.warm.job(n) for n in range(100)))
     old = faults.wait_for.enqueue(str(tmp_path / "old"))

@@ -1,4 +1,4 @@
-"""Faults of clocks: of a worker's machine, of the database's, and of everything at once. The number is the matrix's."""
+"""Faults of clocks: of a worker, of the database, and of everything at once. The number is the fault's."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ SHORT = {"heartbeat_s": "0.5", "stale_s": "1.5", "dead_s": "3", "lease_s": "3", 
 
 
 def pass_time(seconds: float) -> None:
-    """Something that must not happen is given the time to happen."""
+    """Wait, so that a fault has time to show."""
     since = time.monotonic()
     eventually(lambda: time.monotonic() - since > seconds, within_s=seconds + 60)
 
@@ -61,7 +61,7 @@ def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
 
 @pytest.fixture
 def reaper(server: Server, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """`outlive reap` beside the workers; what it has said so far."""
+    """Runs `outlive reap` beside the workers; returns its log."""
     path = tmp_path / "reap.log"
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OUTLIVE_DATABASE_URL": server.url}
     environ |= {f"OUTLIVE_{key.upper()}": value for key, value in SHORT.items()}

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment_of_uv(tmp_path: Path, **environ: str) -> dict[str, str]:
-    """What the uv that ./run finds is given; this one only writes it down."""
+    """The environment that ./run gives to uv. Here uv is a program that only writes it down."""
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text('#!/bin/sh\nmkdir -p "$UV_PROJECT_ENVIRONMENT" && env > "$UV_PROJECT_ENVIRONMENT/env"\n')

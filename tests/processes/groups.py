@@ -1,4 +1,4 @@
-"""Memory cgroups of a test's own, below the group that the test runs in. Root can make them; so can a delegate."""
+"""Memory cgroups of a test's own, below the group of the test. Root can make them, and so can a delegate."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ HIDDEN = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup 
 
 
 class Group:
-    """A group of version 1, which is what can be tried where the kernel's memory controller is bound to it."""
+    """A group of version 1: the tests run where the kernel's memory controller is bound to that version."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class Group:
 
     @property
     def within(self) -> Sequence[str]:
-        """Starts a command in this group."""
+        """The words that start a command in this group."""
         return ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$0" "$@"')
 
     def add(self, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""Between claimed and begun: a job that did not begin is never to blame, begins elsewhere, and can be cancelled."""
+"""Jobs that are claimed and did not begin: they are never blamed, begin elsewhere, and can be cancelled."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def all_succeeded(jobs: Sequence[outlive.Job[None]], *, within_s: float = 30) ->
 
 @contextmanager
 def frozen_children(worker: Worker, slots: int) -> Iterator[list[int]]:
-    """The children that wait for their first job can't run."""
+    """Freezes the children that wait for their first job."""
     eventually(lambda: len(worker.children()) == slots)
     children = worker.children()
     for pid in children:
@@ -117,7 +117,7 @@ def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(
 def test_nothing_waits_behind_a_warm_job_that_runs_over(
     start: Start, connection: db.Connection, tmp_path: Path, workers: int
 ) -> None:
-    """With one worker another slot takes what was given ahead, with two of one slot the other worker does."""
+    """Another slot takes the jobs that were given ahead; with one slot per worker, the other worker does."""
     for _ in range(workers):
         start(slots=2 // workers)
     slow = tmp_path / "slow"

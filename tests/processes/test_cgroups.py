@@ -1,4 +1,4 @@
-"""Real memory cgroups, of version 1: the worker makes its own, and the kernel is out of memory inside of one."""
+"""Real memory cgroups, of version 1: the worker makes its own, and the kernel runs out of memory in one."""
 
 import os
 import shutil
@@ -35,8 +35,8 @@ def in_shared_memory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def be_killed_for_memory(group: Group) -> None:
-    """A process outside the worker's tree asks for more memory than its group may have."""
+def kill_for_memory(group: Group) -> None:
+    """Let a process outside the worker's tree be killed because it takes more memory than its group may have."""
     before = group.kills()
     group.limit(30)
     stranger = subprocess.run([*group.within, sys.executable, "-c", EAT], check=False, timeout=20)
@@ -117,7 +117,7 @@ def test_the_kernel_out_of_memory_kills_the_child_and_not_the_supervisor(
 def killed_while_a_stranger_dies(connection: db.Connection, folder: Path, group: Group) -> Attempt:
     job = faults.wait_for.using(max_crashes=1).enqueue(str(folder / "never"))
     (pid,) = begun(folder / "never")
-    be_killed_for_memory(group)
+    kill_for_memory(group)
     os.kill(pid, signal.SIGKILL)
     assert finished(job) is State.QUARANTINED
     (only,) = attempts(connection, job)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 def states(connection: db.Connection, jobs: list[Job[Any]]) -> dict[str, int]:
-    """How many of the jobs are in which state."""
+    """The number of these jobs in each state."""
     rows = connection.execute(
         "select status, count(*) from outlive.job_states where id = any(%s) group by 1", [[job.id for job in jobs]]
     )

@@ -1,4 +1,4 @@
-"""A process that a job forks is no job: only the answer of the job's own process counts."""
+"""Processes that a job forks are not the job: only the answer of the job's own process counts."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Browsers, node, numpy and pools of threads in jobs with a memory limit; what they leave behind goes with the job."""
+"""Browsers, node, numpy and pools of threads in jobs with a memory limit. Their leftovers end with the job."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def worker(start: Start) -> Worker:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> str:
-    """Where a browser keeps its things; most of its processes have it in their command lines."""
+    """The directory of a browser's files. Most of its processes have it in their command lines."""
     return str(tmp_path / "profile")
 
 
@@ -39,7 +39,7 @@ def only_attempt(connection: db.Connection, job: outlive.Job[Any]) -> Attempt:
 
 
 def opened(profile: str) -> list[int]:
-    """The processes of a browser that is there, as the job saw them."""
+    """Wait until the browser is open; returns its processes, as the job saw them."""
     eventually(Path(profile + ".opened").exists, within_s=30, what="the browser is there")
     pids = [int(word) for word in Path(profile + ".opened").read_text().split()]
     assert len(pids) >= 4
@@ -47,7 +47,7 @@ def opened(profile: str) -> list[int]:
 
 
 def left_of(profile: str, pids: list[int]) -> list[bytes]:
-    """The processes of a browser that live: those that the job saw, and those that came later."""
+    """The living processes of a browser: those that the job saw, and later ones."""
     everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     marked = [pid for pid in everybody if profile.encode() in cmdline(pid)]
     return [cmdline(pid) for pid in {*pids, *marked} if alive(pid)]

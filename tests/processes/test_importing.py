@@ -1,4 +1,4 @@
-"""An app that can't be imported for a while, as half-way through a deploy, costs no job anything."""
+"""An app that can't be imported for a while, as during a deploy, costs no job anything."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from outlive import db
 from outlive.states import Outcome, State
 from tests.driving.jobs import attempts
+from tests.driving.making import make_ready
 from tests.driving.workers import Start
 from tests.waiting import eventually
 
@@ -34,6 +35,7 @@ def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
     jobs = [changing.version.enqueue() for _ in range(3)]
     eventually(lambda: all(attempts(connection, job) for job in jobs), within_s=20, what="they are tried")
     source.write_text(text)
+    make_ready(connection)
     assert [job.result(timeout=40) for job in jobs] == [1, 1, 1]
     for job in jobs:
         *before, last = attempts(connection, job)
@@ -73,4 +75,5 @@ def test_a_child_that_has_imported_the_app_for_one_job_is_not_believed_to_have_i
     eventually(lambda: attempts(connection, job), within_s=20, what="it is tried")
     assert attempts(connection, job)[0].outcome is Outcome.RELEASED
     source.write_text(text)
+    make_ready(connection)
     assert job.result(timeout=40) == 1

@@ -1,4 +1,4 @@
-"""Which lanes a worker offers, in which order it claims, and when it looks again."""
+"""The lanes that a worker offers, the order of its claims, and the time of its next look."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def found(*lanes: tuple[str, int]) -> Lanes:
 
 
 def kind(key: Key) -> object:
-    """As a worker with free slots has it: jobs of sources, of one warm task, and fresh ones."""
+    """The kinds that a worker with free slots knows: jobs of sources, of one warm task, and fresh ones."""
     if key[1]:
         return ("source", key[3])
     return key[2] if key[2].startswith(WARM) else "fresh"
@@ -162,7 +162,7 @@ def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
 
 @pytest.mark.usefixtures("faults_app")
 def test_an_urgent_job_waits_for_no_backlog(start: Start, connection: db.Connection) -> None:
-    """65: whatever is claimed after it became known is at least as urgent."""
+    """65: once the worker knows of it, every job that it claims is at least as urgent."""
     faults.app.enqueue_many(faults.work_a_little.using(priority=9).job(n) for n in range(3000))
     start(slots=2)
 

@@ -1,4 +1,4 @@
-"""Children that have nothing to do any more, what is stopped above them, what jobs leave behind: nothing stays."""
+"""Children that should exit, processes above them that are stopped, and processes that jobs leave: none stays."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Locks, limits and modes that others leave on the database delay what needs them, and nothing else."""
+"""Locks, limits and modes that other clients leave on the database delay only the jobs that need them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,14 +23,14 @@ Admin = psycopg.Connection[Any]
 
 @pytest.fixture
 def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session that locks something and does not come to the end of its transaction."""
+    """A session of another client, whose transaction stays open."""
     with psycopg.connect(database_url, application_name="stranger") as connection:
         yield connection
         connection.rollback()
 
 
-def others_run() -> None:
-    """Some turns of ends and claims."""
+def run_others() -> None:
+    """Run some other jobs, which takes several claims and ends."""
     for n in range(3):
         assert faults.add.enqueue(n, n).result(timeout=8) == 2 * n
 
@@ -44,7 +44,7 @@ def test_an_uncommitted_cancel_delays_only_the_job_that_it_names(
     begun(tmp_path / "go")
     stranger.execute("select outlive.cancel(%s)", [[job.id]])
     (tmp_path / "go").touch()
-    others_run()
+    run_others()
     assert value(connection, "select count(*) from outlive.running") == 1
     stranger.rollback()
     assert finished(job, within_s=8) is State.SUCCEEDED
@@ -60,7 +60,7 @@ def test_a_locked_dedupe_key_delays_only_the_end_of_its_job(
     begun(tmp_path / "go")
     stranger.execute("select from outlive.dedupe_keys for update")
     (tmp_path / "go").touch()
-    others_run()
+    run_others()
     assert job.status() is State.RUNNING
     stranger.rollback()
     assert finished(job, within_s=8) is State.SUCCEEDED
@@ -75,11 +75,11 @@ def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     begun(tmp_path / "go")
     stranger.execute("select from outlive.sources where name = 'shop' for update")
     (tmp_path / "go").touch()
-    others_run()
+    run_others()
     assert finished(job, within_s=8) is State.SUCCEEDED
     waiting = faults.add.using(source="shop").enqueue(1, 1)
     end_sessions(admin, keep=connection)
-    others_run()
+    run_others()
     assert waiting.status() is State.PENDING
     assert values(connection, "select last_success_at from outlive.sources") == [None]
     stranger.rollback()
@@ -109,23 +109,26 @@ def test_a_worker_starts_while_its_source_is_locked_and_the_limits_follow(
     eventually(lambda: value(connection, rate) == 600, what="the limits of the app hold")
 
 
-def test_a_jobs_call_that_waits_for_a_lock_delays_no_other_jobs_call_and_says_so(
+def test_a_jobs_call_that_waits_for_a_lock_delays_no_heartbeat_and_no_other_jobs_call_and_says_so(
     start: Start, connection: db.Connection, stranger: Admin
 ) -> None:
     """55"""
-    start(slots=4)
+    start(slots=4, heartbeat_s="0.1")
     faults.add.using(dedupe_key="theirs", connection=stranger).enqueue(1, 1)
     asking = [faults.ask_for.using(max_attempts=1).enqueue("theirs") for _ in range(2)]
     blocked = (
         "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'outlive'"
     )
     eventually(lambda: value(connection, blocked), within_s=20, what="both wait")
+    seen = value(connection, "select last_seen from outlive.workers")
+    eventually(lambda: value(connection, "select last_seen from outlive.workers") > seen, within_s=3)
     assert faults.spawn_more.enqueue(2).result(timeout=20)[-1] == 42
     assert [job.status() for job in asking] == [State.RUNNING] * 2, "these still wait for the lock"
     for job in asking:
         assert finished(job) is State.FAILED
         (only,) = attempts(connection, job)
         assert "DatabaseBusy: another transaction holds a lock" in (only.error or "")
+        assert "lock timeout" in (only.error or "")
 
 
 # Sessions
@@ -136,7 +139,7 @@ def test_a_worker_works_again_soon_after_a_spell_of_read_only(
 ) -> None:
     """53"""
     worker = start(slots=2)
-    others_run()
+    run_others()
     name = connection.info.dbname
     admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
     end_sessions(admin, keep=connection)
@@ -161,7 +164,7 @@ def test_a_huge_end_under_a_short_statement_timeout_is_written_and_delays_no_oth
     start(slots=2)
     flood = faults.spawn_many.enqueue(20_000)
     while flood.status() is not State.SUCCEEDED:
-        others_run()
+        run_others()
         assert flood.status() in (State.PENDING, State.RUNNING, State.SUCCEEDED)
     assert value(connection, "select count(*) from outlive.waiting where queue = 'later'") == 20_000
     assert [one.outcome for one in attempts(connection, flood)] == [Outcome.SUCCEEDED]
@@ -177,7 +180,7 @@ def test_an_end_that_fails_again_and_again_becomes_a_failure_that_says_why(
     )
     start(slots=2)
     job = faults.find.enqueue("a")
-    others_run()
+    run_others()
     assert finished(job) is State.FAILED
     (only,) = attempts(connection, job)
     assert "no room for records" in (only.error or "")

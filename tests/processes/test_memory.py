@@ -1,4 +1,4 @@
-"""What a limit on memory counts: all that a job takes, wherever it is, and nothing that others have."""
+"""A limit on memory counts all memory that a job takes, of every kind, and no memory of others."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 
 @pytest.fixture
 def in_shared_memory() -> Iterator[Path]:
-    """A file in /dev/shm that is not there yet."""
+    """The path of a new file in /dev/shm."""
     path = Path(f"/dev/shm/outlive-test-{uuid4().hex}")
     yield path
     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The processes between the zygote and its children: a job that kills its own is known by that, and harms no other."""
+"""Parents, between the zygote and its children: a job that kills its parent is recognized, and harms no other job."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 
 
 def charges(connection: db.Connection, job: outlive.Job[Any]) -> list[tuple[int, ...]]:
-    """The failures, crashes and losses that are charged to it after each attempt."""
+    """The failures, crashes and losses of a job after each attempt."""
     query = "select failures, crashes, losses from outlive.attempts where job_id = %s order by attempt"
     return connection.execute(query, [job.id]).fetchall()
 
 
 def is_unharmed(connection: db.Connection, job: outlive.Job[Any]) -> bool:
-    """It has run once, and nothing is charged to it."""
+    """Whether a job has run once, and nothing is charged to it."""
     return charges(connection, job) == [(0, 0, 0)]
 
 
@@ -61,7 +61,7 @@ def test_a_job_that_kills_its_parent_is_quarantined_and_its_neighbours_notice_no
 def test_warm_neighbours_of_a_job_that_kills_its_parent_go_on(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """Idle or not: a warm child shares its parent with no job."""
+    """A warm child shares its parent with no job, whether it is idle or busy."""
     worker = start(slots=2)
     pid = faults.warm.enqueue().result(timeout=20)
     held = faults.warm_until.enqueue(str(tmp_path / "go"))
@@ -89,7 +89,7 @@ def test_leftover_processes_of_a_job_that_kills_its_parent_are_gone_before_its_e
 def test_no_job_is_blamed_for_a_parent_that_another_may_have_killed(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """Here the child of the job before has answered, and does not exit."""
+    """The child of an earlier job has reported its end, and does not exit."""
     start(slots=1)
     first = faults.kill_parent_after_the_end.enqueue(str(tmp_path / "kill"))
     assert finished(first) is State.SUCCEEDED

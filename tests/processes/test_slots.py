@@ -1,4 +1,4 @@
-"""A slots without a database, so that a test says when it hears its children: moments that otherwise pass too soon."""
+"""The slots of a worker without a database. The test decides when the slots read from their children."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,7 +29,7 @@ WARM = "tests.faults.warm_until"
 
 
 class Heard:
-    """Keeps the ends that a slots reports."""
+    """Keeps the ends that the slots report."""
 
     def __init__(self) -> None:
         self.ends: dict[int, Ended] = {}

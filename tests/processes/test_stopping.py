@@ -1,4 +1,4 @@
-"""A deploy is no crash: nothing counts against a job whose worker was told to stop."""
+"""A deploy is not a crash: nothing counts against a job whose worker was told to stop."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ SLOTS = 6
 
 
 def hold(path: Path, *ways: str) -> list[outlive.Job[None]]:
-    """Jobs that fill the slots, and have all begun."""
+    """Fill the slots with jobs, and wait until all have begun."""
     tasks = [faults.hold, faults.hold, faults.hold_cold]
     jobs = [tasks[n % 3].enqueue(str(path), ways[n % len(ways)]) for n in range(SLOTS)]
     eventually(lambda: len(list(path.parent.glob("*.begun"))) == SLOTS, within_s=30, what="all have begun")
@@ -28,7 +28,7 @@ def hold(path: Path, *ways: str) -> list[outlive.Job[None]]:
 def assert_all_succeed_and_none_is_charged(
     start: Start, connection: db.Connection, jobs: list[outlive.Job[None]], path: Path
 ) -> None:
-    """Each may fail, crash and be lost only once: a single count would end it."""
+    """Let the jobs go on in a new worker. A single failure, crash or loss would have ended them."""
     path.touch()
     start(slots=SLOTS)
     eventually(lambda: all(job.status() is State.SUCCEEDED for job in jobs), within_s=60, what="all succeed")
@@ -41,7 +41,7 @@ def assert_all_succeed_and_none_is_charged(
 def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(
     start: Start, connection: db.Connection, tmp_path: Path, first: str, number: signal.Signals
 ) -> None:
-    """As systemd stops a unit, in whatever order it finds the processes."""
+    """systemd stops a unit in this way, in any order of the processes."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
     jobs = hold(path, "plainly", "with a process")
     tree = [worker.pid, *worker.tree()]
@@ -54,7 +54,7 @@ def test_a_stop_of_every_process_of_a_worker_is_charged_to_no_job(
 def test_a_stop_that_reaches_the_processes_of_jobs_first_is_charged_to_no_job(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """The jobs have failed for it, and are gone, when the worker hears of the stop."""
+    """When the worker hears of the stop, the jobs have failed because of it."""
     worker, path = start(slots=SLOTS), tmp_path / "go on"
     jobs = hold(path, "with a process")
     kernel.kill(worker.pid, signal.SIGSTOP)
@@ -92,7 +92,7 @@ def kill_processes_of_jobs(folder: Path) -> None:
 def test_a_kill_after_a_stop_is_charged_to_no_job(
     start: Start, connection: db.Connection, tmp_path: Path, first: str
 ) -> None:
-    """As docker does after ten seconds, whatever the grace."""
+    """docker does this after ten seconds, whatever the grace."""
     worker, path = start(slots=SLOTS, grace_s="60"), tmp_path / "go on"
     jobs = hold(path, "stubbornly")
     tree = [worker.pid, *worker.tree()]

@@ -1,4 +1,4 @@
-"""Locks and rows that others leave in the database, and jobs that spoil their process, do not stop a worker."""
+"""Locks and rows that other clients leave in the database, and jobs that spoil their process, don't stop a worker."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from outlive import db, store
+from outlive import Job, db, store
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.jobs import attempts, finished
-from tests.driving.making import value, values
+from tests.driving.making import value
 from tests.driving.workers import Start
 from tests.waiting import eventually
 
@@ -27,20 +27,6 @@ def stranger(database_url: str) -> Iterator[psycopg.Connection[Any]]:
         faults.add.using(dedupe_key="theirs", connection=connection).enqueue(1, 1)
         yield connection
         connection.rollback()
-
-
-def test_a_job_that_enqueues_a_locked_key_holds_up_no_heartbeat_and_no_other_job(
-    start: Start, connection: db.Connection, stranger: psycopg.Connection[Any]
-) -> None:
-    start(heartbeat_s="0.1", slots=2)
-    asking = faults.ask_for.using(max_attempts=1).enqueue("theirs")
-    eventually(lambda: values(connection, "select pid from pg_stat_activity where wait_event_type = 'Lock'"))
-    seen = value(connection, "select last_seen from outlive.workers")
-    eventually(lambda: value(connection, "select last_seen from outlive.workers") > seen, within_s=3)
-    assert faults.add.enqueue(1, 2).result(timeout=20) == 3
-    assert finished(asking) is State.FAILED
-    (only,) = attempts(connection, asking)
-    assert "lock timeout" in (only.error or "")
 
 
 def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other(
@@ -69,11 +55,17 @@ def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(
     assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.RELEASED]
 
 
-def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, connection: db.Connection) -> None:
+def spoil_one_of_five(connection: db.Connection, change: str, *values: object) -> tuple[Job[int], list[Job[int]]]:
+    """Enqueue five jobs, and change the first one in the database before a worker can claim it."""
     db.run(connection, store.pause_queue("default"))
     bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
-    connection.execute('update outlive.jobs set options = \'{"timeout_s": "10m"}\' where id = %s', [bad.id])
+    connection.execute(f"{change} where id = %s".encode(), [*values, bad.id])
     db.run(connection, store.resume_queue("default"))
+    return bad, good
+
+
+def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, connection: db.Connection) -> None:
+    bad, good = spoil_one_of_five(connection, "update outlive.jobs set options = %s", '{"timeout_s": "10m"}')
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
@@ -84,11 +76,8 @@ def test_options_that_cannot_be_read_cost_their_job_and_no_other(start: Start, c
 def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
     start: Start, connection: db.Connection
 ) -> None:
-    db.run(connection, store.pause_queue("default"))
-    bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
     deep = '{"x": ' + "[" * 3000 + "]" * 3000 + "}"
-    connection.execute("update outlive.jobs set options = %s where id = %s", [deep, bad.id])
-    db.run(connection, store.resume_queue("default"))
+    bad, good = spoil_one_of_five(connection, "update outlive.jobs set options = %s", deep)
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED
@@ -96,10 +85,7 @@ def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
 
 def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start: Start, connection: db.Connection) -> None:
     """54"""
-    db.run(connection, store.pause_queue("default"))
-    bad, *good = [faults.add.enqueue(n, n) for n in range(5)]
-    connection.execute("update outlive.waiting set ready_at = '0044-03-15 BC' where id = %s", [bad.id])
-    db.run(connection, store.resume_queue("default"))
+    bad, good = spoil_one_of_five(connection, "update outlive.waiting set ready_at = '0044-03-15 BC'")
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
     assert finished(bad) is State.FAILED

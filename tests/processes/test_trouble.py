@@ -1,4 +1,4 @@
-"""A worker that can't begin any job claims none, gives back what waits, and says so."""
+"""A worker that can't begin any job claims none, gives back its waiting jobs, and reports the trouble."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_a_worker_without_a_zygote_claims_nothing_and_says_so(
 def test_a_job_that_waits_for_a_child_goes_back_after_a_second(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """Here all children and what is above them are stopped when it comes, and nothing else is wrong."""
+    """The worker's children, parents and zygote are stopped when the job comes."""
     (tmp_path / "half.py").write_text(APP)
     worker = start(slots=1, target="half:app", folder=tmp_path)
     eventually(lambda: len(worker.tree()) == 3)

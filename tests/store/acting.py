@@ -1,4 +1,4 @@
-"""Actions of the tests of the store: bring a job to a place, fire an event at it, check that the tables are sound.
+"""The state machine in tests: bring a job to a place, fire an event at it, check that the tables are sound.
 
 Everything goes through the real statements. Time stands still at NOW until a test moves it.
 """
@@ -38,7 +38,7 @@ FENCED = frozenset({*ENDS, "renew", "complete", "convict"})  # Events that need 
 
 
 class Place(StrEnum):
-    """Where a job can be: the states, but for the kinds of pending, which are not claimed in the same way."""
+    """The places of a job: its states, with suspects apart, because they are claimed in another way."""
 
     NOWHERE = "no_such_job"
     PENDING = "pending"
@@ -60,7 +60,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A job, and the last attempt that it had: its right to write while it is running, stale otherwise."""
+    """A job and its last attempt, whose token is valid while the job runs and stale otherwise."""
 
     job: UUID
     worker: UUID = ANNA
@@ -77,12 +77,12 @@ def complete(connection: db.Connection, worker: UUID, token: int, result: str = 
 
 
 def give_up(connection: db.Connection, worker: UUID) -> None:
-    """A worker is declared dead, in whatever way."""
+    """Declare a worker dead."""
     register_worker(connection, worker)
     connection.execute("update outlive.workers set state = 'dead', died_at = outlive.now() where id = %s", [worker])
 
 
-def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "{}") -> None:
+def leave_crashes(connection: db.Connection, times: int = 1, args: str = "{}") -> None:
     """Leave crashes of forgotten jobs of this task that had these arguments."""
     connection.execute(
         "insert into outlive.crashes select %s, outlive.fingerprint(%s, %s), -n, %s, 'SIGSEGV', outlive.now()"
@@ -92,18 +92,18 @@ def kill_elsewhere(connection: db.Connection, times: int = 1, args: str = "{}") 
 
 
 def arrange(connection: db.Connection, scene: Scene, *events: str) -> None:
-    """What must have happened elsewhere for these events to have something to do."""
+    """Prepare the database so that these events have something to do."""
     if "quarantine" in events:
         register_task(connection, max_crashes=1)
     if "convict" in events:
         register_task(connection, max_crashes=1, quarantine_by="fingerprint")
-        kill_elsewhere(connection)
+        leave_crashes(connection)
     if "reap" in events:
         give_up(connection, scene.worker)
 
 
 def fire(connection: db.Connection, event: str, scene: Scene) -> None:
-    """Let one event of states.py happen to the job, by its own statement. What is illegal is expected to do nothing."""
+    """Run the statement of one event of states.py on the job. An illegal event is expected to do nothing."""
     job, worker, token = scene.job, scene.worker, scene.token
     match event:
         case "enqueue":
@@ -151,9 +151,9 @@ def bring(
     ended_before: str | None = None,
     **wanted: Any,
 ) -> Scene:
-    """A job in this place, by the shortest way there; an earlier attempt of it may have ended so.
+    """Bring a new job to this place by the shortest way, perhaps after an attempt that ended by `ended_before`.
 
-    All but the fresh one have had an attempt, so that there is a stale token to come back with.
+    Every job but a pending one has had an attempt, so there is a stale token.
     """
     set_now(connection, NOW)
     if place is Place.NOWHERE:
@@ -189,7 +189,7 @@ def bring(
 
 
 def legal(event: str, place: Place) -> tuple[State | None, ...]:
-    """What states.py allows, and what it says in words of suspects: claimed by claim_suspect alone, and freed."""
+    """The states that an event may lead to. In words, states.py adds that only claim_suspect claims suspects."""
     if place is Place.SUSPECT:
         suspect = {
             "claim_suspect": states.legal("claim_suspect", State.PENDING),
@@ -202,14 +202,8 @@ def legal(event: str, place: Place) -> tuple[State | None, ...]:
     return states.legal(event, place.state)
 
 
-def held_as(connection: db.Connection, job: UUID) -> tuple[str, str] | None:
-    """Why it is held, and what is said of it."""
-    row = connection.execute("select why, details from outlive.held where id = %s", [job]).fetchone()
-    return None if row is None else (row[0], row[1])
-
-
 def contents(connection: db.Connection) -> dict[str, list[db.Row]]:
-    """All that the tables of jobs hold, to see that nothing has changed."""
+    """All rows of the tables of jobs, to check that nothing has changed."""
     query = sql.SQL("select t::text from {} t order by 1")
     return {table: connection.execute(query.format(sql.Identifier("outlive", table))).fetchall() for table in TABLES}
 
@@ -246,7 +240,7 @@ _UNSOUND = {
 
 
 def assert_sound(connection: db.Connection) -> None:
-    """Each unfinished job is in exactly one place, each other one has ended, and the dedupe keys are theirs."""
+    """Check that each unfinished job is in exactly one place and has its dedupe key, and that all others have ended."""
     query = sql.SQL(" union all ").join(
         sql.SQL("select {} as what, id from ({}) {}({})").format(
             sql.Literal(what), sql.SQL(found), sql.Identifier(f"q{n}"), sql.Identifier("id")

@@ -1,4 +1,4 @@
-"""Fixtures for modules of many small tests: one database for all of them, empty and at noon for each."""
+"""Fixtures for modules of many small tests: one database for all of them, emptied and set to noon for each test."""
 
 from collections.abc import Iterator
 

@@ -29,7 +29,7 @@ Connect = Callable[[], db.Connection]
 
 @pytest.fixture
 def own(connect: Connect) -> db.Connection:
-    """The connection that a job has itself, with a table of its own; it never waits longer than a second."""
+    """The connection of a job, with a table of its own. It never waits longer than a second."""
     connection = connect()
     connection.execute("create table effects (what text)")
     connection.execute("set lock_timeout = '1s'")
@@ -39,7 +39,7 @@ def own(connect: Connect) -> db.Connection:
 
 @pytest.fixture
 def service(connect: Connect) -> db.Connection:
-    """The connection of its worker, which must not wait for a job's transaction: any wait is an error."""
+    """The connection of the job's worker, which must not wait for the job's transaction: any wait is an error."""
     connection = connect()
     connection.execute("set lock_timeout = '50ms'")
     set_now(connection, NOW)

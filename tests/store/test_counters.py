@@ -1,4 +1,4 @@
-"""How an attempt's end counts: every row of the table of outcomes, every limit, and what a suspect goes through."""
+"""The ends of attempts: each outcome in the table, each limit, and the life of a suspect."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,22 +10,8 @@ import pytest
 from outlive import db, store
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, claim, counters, make, register_task, row_of, set_now, state_of
-from tests.store.acting import (
-    ANNA,
-    BERT,
-    ENDS,
-    NOW,
-    TOMORROW,
-    Place,
-    Scene,
-    bring,
-    complete,
-    contents,
-    end_by,
-    fire,
-    held_as,
-)
+from tests.driving.making import TASK, claim, counters, hold_of, make, register_task, row_of, set_now, state_of
+from tests.store.acting import ANNA, BERT, ENDS, NOW, TOMORROW, Place, Scene, bring, complete, contents, end_by, fire
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -40,7 +26,7 @@ def ready_in_s(connection: db.Connection, job: UUID) -> float:
 
 
 def lose(connection: db.Connection, worker: UUID = ANNA) -> Claimed:
-    """A worker claims the job and vanishes with it."""
+    """Let a worker claim the job and vanish with it."""
     [claimed] = claim(connection, worker=worker, limit=1, lease_s=-1.0)
     [lost] = db.run(connection, store.expire())
     assert lost.token == claimed.token
@@ -109,7 +95,7 @@ def test_crashes_end_in_quarantine_with_the_reason(connection: db.Connection, ev
         end_by(connection, ANNA, claimed.token, event, after_s=0.0)
         assert state_of(connection, job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
     assert counters(connection, job) == (0, 3, 0)
-    assert held_as(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
+    assert hold_of(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
     assert claim(connection, limit=1) == []
     [killer] = db.run(connection, store.list_killers())
     assert (killer["id"], killer["crashes"], killer["signal"]) == (job, 3, ENDS[event]["signal"])
@@ -176,7 +162,7 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
     id = make(connection, options=job)
     for n in range(1, expected):
         lose(connection)
-        held = held_as(connection, id)
+        held = hold_of(connection, id)
         assert (held and held[0]) == ("suspect" if n == expected - 1 else None)
         assert state_of(connection, id) is State.PENDING
     if expected > 1:
@@ -185,7 +171,7 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
     else:
         lose(connection)
     assert state_of(connection, id) is State.QUARANTINED
-    held = held_as(connection, id)
+    held = hold_of(connection, id)
     assert held is not None
     assert held[0] == "quarantined"
     assert f"max_losses = {expected}" in held[1]
@@ -201,7 +187,7 @@ def test_without_a_limit_of_losses_no_job_is_a_suspect(
     for _ in range(10):
         lose(connection)
     assert state_of(connection, id) is State.PENDING
-    assert held_as(connection, id) is None
+    assert hold_of(connection, id) is None
     assert counters(connection, id) == (0, 0, 10)
 
 
@@ -322,7 +308,7 @@ def suspect(connection: db.Connection, **wanted: Any) -> UUID:
     job = make(connection, **wanted)
     lose(connection)
     lose(connection)
-    assert held_as(connection, job) == (
+    assert hold_of(connection, job) == (
         "suspect",
         "2 workers vanished while running it: it runs alone next (max_losses = 3)",
     )
@@ -343,13 +329,13 @@ def test_a_suspect_handed_back_stays_one(connection: db.Connection) -> None:
     job = suspect(connection)
     [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     end_by(connection, BERT, claimed.token, "hand_back")
-    assert held_as(connection, job) is not None
+    assert hold_of(connection, job) is not None
     assert counters(connection, job) == (0, 0, 2)
     assert claim(connection, limit=1) == []
 
 
 def let_in(connection: db.Connection, worker: UUID, *, lease_s: float = 300.0) -> Claimed:
-    """A suspect begins, and outlives its time alone: other jobs may run beside it."""
+    """Start a suspect that outlives its time alone, so that other jobs may run beside it."""
     [claimed] = db.run(connection, store.claim_suspect(worker, tasks=[TASK], lease_s=lease_s))
     assert db.run(connection, store.let_others_in(worker, claimed.token))
     return claimed
@@ -363,16 +349,16 @@ def test_a_suspect_that_outlives_its_time_alone_and_then_ends_is_cleared(connect
 
 
 def test_a_suspect_lost_beside_others_stays_one_until_twice_its_limit(connection: db.Connection) -> None:
-    """A neighbour may have done it; but a killer that waits until it has company is caught in the end."""
+    """A neighbour may be to blame, but a killer that waits for company is caught in the end."""
     job = suspect(connection)
     for losses in (3, 4, 5):
         let_in(connection, BERT, lease_s=-1.0)
         fire(connection, "expire", Scene(job))
         said = f"{losses} workers vanished while running it: it runs alone next (max_losses = 3)"
-        assert held_as(connection, job) == ("suspect", said)
+        assert hold_of(connection, job) == ("suspect", said)
     let_in(connection, BERT, lease_s=-1.0)
     fire(connection, "expire", Scene(job))
-    assert held_as(connection, job) == ("quarantined", "6 workers vanished while running it (max_losses = 3)")
+    assert hold_of(connection, job) == ("quarantined", "6 workers vanished while running it (max_losses = 3)")
 
 
 def test_a_suspect_lost_beside_others_is_proven_by_the_next_loss_alone(connection: db.Connection) -> None:
@@ -381,7 +367,7 @@ def test_a_suspect_lost_beside_others_is_proven_by_the_next_loss_alone(connectio
     fire(connection, "expire", Scene(job))
     lose_alone(connection)
     proven = "4 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
-    assert held_as(connection, job) == ("quarantined", proven)
+    assert hold_of(connection, job) == ("quarantined", proven)
 
 
 @pytest.mark.parametrize(("lasted_s", "alone_s"), [(0.5, 5.0), (2.5, 5.0), (10.0, 20.0), (30.0, 60.0), (3600.0, 60.0)])
@@ -433,7 +419,7 @@ def test_a_job_over_a_lowered_limit_is_quarantined_instead_of_started(connection
     set_now(connection, TOMORROW)
     register_task(connection, max_crashes=1)
     assert [claimed.id for claimed in claim(connection, limit=2)] == [healthy]
-    assert held_as(connection, killer) == ("quarantined", "crashed 1 times (max_crashes = 1)")
+    assert hold_of(connection, killer) == ("quarantined", "crashed 1 times (max_crashes = 1)")
     assert counters(connection, killer) == (0, 1, 0)
 
 

@@ -36,7 +36,7 @@ from tests.waiting import eventually
 
 
 def asked(connection: psycopg.Connection[Any], call: str, *parameters: object) -> UUID:
-    """The id that `outlive.enqueue(…)` gives for these arguments."""
+    """Call `outlive.enqueue(…)` with these arguments; returns the job's id."""
     job = value(connection, f"select outlive.enqueue({call})", *parameters)
     assert isinstance(job, UUID)
     return job
@@ -308,7 +308,7 @@ def test_replacing_a_running_job_means_skip(connection: db.Connection) -> None:
 
 
 def test_a_killer_is_not_replaced_and_kills_no_more(connection: db.Connection) -> None:
-    """Each job that took its place would kill as often again."""
+    """A job in its place would kill just as often."""
     old = make_quarantined(connection, dedupe_key="key")
     for _ in range(3):
         assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
@@ -356,7 +356,7 @@ def test_eight_threads_with_one_key_make_one_job(connect: Connect) -> None:
 
 
 def test_two_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(connect: Connect) -> None:
-    """A third transaction stops both in the middle of their keys: each then has what it began with."""
+    """A third transaction stops both in the middle of their keys, so that each holds its first keys."""
     first, second, third = connect(), connect(), connect()
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 

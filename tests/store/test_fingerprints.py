@@ -1,4 +1,4 @@
-"""Killers that come under another id: the same task with the same arguments is the same killer."""
+"""Killers with another id: the same task with the same arguments is the same killer."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -19,6 +19,7 @@ from tests.driving.making import (
     count,
     counters,
     end,
+    hold_of,
     lane,
     make,
     make_many,
@@ -28,7 +29,7 @@ from tests.driving.making import (
     state_of,
     value,
 )
-from tests.store.acting import ANNA, BERT, ENDS, NOW, Place, assert_sound, bring, contents, end_by, fire, held_as
+from tests.store.acting import ANNA, BERT, ENDS, NOW, Place, assert_sound, bring, contents, end_by, fire
 from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
 
@@ -44,7 +45,7 @@ SPELLINGS = [
 
 
 def crash(connection: db.Connection, **wanted: Any) -> UUID:
-    """A new job kills its process once."""
+    """Make a job that kills its process once."""
     job = make(connection, **{"args": DEADLY, **wanted})
     [claimed] = claim(connection, limit=1)
     assert claimed.id == job
@@ -67,11 +68,11 @@ def test_the_same_arguments_however_they_are_written_are_the_same_killer(connect
     jobs = [crash(connection, args=args) for args in SPELLINGS]
     assert [state_of(connection, job) for job in jobs] == [State.RETRYABLE, State.RETRYABLE, State.QUARANTINED]
     said = "crashed 1 times, and 2 times with the same arguments as other jobs (max_crashes = 3)"
-    assert held_as(connection, jobs[-1]) == ("quarantined", said)
+    assert hold_of(connection, jobs[-1]) == ("quarantined", said)
     fourth = claimed(connection, args=SPELLINGS[1])
     assert convict(connection, fourth) == [fourth.id]
     said = "crashed 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
-    assert held_as(connection, fourth.id) == ("quarantined", said)
+    assert hold_of(connection, fourth.id) == ("quarantined", said)
 
 
 @pytest.mark.parametrize("args", [b"[]", b"{}", b'{"url": "https://example.org/", "depth": 2.0}'])
@@ -101,7 +102,7 @@ def test_a_job_is_not_blamed_twice_for_its_own_crash(connection: db.Connection) 
         assert convict(connection, claimed) == []
         end_by(connection, ANNA, claimed.token, "crash", after_s=0.0)
         assert state_of(connection, job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
-    assert held_as(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
+    assert hold_of(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
 
 
 def test_a_task_that_counts_by_job_shows_the_history_and_does_not_count_it(connection: db.Connection) -> None:

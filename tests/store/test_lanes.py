@@ -1,4 +1,4 @@
-"""Finding work and claiming it: the order, the limits, the shares of workers, and that no job is claimed twice."""
+"""Finding and claiming jobs: the order, the limits, the shares of workers, and that no job is claimed twice."""
 
 import threading
 from collections import Counter
@@ -287,7 +287,7 @@ def test_a_lane_of_the_future_is_told_as_such(connection: db.Connection) -> None
 
 
 def test_many_jobs_of_the_future_cost_the_lanes_nothing(connection: db.Connection) -> None:
-    """One step of the index per lane, however many jobs are in it."""
+    """Each lane costs one step of the index, however many jobs it has."""
     set_now(connection)
     for n in range(3):
         enqueue(connection, [request("later", delay_s=60, queue=f"q{n}") for _ in range(2000)])

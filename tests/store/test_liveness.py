@@ -27,10 +27,11 @@ KEYS = (1, 2**31, 2**32 - 1, 2**32, KEY, 2**63 - 1)
 A_TICK = timedelta(microseconds=1)
 
 
-def live(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> None:
-    """A worker begins, and shows that it lives."""
+def live(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> db.Connection:
+    """Register a worker, and let a session show that it lives; returns the session."""
     register_worker(connection, worker)
     assert db.run(session, store.show_life(worker, key))
+    return session
 
 
 def absent(connection: db.Connection, worker: UUID | None = None) -> dict[UUID, int | None]:
@@ -38,7 +39,7 @@ def absent(connection: db.Connection, worker: UUID | None = None) -> dict[UUID, 
 
 
 def vanish(connection: db.Connection, session: db.Connection, worker: UUID = ANNA, key: int = KEY) -> None:
-    """A session ends; the server needs a moment to notice."""
+    """End a session, and wait until the server has noticed."""
     session.close()
     eventually(lambda: absent(connection).get(worker) == key, what="its lock is gone")
 
@@ -54,8 +55,7 @@ def state_of(connection: db.Connection, worker: UUID = ANNA) -> str:
 def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(
     connection: db.Connection, connect: Connect, key: int
 ) -> None:
-    session = connect()
-    live(connection, session, key=key)
+    session = live(connection, connect(), key=key)
     assert absent(connection) == {}
     assert absent(connection, ANNA) == {}
     vanish(connection, session, key=key)
@@ -86,8 +86,7 @@ def test_a_worker_with_a_new_session_does_not_need_its_old_one(connection: db.Co
 def test_the_same_lock_in_another_database_does_not_count(
     connection: db.Connection, connect: Connect, empty_database_url: str
 ) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     vanish(connection, session)
     with db.connect(empty_database_url) as elsewhere:
         elsewhere.execute("select pg_advisory_lock(%s)", [KEY])
@@ -103,7 +102,7 @@ def test_a_lock_of_two_numbers_does_not_count(connection: db.Connection, connect
 
 
 def test_another_session_that_holds_a_workers_key_hides_no_death(connection: db.Connection, connect: Connect) -> None:
-    """FAULTS 63: it waits for the lock, and the server gives it to it when the worker dies."""
+    """Fault 63: the session waits for the lock, and gets it when the worker dies."""
     session, stranger = connect(), connect()
     live(connection, session)
     with ThreadPoolExecutor() as pool:
@@ -119,8 +118,7 @@ def test_another_session_that_holds_a_workers_key_hides_no_death(connection: db.
 def test_a_session_that_has_the_pid_of_an_earlier_one_is_not_taken_for_it(
     connection: db.Connection, connect: Connect
 ) -> None:
-    session = connect()
-    live(connection, session)
+    live(connection, connect())
     connection.execute("update outlive.liveness set backend_started = backend_started - interval '1 day'")
     assert absent(connection) == {ANNA: KEY}
 
@@ -138,9 +136,9 @@ UNSEEN = 0
 """The key of workers that have shown no life since the server started or crashed."""
 
 
-def simulate_restart(connection: db.Connection, session: db.Connection, how: str) -> None:
-    """All sessions end, and the table of liveness is empty or outdated."""
-    vanish(connection, session)
+def live_until_restart(connection: db.Connection, connect: Connect, how: str) -> None:
+    """Let a worker live, and leave the table of liveness as a restart of the server does: empty or outdated."""
+    vanish(connection, live(connection, connect()))
     connection.execute(how.encode())
 
 
@@ -152,9 +150,7 @@ def test_the_table_of_liveness_is_unlogged(connection: db.Connection) -> None:
 def test_locks_lost_by_a_restart_of_the_server_prove_no_death(
     connection: db.Connection, connect: Connect, how: str
 ) -> None:
-    session = connect()
-    live(connection, session)
-    simulate_restart(connection, session, how)
+    live_until_restart(connection, connect, how)
     assert absent(connection) == {ANNA: UNSEEN}
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "active"
@@ -164,9 +160,7 @@ def test_locks_lost_by_a_restart_of_the_server_prove_no_death(
 def test_a_worker_that_shows_life_after_the_restart_is_not_declared_dead(
     connection: db.Connection, connect: Connect, how: str
 ) -> None:
-    session = connect()
-    live(connection, session)
-    simulate_restart(connection, session, how)
+    live_until_restart(connection, connect, how)
     live(connection, connect(), key=KEY + 1)
     assert absent(connection) == {}
     assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
@@ -177,10 +171,8 @@ def test_a_worker_that_shows_life_after_the_restart_is_not_declared_dead(
 def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(
     connection: db.Connection, connect: Connect, how: str
 ) -> None:
-    session = connect()
-    live(connection, session)
+    live_until_restart(connection, connect, how)
     db.run(connection, store.sleep(ANNA))
-    simulate_restart(connection, session, how)
     assert [dead.id for dead in db.run(connection, store.declare_dead({ANNA: UNSEEN}))] == [ANNA]
     assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert absent(connection) == {}
@@ -191,17 +183,17 @@ def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(
 def test_a_worker_that_ended_before_a_crash_is_not_expected_to_show_life(
     connection: db.Connection, connect: Connect, state: str
 ) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     connection.execute("update outlive.workers set state = %s", [state])
-    simulate_restart(connection, session, CRASH)
+    vanish(connection, session)
+    connection.execute(CRASH)
     assert absent(connection) == {}
     assert db.run(connection, store.declare_dead({ANNA: UNSEEN})) == []
     assert state_of(connection) == state
 
 
 def test_a_worker_that_never_showed_life_is_not_missed_for_it(connection: db.Connection) -> None:
-    """There is a pooler before its database, or it has only just begun."""
+    """Its database is behind a pooler, or it has only just started."""
     register_worker(connection, ANNA)
     assert absent(connection) == {}
 
@@ -210,8 +202,7 @@ def test_a_worker_that_never_showed_life_is_not_missed_for_it(connection: db.Con
 
 
 def test_a_worker_is_declared_dead_once_and_with_its_jobs(connection: db.Connection, connect: Connect) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     make(connection), make(connection)
     claim(connection, worker=ANNA, limit=2)
     vanish(connection, session)
@@ -226,8 +217,7 @@ def test_a_worker_is_declared_dead_once_and_with_its_jobs(connection: db.Connect
 
 @pytest.mark.parametrize("state", ["active", "stale", "draining"])
 def test_a_worker_in_service_can_be_declared_dead(connection: db.Connection, connect: Connect, state: str) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     connection.execute("update outlive.workers set state = %s", [state])
     vanish(connection, session)
     assert [dead.id for dead in db.run(connection, store.declare_dead({ANNA: KEY}))] == [ANNA]
@@ -237,8 +227,7 @@ def test_a_worker_in_service_can_be_declared_dead(connection: db.Connection, con
 def test_a_worker_that_has_ended_is_not_declared_dead_and_not_looked_for_again(
     connection: db.Connection, connect: Connect, state: str
 ) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     if state == "not registered":
         connection.execute("delete from outlive.workers")
     else:
@@ -250,8 +239,7 @@ def test_a_worker_that_has_ended_is_not_declared_dead_and_not_looked_for_again(
 
 
 def test_a_worker_that_has_its_lock_back_is_not_declared_dead(connection: db.Connection, connect: Connect) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     vanish(connection, session)
     live(connection, connect())
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
@@ -272,9 +260,8 @@ def test_a_worker_that_has_another_key_by_now_is_not_declared_dead(connection: d
 def test_a_reaper_whose_session_was_replaced_gives_others_time_to_come_back_too(
     connection: db.Connection, connect: Connect, database_url: str
 ) -> None:
-    """Whatever ended its session may have ended theirs: after that a missing lock is proof only after three seconds."""
-    session = connect()
-    live(connection, session)
+    """The cause may have ended the sessions of workers too, so a missing lock is proof only after three seconds."""
+    session = live(connection, connect())
     vanish(connection, session)
 
     async def until_it_is_dead(*, replaced: bool) -> float:
@@ -291,8 +278,7 @@ def test_a_reaper_whose_session_was_replaced_gives_others_time_to_come_back_too(
 
     assert asyncio.run(until_it_is_dead(replaced=True)) >= 3.0
     connection.execute("update outlive.workers set state = 'active'")
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     vanish(connection, session)
     assert asyncio.run(until_it_is_dead(replaced=False)) < 3.0
 
@@ -355,7 +341,7 @@ def waits(watcher: db.Connection, other: db.Connection) -> bool:
 
 
 def silent(connection: db.Connection, after: timedelta) -> list[UUID]:
-    """The workers that are given up so long after noon."""
+    """Sweep so long after noon; returns the workers that are declared dead."""
     set_now(connection, NOW + after)
     return [dead.id for dead in db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))]
 
@@ -444,8 +430,7 @@ def test_only_a_heartbeat_itself_may_be_lost_in_a_crash_of_the_server(connection
 def test_a_worker_given_up_for_its_silence_is_not_found_absent_as_well(
     connection: db.Connection, connect: Connect
 ) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     assert silent(connection, timedelta(hours=1)) == [ANNA]
     assert absent(connection, ANNA) == {ANNA: None}
     session.close()
@@ -468,8 +453,7 @@ def test_two_that_give_up_the_silent_at_once_find_each_of_them_once(
 
 
 def test_a_worker_that_stops_is_not_missed(connection: db.Connection, connect: Connect) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     db.run(session, store.stop_worker(ANNA))
     session.close()
     assert state_of(connection) == "stopped"
@@ -488,8 +472,7 @@ def test_a_dead_worker_that_stops_stays_dead(connection: db.Connection) -> None:
 def test_enqueuing_sends_no_notification_to_workers_that_have_ended(
     connection: db.Connection, connect: Connect, way: str
 ) -> None:
-    session = connect()
-    live(connection, session)
+    session = live(connection, connect())
     register_worker(connection, BERT)
     for worker in (ANNA, BERT):
         db.run(connection, store.sleep(worker))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from outlive import db, store
@@ -31,6 +30,7 @@ from outlive.model import Claimed, Ended, Lost
 from outlive.states import FINISHED, Outcome, State
 from tests.driving.making import TASK, register_task, register_worker, request, set_now, state_of
 from tests.store.acting import ENDS, LANE, NOW, assert_sound, clear, complete, contents, give_up
+from tests.store.histories import SHORT, run_histories
 
 T = TypeVar("T")
 WORKERS = [UUID(int=n) for n in range(1, 6)]
@@ -44,7 +44,7 @@ keys = st.sampled_from([None, None, "a", "b", "c"])
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A worker was given this token for this job. It may still believe in it long after it has lost it."""
+    """A worker was given this token for this job. It may use the token long after it has lost the job."""
 
     job: UUID
     worker: UUID
@@ -110,7 +110,7 @@ class Store(RuleBasedStateMachine):
     @precondition(lambda self: self.acknowledged)
     @rule(number=numbers)
     def enqueue_again(self, number: int) -> None:
-        """The client did not hear the answer: it repeats itself, and nothing changes."""
+        """A client that got no answer repeats its request, and nothing changes."""
         before = contents(self.connection)
         job = request(id=self.one_of(self.acknowledged, number))
         assert self.run(store.enqueue([job], max_args_bytes=100)) == {}
@@ -158,7 +158,7 @@ class Store(RuleBasedStateMachine):
     @precondition(lambda self: self.current)
     @rule(number=numbers, event=ends, final=st.sampled_from([False, False, True]), late=st.booleans())
     def end(self, number: int, event: str, final: bool, late: bool) -> None:
-        """A worker reports how an attempt ended; also a dead one, whose report was only late."""
+        """A worker reports an end, also one that was declared dead and is only late."""
         right = self.one_of(list(self.current.values()), number)
         report = Ended(right.token, **ENDS[event], final=final, after_s=None if late else 0.0)
         turn = self.run(store.end_and_claim(right.worker, [report]))
@@ -236,7 +236,7 @@ class Store(RuleBasedStateMachine):
     @precondition(lambda self: self.given_up.intersection(self.workers))
     @rule(number=numbers)
     def begin_again(self, number: int) -> None:
-        """A worker that was given up lives: it names its former id, and has a new one now."""
+        """A worker that was declared dead lives: it registers under a new id and names its former one."""
         worker = self.one_of([one for one in self.workers if one in self.given_up], number)
         reborn = UUID(int=worker.int + 1000)
         gain = [job for job in self.lost_by.pop(worker, set()) if self.losses[job] and self.is_held_for_losses(job)]
@@ -249,7 +249,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(number=numbers, limit=st.integers(1, 4), returns=st.booleans())
     def die_with_its_jobs(self, number: int, limit: int, returns: bool) -> None:
-        """Take many single steps at once: a worker claims some jobs, and is given up with them."""
+        """Take many single steps at once: a worker claims some jobs, and is declared dead."""
         worker = self.one_of(self.workers, number)
         if worker in self.given_up:
             self.begin_again(0)
@@ -263,12 +263,12 @@ class Store(RuleBasedStateMachine):
             self.begin_again(0)
 
     def is_kept(self, job: UUID) -> bool:
-        """A killer or a suspect: replacing it would set it free."""
+        """Whether a job is a killer or a suspect, which `replace` must not set free."""
         kept = "select from outlive.held where id = %s and why in ('quarantined', 'suspect')"
         return self.connection.execute(kept, [job]).fetchone() is not None
 
     def is_held_for_losses(self, job: UUID) -> bool:
-        """Or is not held at all: whether it can gain by a loss that is taken back."""
+        """Whether a loss that is taken back can change the place of a job."""
         state = state_of(self.connection, job)
         if state is State.QUARANTINED:
             held = self.connection.execute("select details from outlive.held where id = %s", [job]).fetchone()
@@ -439,31 +439,15 @@ select id from outlive.waiting where losses >= %s
 union all select id from outlive.held where why = 'suspect' and (losses < %s or losses >= %s)
 """
 
-SHORT = settings(
-    max_examples=40,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
 LONG = settings(SHORT, max_examples=1500, stateful_step_count=80, derandomize=False)
-
-
-def drive(connection: db.Connection, how: settings) -> None:
-    class Here(Store):
-        def __init__(self) -> None:
-            super().__init__(connection)
-
-    run_state_machine_as_test(Here, settings=how)
 
 
 @pytest.mark.timeout(400)  # A failure is first made as small as possible.
 def test_the_invariants_hold_in_short_random_histories(connection: db.Connection) -> None:
-    drive(connection, SHORT)
+    run_histories(Store, connection)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_invariants_hold_in_long_random_histories(connection: db.Connection) -> None:
-    drive(connection, LONG)
+    run_histories(Store, connection, LONG)

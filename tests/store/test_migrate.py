@@ -17,7 +17,7 @@ from outlive import db, embedded, migrate, store
 from outlive.errors import SchemaMismatch
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.driving.databases import new_database
+from tests.driving.databases import new_database, worker_connections
 from tests.driving.making import (
     Connect,
     claim,
@@ -167,7 +167,7 @@ def test_every_earlier_version_is_migrated_to_the_schema_of_a_fresh_install(
 
 @pytest.fixture(scope="module")
 def unchanged(server_url: str) -> Iterator[db.Connection]:
-    """One database for all changes: each is rolled back."""
+    """A database for all changes. Each of them is rolled back."""
     with new_database(server_url) as url, db.connect(url) as connection:
         yield connection
 
@@ -222,15 +222,8 @@ def on_15(debian_url: str) -> Iterator[Connect]:
         assert connection.info.server_version // 10000 == 15
         assert migrate.migrate(connection, roles=True) == (0, migrate.VERSION)
         assert migrate.migrate(connection, roles=True) == (migrate.VERSION, migrate.VERSION)
-    made: list[db.Connection] = []
-
-    def connect() -> db.Connection:
-        made.append(db.connect(url, db.PINNED))
-        return made[-1]
-
-    yield connect
-    for connection in made:
-        connection.close()
+    with worker_connections(url) as connect:
+        yield connect
 
 
 def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:

@@ -194,7 +194,7 @@ def test_two_pruners_at_once_do_not_wait_for_each_other(connect: Connect) -> Non
 
 
 def test_finding_the_old_uses_the_index(connection: db.Connection) -> None:
-    """Pruning keeps pace whatever is kept: only the old rows of one state are looked at."""
+    """Pruning reads only old rows of one state, so it is fast however much is kept."""
     set_now(connection)
     for _ in range(3):
         make_finished(connection)

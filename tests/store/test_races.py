@@ -48,7 +48,7 @@ RACES = [(place, event) for place in Place for event in EVENTS if legal(event, p
 
 
 def after(event: str, places: set[Place], *, before: Place, first: str | None = None) -> set[Place]:
-    """Where a job may be after an event, if it was in one of these places when that had its turn."""
+    """The places where a job may be after an event that found it in one of these places."""
     stale = event in FENCED and before is not Place.RUNNING
     not_due = event == "expire" and first == "renew"
     anothers = event in ("expire", "reap") and first in ("claim", "claim_suspect")
@@ -70,7 +70,7 @@ class Ring:
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def start(self, act: Callable[[db.Connection], T]) -> Future[T]:
-        """Let the second act, until it has finished or waits for the first."""
+        """Let the second racer act until it has finished or waits for the first one."""
         answer = self.threads.submit(act, self.second)
         wait([answer], timeout=0.003)
         eventually(lambda: answer.done() or self._waits(), what="the second has finished or waits")
@@ -182,7 +182,7 @@ def test_replacing_a_job_does_not_deadlock_with_retrying_another_that_wants_a_ke
 
 
 def test_replacing_a_job_that_got_its_key_meanwhile_does_not_deadlock_with_retrying_it(connect: Connect) -> None:
-    """It has taken "a" and waits at "b" while a job gets "c", which is then retried with one that wants "a"."""
+    """The replacing batch holds "a" and waits for "b" while a retry takes "c" and then wants "a"."""
     watcher, stranger, replacing, retrying = (connect() for _ in range(4))
     first, second = job_ids(2)
     failed(watcher, first, "a"), failed(watcher, second, "c")
@@ -257,7 +257,7 @@ class Fighter:
         return self.random.sample(of, min(len(of), self.random.randint(1, 12)))
 
     def turn(self) -> None:
-        """End some attempts, be they still its own or not, and claim others; some leases are over at once."""
+        """End some attempts, also stale ones, and claim others, some of them with leases that are over at once."""
         tokens = self.random.sample(list(self.owners), min(len(self.owners), self.random.randint(0, 6)))
         events = {token: self.random.choice(list(ENDS)) for token in tokens}
         ends = [Ended(token, **ENDS[event], after_s=0.0) for token, event in events.items()]
@@ -273,7 +273,7 @@ class Fighter:
         self.begin(claimed)
 
     def begin(self, claimed: list[Claimed]) -> None:
-        """Begin what was claimed, but for what is known to kill; of that no attempt was made."""
+        """Begin the claimed jobs, except known killers, which count no attempt."""
         caught = db.run(self.connection, store.convict(self.worker, [one.token for one in claimed]))
         self.owners |= {one.token: self.worker for one in claimed if one.id not in caught}
 
@@ -286,7 +286,7 @@ class Fighter:
         db.run(self.connection, store.renew(self.worker, self.owners))
 
     def be_given_up(self) -> None:
-        """The others take this worker for dead and reap its jobs; it comes back under a new id."""
+        """Be declared dead and lose the jobs, and come back under a new id."""
         give_up(self.connection, self.worker)
         turn = db.run(self.connection, store.end_and_claim(self.worker, (), [LANE], limit=6))
         assert turn.claimed == []
@@ -304,7 +304,7 @@ class Fighter:
                 db.run(self.connection, store.let_others_in(self.worker, job.token))
 
     def ask(self) -> None:
-        """New jobs with a few keys that everybody wants."""
+        """Enqueue jobs with a few keys that all fighters use."""
         batch = [request(dedupe_key=key, on_conflict="replace") for key in self.random.sample("abcdefgh", 3)]
         refused = enqueue(self.connection, batch)
         self.jobs += [job.id for job in batch if job.id not in refused]
@@ -324,7 +324,7 @@ class Fighter:
 
 
 def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
-    """Free, claim and finish until nothing is left; in ten rounds at most."""
+    """Reap, claim and finish until nothing is left, in at most ten rounds."""
     for _ in range(10):
         connection.execute("update outlive.running set lease_until = '2000-01-01Z'")  # Everybody else is gone.
         db.run(connection, store.expire(batch=10_000))

@@ -17,6 +17,7 @@ from tests.driving.making import (
     claim,
     count,
     counters,
+    hold_of,
     make,
     register_task,
     register_worker,
@@ -37,7 +38,6 @@ from tests.store.acting import (
     contents,
     fire,
     give_up,
-    held_as,
 )
 from tests.store.noon import database_url, fresh_at_noon
 
@@ -49,7 +49,7 @@ def reap(connection: db.Connection) -> list[Lost]:
 
 
 def die(connection: db.Connection, n: int) -> None:
-    """Some worker claims the next job, dies with it, and is noticed."""
+    """Let a worker claim the next job and die, and reap it."""
     worker = UUID(int=100 + n)
     assert len(claim(connection, worker=worker, limit=1)) == 1
     give_up(connection, worker)
@@ -140,17 +140,17 @@ def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(
 def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection: db.Connection) -> None:
     job = make(connection)
     die(connection, 1)
-    assert held_as(connection, job) is None
+    assert hold_of(connection, job) is None
     die(connection, 2)
     said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
-    assert held_as(connection, job) == ("suspect", said)
+    assert hold_of(connection, job) == ("suspect", said)
     assert claim(connection, worker=BERT, limit=1) == []
     [alone] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     assert alone.alone_s
     give_up(connection, BERT)
     assert [lost.state for lost in reap(connection)] == [State.QUARANTINED]
     proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
-    assert held_as(connection, job) == ("quarantined", proven)
+    assert hold_of(connection, job) == ("quarantined", proven)
     [killer] = db.run(connection, store.untold_killers())
     assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "crawler-2", 3)
     assert db.run(connection, store.untold_killers()) == []
@@ -171,7 +171,7 @@ def test_without_a_limit_no_job_is_a_suspect(connection: db.Connection) -> None:
     job = make(connection)
     for n in range(10):
         die(connection, n)
-    assert held_as(connection, job) is None
+    assert hold_of(connection, job) is None
     assert counters(connection, job) == (0, 0, 10)
 
 
@@ -192,7 +192,7 @@ def test_many_reapers_at_once_count_every_loss_once(connection: db.Connection, c
     reapers = [connect() for _ in range(4)]
 
     def sweep(reaper: db.Connection) -> list[Lost]:
-        """A batch that is empty may only have been locked by the others."""
+        """Reap until the others are done: an empty batch may only mean that they hold the locks."""
         return [lost for _ in range(20) for lost in db.run(reaper, store.reap(batch=10))]
 
     with ThreadPoolExecutor(len(reapers)) as threads:

@@ -144,7 +144,7 @@ def expectations() -> Iterator[tuple[str, str, bool]]:
 
 @pytest.fixture(scope="module")
 def shared(server_url: str) -> Iterator[db.Connection]:
-    """One database for all the questions: what a role does here is rolled back."""
+    """A database for all the questions. Everything that a role does here is rolled back."""
     with new_database(server_url) as url, db.connect(url) as connection:
         yield connection
 
@@ -229,7 +229,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
 
 @contextmanager
 def login(admin: psycopg.Connection[Any], role: str) -> Iterator[str]:
-    """A login role that was granted this role and nothing else; its name."""
+    """Make a login role that has this role and nothing else; returns its name."""
     name = f"test_{uuid.uuid4().hex}"
     admin.execute(sql.SQL("create role {} login in role {}").format(sql.Identifier(name), sql.Identifier(role)))
     yield name
@@ -243,7 +243,7 @@ def session(connection: db.Connection, url: str, role: str) -> Iterator[db.Conne
 
 
 def call_a_source(run: Callable[[Statement[Any]], Any]) -> None:
-    """What a worker does with a source, from its declaration to what its job has found."""
+    """Use a source as a worker does, from its declaration to the records of its job."""
     other = new_worker()
     run(store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5, max_concurrency=5)]))
     (
@@ -390,7 +390,7 @@ def test_a_job_can_complete_its_own_attempt_and_nothing_else(connection: db.Conn
 def test_without_roles_the_schema_belongs_to_the_role_that_migrates(
     connection: db.Connection, empty_database_url: str
 ) -> None:
-    """Even where the roles exist, for some other database: the role that migrates this one may not give it away."""
+    """The role that migrates can't give the schema away, even where the roles exist for another database."""
     with login(connection, "pg_monitor") as name:
         database = psycopg.conninfo.conninfo_to_dict(empty_database_url)["dbname"]
         connection.execute(sql.SQL("alter database {} owner to {}").format(*map(sql.Identifier, (str(database), name))))

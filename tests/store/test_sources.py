@@ -1,4 +1,4 @@
-"""Sources as rows: their tokens, how many at once, their breakers; and what jobs found, written with their success."""
+"""Sources as rows: their rates, concurrency limits and breakers; and records, written with the success of a job."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,7 +17,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from outlive import db, store
@@ -46,16 +45,8 @@ from tests.driving.making import (
 )
 from tests.spans import within_bounds
 from tests.store.acting import assert_sound, clear
+from tests.store.histories import SHORT, run_histories
 from tests.waiting import eventually
-
-QUICK = settings(
-    max_examples=40,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
 
 
 def declare(connection: db.Connection, name: str = "shop", **said: Any) -> None:
@@ -70,7 +61,7 @@ def claim(
 
 
 def begin(connection: db.Connection, source: str = "shop", **how: Any) -> Claimed:
-    """One job of the source, claimed."""
+    """Make and claim one job of the source."""
     make(connection, source=source)
     (claimed,) = claim(connection, source, limit=1, **how).claimed
     return claimed
@@ -164,7 +155,7 @@ def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 def test_in_no_span_of_time_more_is_taken_than_burst_and_rate_allow(connection: db.Connection) -> None:
-    @settings(QUICK)
+    @settings(SHORT)
     @given(st.floats(1, 3000), st.integers(1, 5), steps())
     def play(rate: float, burst: int, moves: list[tuple[int, int]]) -> None:
         connection.execute("delete from outlive.sources")
@@ -625,7 +616,7 @@ WHICH = st.integers(0, 9)
 
 
 class Breaker(RuleBasedStateMachine):
-    """A source's breaker beside what it ought to be: two failures in a row, ten seconds, one probe."""
+    """A breaker beside a model of it: two failures in a row open it for ten seconds, then one probe is admitted."""
 
     def __init__(self, connection: db.Connection) -> None:
         super().__init__()
@@ -668,7 +659,7 @@ class Breaker(RuleBasedStateMachine):
     @precondition(lambda self: self.enabled and self.state == "closed")
     @rule()
     def it_opens_and_waits(self) -> None:
-        """Bring about a probe, which chance alone hardly would."""
+        """Bring about a probe, which rarely happens by chance."""
         self.calls_fail(0, 2)
         self.time_goes_by(10)
 
@@ -752,11 +743,7 @@ class Breaker(RuleBasedStateMachine):
 
 @pytest.mark.timeout(400)
 def test_the_breaker_follows_its_model_in_every_order(connection: db.Connection) -> None:
-    class Here(Breaker):
-        def __init__(self) -> None:
-            super().__init__(connection)
-
-    run_state_machine_as_test(Here, settings=settings(QUICK, max_examples=60, stateful_step_count=50))
+    run_histories(Breaker, connection, settings(SHORT, max_examples=60, stateful_step_count=50))
 
 
 # What jobs find, and what they ask for next

@@ -1,4 +1,4 @@
-"""Suspects that wait: when a worker must make room for one, and when there is nothing to make room for."""
+"""Waiting suspects: when a worker must make room for one, and when it must not."""
 
 from datetime import timedelta
 
@@ -6,8 +6,8 @@ import pytest
 
 from outlive import db, store
 from outlive.states import State
-from tests.driving.making import TASK, claim, counters, make, register_task, set_now, state_of
-from tests.store.acting import ANNA, BERT, NOW, Place, bring, end_by, give_up, held_as
+from tests.driving.making import TASK, claim, counters, hold_of, make, register_task, set_now, state_of
+from tests.store.acting import ANNA, BERT, NOW, Place, bring, end_by, give_up
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -97,5 +97,5 @@ def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_sta
     assert len(db.run(connection, store.reap())) == 1
     register_task(connection, max_crashes=1)
     assert db.run(connection, store.claim_suspect(BERT, tasks=[TASK])) == []
-    assert held_as(connection, job) == ("quarantined", "crashed 1 times (max_crashes = 1)")
+    assert hold_of(connection, job) == ("quarantined", "crashed 1 times (max_crashes = 1)")
     assert counters(connection, job) == (0, 1, 1)

@@ -1,4 +1,4 @@
-"""A worker that was given up and lives: what its verdict cost its jobs is taken back, once, and nothing else."""
+"""A worker that was wrongly declared dead: the losses of its jobs are taken back, once, and nothing else."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -14,6 +14,7 @@ from tests.driving.making import (
     Connect,
     claim,
     counters,
+    hold_of,
     make,
     register_task,
     register_worker,
@@ -33,8 +34,7 @@ from tests.store.acting import (
     end_by,
     fire,
     give_up,
-    held_as,
-    kill_elsewhere,
+    leave_crashes,
 )
 from tests.store.noon import database_url, fresh_at_noon
 from tests.waiting import eventually
@@ -46,7 +46,7 @@ URGENT = Lane("default", "", TASK, 4)
 
 
 def lose(connection: db.Connection, worker: UUID = ANNA, *, alone: bool = False) -> Scene:
-    """A worker claims the next job and is given up with it."""
+    """Let a worker claim the next job and be declared dead."""
     register_worker(connection, worker)
     if alone:
         [claimed] = db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
@@ -86,12 +86,12 @@ def test_a_suspect_by_this_loss_alone_waits_like_any_other(connection: db.Connec
     job = make(connection)
     lose(connection, BERT)
     lose(connection, ANNA)
-    assert held_as(connection, job) is not None
+    assert hold_of(connection, job) is not None
     sleeper = connect()
     sleeper.execute("listen outlive")
     db.run(sleeper, store.sleep(CARL))
     take_back(connection)
-    assert held_as(connection, job) is None
+    assert hold_of(connection, job) is None
     assert counters(connection, job) == (0, 0, 1)
     assert len(list(sleeper.notifies(timeout=10, stop_after=1))) == 1
     assert [claimed.id for claimed in claim(connection, worker=CARL, limit=1)] == [job]
@@ -105,7 +105,7 @@ def test_a_running_suspect_is_cleared_when_it_is_handed_back(connection: db.Conn
     take_back(connection)
     assert counters(connection, job) == (0, 0, 1)
     end_by(connection, CARL, claimed.token, "hand_back")
-    assert held_as(connection, job) is None
+    assert hold_of(connection, job) is None
 
 
 def test_a_job_quarantined_by_this_loss_is_a_suspect_again(connection: db.Connection) -> None:
@@ -116,7 +116,7 @@ def test_a_job_quarantined_by_this_loss_is_a_suspect_again(connection: db.Connec
     assert state_of(connection, job) is State.QUARANTINED
     take_back(connection)
     said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
-    assert held_as(connection, job) == ("suspect", said)
+    assert hold_of(connection, job) == ("suspect", said)
     assert counters(connection, job) == (0, 0, 2)
     assert claim(connection, worker=NEW, limit=1) == []
     assert [one.id for one in db.run(connection, store.claim_suspect(NEW, tasks=[TASK]))] == [job]
@@ -128,7 +128,7 @@ def test_a_job_that_may_be_lost_only_once_is_not_suspected_of_a_loss_that_was_no
     lose(connection)
     assert state_of(connection, job) is State.QUARANTINED
     take_back(connection)
-    assert held_as(connection, job) is None
+    assert hold_of(connection, job) is None
     assert counters(connection, job) == (0, 0, 0)
     assert [claimed.id for claimed in claim(connection, worker=BERT, limit=1)] == [job]
 
@@ -191,9 +191,9 @@ def test_a_job_quarantined_for_its_crashes_stays_there(connection: db.Connection
     [claimed] = claim(connection, worker=BERT, limit=1)
     end_by(connection, BERT, claimed.token, "crash")
     register_task(connection, max_losses=1)  # By this limit it would be there for its losses as well, and is not.
-    before = held_as(connection, job)
+    before = hold_of(connection, job)
     take_back(connection)
-    assert held_as(connection, job) == before == ("quarantined", "crashed 1 times (max_crashes = 1)")
+    assert hold_of(connection, job) == before == ("quarantined", "crashed 1 times (max_crashes = 1)")
 
 
 def test_a_job_convicted_by_its_fingerprint_stays_there(connection: db.Connection) -> None:
@@ -201,11 +201,11 @@ def test_a_job_convicted_by_its_fingerprint_stays_there(connection: db.Connectio
     lose(connection)
     [claimed] = claim(connection, worker=BERT, limit=1)
     register_task(connection, max_crashes=1, max_losses=1, quarantine_by="fingerprint")
-    kill_elsewhere(connection)
+    leave_crashes(connection)
     assert db.run(connection, store.convict(BERT, [claimed.token])) == [job]
-    before = held_as(connection, job)
+    before = hold_of(connection, job)
     take_back(connection)
-    assert held_as(connection, job) == before
+    assert hold_of(connection, job) == before
 
 
 def test_a_job_blocked_by_an_operator_stays_blocked(connection: db.Connection) -> None:
@@ -217,7 +217,7 @@ def test_a_job_blocked_by_an_operator_stays_blocked(connection: db.Connection) -
 
 
 def test_a_loss_that_the_worker_itself_has_reported_is_not_taken_back(connection: db.Connection) -> None:
-    """Its zygote died of the job, long before it was given up itself."""
+    """The worker's zygote died because of the job, long before the worker was declared dead."""
     job = make(connection)
     register_worker(connection, ANNA)
     [claimed] = claim(connection, worker=ANNA, limit=1)

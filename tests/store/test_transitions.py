@@ -1,12 +1,9 @@
 """Every event from every state, compared with the one page that says what is legal."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from outlive import db, states
 from outlive.states import State
-from tests.driving.databases import new_database
 from tests.driving.making import register_task, set_now, state_of
 from tests.store.acting import (
     BERT,
@@ -19,24 +16,15 @@ from tests.store.acting import (
     arrange,
     assert_sound,
     bring,
-    clear,
     contents,
     fire,
     legal,
 )
+from tests.store.noon import database_url, fresh_at_noon
+
+__all__ = ["database_url", "fresh_at_noon"]
 
 ARROWS = [(t.event, before, after) for t in states.TRANSITIONS for before in t.before for after in t.after]
-
-
-@pytest.fixture(scope="module")
-def database_url(server_url: str) -> Iterator[str]:
-    with new_database(server_url) as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _cleared(connection: db.Connection) -> None:
-    clear(connection)
 
 
 def circumstances(before: State | None, after: State | None) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The views that people look at: what each shows of a job, a worker, a queue, a source."""
+"""The views for operators: jobs, workers, queues and sources."""
 
 from datetime import timedelta
 from typing import Any
@@ -41,7 +41,7 @@ def job_state(connection: db.Connection, job: UUID) -> dict[str, Any]:
 
 
 def shown(found: dict[str, Any], **expected: object) -> dict[str, Any]:
-    """Those columns of a row that are expected to be something."""
+    """The columns of a row for which a value is expected."""
     return {name: found[name] for name in expected}
 
 
@@ -383,7 +383,7 @@ BIG = {"jobs", "attempts", "waiting"}
 
 @pytest.fixture
 def crowd(connection: db.Connection) -> list[UUID]:
-    """100,000 jobs, some waiting and some finished, with the statistics that autovacuum would make."""
+    """Make 100,000 jobs, some waiting and some finished, with the statistics that autovacuum would make."""
     connection.execute(
         "insert into outlive.jobs (id, task, queue, args, priority, ready_at, fingerprint, created_at)"
         " select gen_random_uuid(), 'work', 'default', '{}', 5, outlive.now(), '', outlive.now()"
@@ -403,7 +403,7 @@ def crowd(connection: db.Connection) -> list[UUID]:
 
 
 def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url: str, crowd: list[UUID]) -> None:
-    """On a connection as people have it: only workers' plans are pinned."""
+    """Operators have such a connection: only the plans of workers are pinned."""
     with db.connect(database_url) as plain:
         for job in (crowd[0], crowd[-1]):
             looks = (store.statuses([job]), store.outcome(job), store.job(job), store.list_attempts(job))

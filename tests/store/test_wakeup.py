@@ -29,7 +29,7 @@ MARKER = "marker"
 
 
 class Listener:
-    """The notifications that a worker would hear, counted without waiting for further ones."""
+    """Receives the notifications that a worker would, without waiting for more."""
 
     def __init__(self, connection: db.Connection, marking: db.Connection) -> None:
         self._connection, self._marking = connection, marking
@@ -242,6 +242,6 @@ def test_an_end_that_makes_nothing_ready_sends_no_notification(
 
 
 def test_a_sleeper_is_forgotten_in_a_crash_of_the_server(connection: db.Connection) -> None:
-    """Its flag is in an unlogged table: it costs no durable write, and a worker that lives writes it again."""
+    """The flag is in an unlogged table, so it costs no durable write; a living worker writes it again."""
     query = "select relpersistence::text from pg_class where oid = 'outlive.sleepers'::regclass"
     assert connection.execute(query).fetchall() == [("u",)]

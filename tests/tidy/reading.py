@@ -20,7 +20,7 @@ def syntax(path: Path) -> ast.Module:
 
 
 def shown(path: Path, line: int | None = None) -> str:
-    """A place as editors understand it."""
+    """A place in a file, in the form that editors understand."""
     return f"{path.relative_to(ROOT)}{'' if line is None else f':{line}'}"
 
 

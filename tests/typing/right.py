@@ -1,4 +1,4 @@
-"""What must pass mypy --strict."""
+"""Calls that mypy --strict must accept."""
 
 from __future__ import annotations
 

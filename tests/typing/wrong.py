@@ -1,4 +1,4 @@
-"""What must not pass: each line that mypy must refuse ends with the code of the error that comes first."""
+"""Calls that mypy must refuse. Each ends with the code of the first error."""
 
 from __future__ import annotations
 

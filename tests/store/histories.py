@@ -1,0 +1,25 @@
+"""Random histories for state machines of hypothesis: the same ones in every run."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from outlive import db
+
+SHORT = settings(
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def run_histories(machine: type[RuleBasedStateMachine], connection: db.Connection, how: settings = SHORT) -> None:
+    """Run a state machine, which is made with a connection, through random histories."""
+
+    class Here(machine):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__(connection)
+
+    run_state_machine_as_test(Here, settings=how)
