@@ -48,7 +48,7 @@ class Worker:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def says(self, text: str, *, within_s: float = 5) -> bool:
+    def says(self, text: str, *, within_s: float = 10) -> bool:
         """Wait until the log has this text: lines are written a moment after they are logged."""
         return eventually(lambda: text in self.log(), within_s=within_s, what=f"the log has {text!r}")
 

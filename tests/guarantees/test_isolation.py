@@ -99,7 +99,7 @@ def test_the_whole_process_group_is_ended(start: Start, tmp_path: Path) -> None:
     eventually((tmp_path / "pid.plain").exists)
     pids = [int((tmp_path / name).read_text()) for name in ("pid", "pid.plain")]
     assert all(alive(pid) for pid in pids)
-    eventually(lambda: f"Job {job.id} timed out" in worker.log())
+    worker.says(f"Job {job.id} timed out")
     all_gone(pids, within_s=2)
 
 
@@ -281,7 +281,7 @@ def test_on_sigterm_jobs_may_finish_and_the_rest_is_released_at_no_cost(
     eventually(lambda: all((tmp_path / name).exists() for name in ("told", "polite.started", "stubborn")))
     asked_at = time.monotonic()
     worker.send(signal.SIGTERM)
-    eventually(lambda: " stops: " in worker.log())
+    worker.says(" stops: ")
     late = faults.add.enqueue(1, 1)
     assert told.result(timeout=2) == "told in time"
     eventually((tmp_path / "polite").exists)
@@ -306,7 +306,7 @@ def test_a_slow_database_does_not_cost_the_last_job_its_end(
     with connection.transaction():
         connection.execute("lock table outlive.running in exclusive mode")
         worker.send(signal.SIGTERM)
-        eventually(lambda: f"Job {told.id} completed successfully" in worker.log())
+        worker.says(f"Job {told.id} completed successfully")
         eventually(lambda: not worker.tree(), what="its processes are gone")
     assert worker.process.wait(20) == 0
     assert told.result(timeout=0) == "told in time"
@@ -318,7 +318,7 @@ def test_a_second_signal_does_it_at_once(start: Start, tmp_path: Path, second: i
     polite = faults.clean_up.enqueue(str(tmp_path / "polite"))
     eventually((tmp_path / "polite.started").exists)
     worker.send(signal.SIGTERM)
-    eventually(lambda: " stops: " in worker.log())
+    worker.says(" stops: ")
     assert worker.stop(second, within_s=3) == 0
     assert (tmp_path / "polite").read_text() == "cleaned up"
     assert polite.status() is State.PENDING

@@ -432,7 +432,7 @@ def test_no_worker_makes_room_for_a_suspect_that_was_cancelled(
     begun(tmp_path / "long")
     connection.execute("update outlive.held set since = since - interval '61 seconds'")
     db.run(connection, store.resume_queue("default"))
-    eventually(lambda: "makes room" in worker.log(), within_s=20)
+    worker.says("makes room", within_s=20)
     other = faults.add.enqueue(1, 1)
     assert [change.changed for change in db.run(connection, store.cancel([suspect.id]))] == [True]
     assert other.result(timeout=20) == 2

@@ -317,7 +317,7 @@ def test_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
     assert min(at for job in waits for at in [attempts(connection, job)[0].started_at] if at) >= paused_until
     assert all(outcomes(connection, job) == [Outcome.SUCCEEDED] for job in waits)
     assert health(connection, "flaky")["breaker"] == "closed"
-    eventually(lambda: "the source flaky works again" in worker.log())
+    worker.says("the source flaky works again")
     eventually(lambda: told.read_text().count('"event":"source_paused"') == 2)
 
 

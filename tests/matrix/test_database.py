@@ -148,7 +148,7 @@ def test_a_worker_that_is_told_to_stop_while_the_server_is_away_reports_when_it_
     server.stop(signal.SIGQUIT)
     worker.send(signal.SIGTERM)
     (tmp_path / "held").touch()
-    eventually(lambda: f"Job {job.id} completed successfully" in worker.log(), within_s=20)
+    worker.says(f"Job {job.id} completed successfully", within_s=20)
     server.start()
     assert worker.process.wait(timeout=30) == 0
     server.await_ready()
@@ -342,7 +342,7 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     """42"""
     faults.app.configure(config.load(flags={"database_url": pooled_url}))
     worker = start(url=pooled_url, slots=2, **SHORT)
-    eventually(lambda: "the database is behind a pooler in transaction mode" in worker.log(), what="a warning")
+    worker.says("the database is behind a pooler in transaction mode")
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(200))
     killer, endless = faults.die_by.enqueue("SIGSEGV"), faults.clean_up.enqueue(str(tmp_path / "out"))
     eventually((tmp_path / "out.started").exists, within_s=20)

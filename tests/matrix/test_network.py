@@ -155,7 +155,7 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     print(f"declared dead after {time.monotonic() - cut:.1f} s")
     begun(tmp_path / "held", times=2, within_s=30)
     network.heal()
-    eventually(lambda: "was declared dead by others" in far.log(), within_s=30, what="it hears of it")
+    far.says("was declared dead by others", within_s=30)
     (tmp_path / "held").touch()
     all_end_once(server.url, [held])
     assert outcomes(server.url, held) == ["lost", "succeeded"]

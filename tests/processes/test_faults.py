@@ -217,7 +217,7 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
             (group / "cgroup.procs").write_text(str(pid))
         (group / "pids.max").write_text("1")  # Also what ends makes no room.
         jobs = [faults.add.enqueue(n, n) for n in range(20)]
-        eventually(lambda: "a child could not be forked" in worker.log(), within_s=20, what="it says so")
+        worker.says("a child could not be forked", within_s=20)
         eventually(lambda: not count(connection, "running"), what="what it had claimed before has ended")
         told = time.monotonic()
         eventually(lambda: count(connection, "running") or time.monotonic() > told + 3)
@@ -238,7 +238,7 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
     opened = {int(name) for name in os.listdir(f"/proc/{worker.pid}/fd")}
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (max(opened) + 1, usual[1]))
     jobs = [faults.add.enqueue(n, n) for n in range(20)]
-    eventually(lambda: "a child could not be forked" in worker.log(), within_s=20, what="it says so")
+    worker.says("a child could not be forked", within_s=20)
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, usual)
     assert [job.result(timeout=20) for job in jobs] == [2 * n for n in range(20)]
     eventually(lambda: len(os.listdir(f"/proc/{worker.pid}/fd")) <= len(opened) + 3, what="none has leaked")
@@ -432,7 +432,7 @@ def test_a_worker_that_gets_no_connection_waits_for_one(
         admin.execute(sql.SQL("alter role {} connection limit 0").format(role))
         end_sessions(admin)
         job = faults.add.enqueue(2, 2)
-        eventually(lambda: "too many connections" in worker.log(), what="it says so")
+        worker.says("too many connections")
         assert worker.process.poll() is None
         admin.execute(sql.SQL("alter role {} connection limit -1").format(role))
         assert job.result(timeout=20) == 4
@@ -515,11 +515,11 @@ def test_sighup_brings_new_code_and_lets_old_jobs_finish(start: Start, changing:
     assert changing.version.enqueue().result(timeout=20) == 1
     path.write_text("import no_such_module\n")
     worker.send(signal.SIGHUP)
-    eventually(lambda: "goes on with the old app" in worker.log(), within_s=20)
+    worker.says("goes on with the old app", within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 1
     path.write_text(source(version=2))
     worker.send(signal.SIGHUP)
-    eventually(lambda: "the app was reloaded: 2 tasks" in worker.log(), within_s=20)
+    worker.says("the app was reloaded: 2 tasks", within_s=20)
     assert changing.version.enqueue().result(timeout=20) == 2
     (tmp_path / "go").touch()
     assert waiting.result(timeout=20) == 1
@@ -547,7 +547,7 @@ def test_a_reload_that_overtakes_a_revival_leaves_one_zygote(start: Start, chang
     os.kill(worker.zygote(), signal.SIGKILL)
     eventually((tmp_path / "first").exists, within_s=20, what="the new zygote imports")
     worker.send(signal.SIGHUP)
-    eventually(lambda: "the app was reloaded" in worker.log(), within_s=20)
+    worker.says("the app was reloaded", within_s=20)
     (tmp_path / "go on").touch()
     assert changing.version.enqueue().result(timeout=20) == 2
     eventually(lambda: len(worker.zygotes()) == 1, what="only one is left")
@@ -561,7 +561,7 @@ def test_threads_of_the_app_are_named_in_a_warning(start: Start, tmp_path: Path)
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     worker = start(target="threaded:app", folder=tmp_path)
-    eventually(lambda: "the app started threads at import" in worker.log())
+    worker.says("the app started threads at import")
 
 
 def test_jobs_draw_different_numbers(start: Start) -> None:

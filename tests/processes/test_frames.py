@@ -34,7 +34,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp
     """60"""
     worker = start(slots=2)
     spoiling = faults.spoil_progress.enqueue(str(tmp_path / "enough"))
-    eventually(lambda: "is dropped" in worker.log(), within_s=20)
+    worker.says("is dropped", within_s=20)
     for n in range(5):  # Each of them is written beside some that can't be.
         assert faults.step_by_step.enqueue(3).result(timeout=20) == [3, 3], n
     (tmp_path / "enough").touch()
@@ -105,7 +105,7 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path
     eventually(lambda: all(path.exists() for path in paths), within_s=20)
     told = time.monotonic()
     worker.send(signal.SIGTERM)
-    eventually(lambda: " stops: " in worker.log(), within_s=10)
+    worker.says(" stops: ")
     heard_s = time.monotonic() - told
     worker.send(signal.SIGTERM)
     assert worker.process.wait(20) == 0

@@ -30,7 +30,7 @@ def test_a_warm_child_that_does_not_hear_its_dismissal_is_killed(start: Start) -
     worker = start(slots=1)
     pid = faults.stay_warm_for_ever.enqueue().result(timeout=20)
     worker.send(signal.SIGHUP)
-    eventually(lambda: "the app was reloaded" in worker.log(), within_s=20)
+    worker.says("the app was reloaded", within_s=20)
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
 
 
@@ -73,7 +73,7 @@ def test_a_process_started_by_the_script_that_became_the_worker_stays(start: Sta
     (older,) = [pid for pid in kernel.children_of(worker.pid) if b"sleep" in cmdline(pid)]
     zygote = worker.zygote()
     os.kill(zygote, signal.SIGKILL)
-    eventually(lambda: "the zygote died" in worker.log(), within_s=10)
+    worker.says("the zygote died")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     assert alive(older)
     worker.stop()
@@ -101,7 +101,7 @@ def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start: Start, t
     pid = faults.leave_a_process_of_roots.enqueue(str(become_root)).result(timeout=20)
     try:
         assert [faults.add.enqueue(n, n).result(timeout=20) for n in range(5)] == [0, 2, 4, 6, 8]
-        eventually(lambda: f"process {pid}, left behind by a job, can't be killed" in worker.log(), within_s=5)
+        worker.says(f"process {pid}, left behind by a job, can't be killed", within_s=5)
         assert alive(pid)
         assert worker.stop(within_s=15) == 0
         assert worker.log().count("can't be killed") <= 2, "it is told by the zygote, and by the supervisor"

@@ -175,7 +175,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
     faults.ignore_sigterm.using(timeout=None).enqueue()
     begun(tmp_path / "never")
     os.kill(worker.pid, signal.SIGTERM)
-    eventually(lambda: " stops: " in worker.log())
+    worker.says(" stops: ")
     assert worker.stop(signal.SIGINT, within_s=15) == 0
 
 

@@ -34,7 +34,7 @@ def test_an_end_that_waits_for_another_transaction_is_kept_and_holds_up_no_other
 ) -> None:
     worker = start(slots=2, lease_s="3", renew_s="0.3")
     bringing = faults.spawn.enqueue("theirs")
-    eventually(lambda: "can't be written yet" in worker.log(), within_s=20)
+    worker.says("can't be written yet", within_s=20)
     lease = value(connection, "select lease_until from outlive.running")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     eventually(lambda: value(connection, "select lease_until from outlive.running") > lease, what="it is renewed")
@@ -49,7 +49,7 @@ def test_a_worker_that_stops_gives_back_jobs_whose_ends_it_could_not_write(
 ) -> None:
     worker = start()
     bringing = faults.spawn.enqueue("theirs")
-    eventually(lambda: "can't be written yet" in worker.log(), within_s=20)
+    worker.says("can't be written yet", within_s=20)
     assert worker.stop() == 0
     assert bringing.status() is State.PENDING
     assert [one.outcome for one in attempts(connection, bringing)] == [Outcome.RELEASED]
