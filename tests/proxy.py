@@ -20,14 +20,14 @@ from typing import Self
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 ENCRYPTION = {struct.pack("!II", 8, number) for number in (80877103, 80877104)}
-"""What a client asks over TCP before it begins. The answer is no: what is encrypted can't be read here."""
+"""The questions of a client over TCP before its session. The answer is no, because the proxy must read the bytes."""
 PARTS_OF_A_STATEMENT = {b"P", b"B", b"D", b"E", b"C"}
 SERVER_WAITS = {b"Z", b"R", b"G", b"W"}
 """After these it wants to hear something: ready, authentication, copy in, copy both."""
 
 
 class Side(Enum):
-    """Where a statement is: on its way to the server, or answered, with the answer on its way to the client."""
+    """The side of a statement: before it reaches the server, or after its answer, which is on its way to the client."""
 
     BEFORE = "before"
     AFTER = "after"

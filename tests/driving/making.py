@@ -72,7 +72,7 @@ def row(connection: psycopg.Connection[Any], query: str, *parameters: object) ->
 
 
 def count(connection: psycopg.Connection[Any], table: str) -> int:
-    """How many rows a table of outlive has."""
+    """The number of rows in a table of outlive."""
     query = sql.SQL("select count(*) from {}").format(sql.Identifier("outlive", table))
     return int(connection.execute(query).fetchall()[0][0])
 

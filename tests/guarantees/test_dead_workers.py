@@ -35,7 +35,7 @@ from tests.waiting import eventually
 
 QUICK = {"heartbeat_s": "0.2", "stale_s": "1", "dead_s": "2", "sweep_s": "0.3"}
 TOLD_WITHIN_S = [pytest.param(6.0, id="busy"), pytest.param(2.0, id="exact", marks=pytest.mark.long)]
-"""How soon a death must be known: see the module's docstring."""
+"""The bounds on the time until a death is known: see the module's docstring."""
 
 
 def state(connection: psycopg.Connection[Any], worker: str) -> str | None:

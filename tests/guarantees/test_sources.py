@@ -122,7 +122,7 @@ def test_eight_workers_stay_within_the_rate_while_they_are_killed(start: Start, 
 
 
 def drain_s(connection: db.Connection, number: int) -> float:
-    """How long one worker needs for so many free jobs, by the database's clock."""
+    """The time that one worker needs for so many free jobs, by the database's clock."""
     jobs = calling.app.enqueue_many([calling.free.job() for _ in range(number)])
     eventually(lambda: waiting(connection, "queue", "free") == 0, within_s=300)
     succeeded(jobs[-1:])

@@ -224,7 +224,7 @@ def test_an_ordinary_account_makes_groups_in_a_subtree_that_was_given_to_it(grou
 
 
 def test_a_group_of_version_2_kills_all_that_is_in_it() -> None:
-    """As far as this can be tried where the memory controller is bound to version 1."""
+    """This shows only the kill: the memory controller is bound to version 1 here."""
     top = next((Path(line.split()[4]) for line in MOUNTS if " - cgroup2 " in line), None)
     path = Path(top or "/", f"outlive-test-{uuid4().hex[:8]}")
     try:

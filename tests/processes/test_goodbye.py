@@ -25,7 +25,7 @@ Goodbye = Callable[..., None]
 
 
 class Unwritten:
-    """What a worker has when it stops, and the database does not know."""
+    """Everything that a worker still has to write when it stops."""
 
     def __init__(self, url: str) -> None:
         self.session, leases = Session(url), Leases(lease_s=300, renew_s=20)

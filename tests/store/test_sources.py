@@ -149,8 +149,10 @@ def test_a_job_that_died_while_it_waited_holds_up_no_other_for_long(connection: 
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """How long after the one before, in milliseconds, and how many jobs are wanted; 0 is a request from inside. A
-    statement may have begun before one that got the lock first."""
+    """Claims, each as the milliseconds since the one before and the number of jobs; 0 jobs are a request of a job.
+
+    The milliseconds may be negative: a statement may have begun before one that got the lock first.
+    """
     return draw(st.lists(st.tuples(st.integers(-200, 3000), st.integers(0, 4)), min_size=1, max_size=25))
 
 

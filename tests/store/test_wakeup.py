@@ -37,12 +37,14 @@ class Listener:
         self.heard()
 
     def heard(self) -> int:
-        """How many came. Notifications come in the order of their commits: what is not here before the marker,
-        sent after everything else, was never sent."""
+        """The number of notifications that have come."""
         return len(self.payloads())
 
     def payloads(self) -> list[str]:
-        """The payloads of the notifications that have come."""
+        """The payloads of the notifications that have come.
+
+        They come in the order of their commits, so all that were sent are here before the marker, which is sent last.
+        """
         self._marking.execute("select pg_notify('outlive', %s)", [MARKER])
         heard: list[str] = []
         for one in self._connection.notifies(timeout=10):
