@@ -5,6 +5,7 @@ hang. The demo itself does two things: it kills a worker, and it takes one site 
 """
 
 import logging
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +34,12 @@ WEAK = "dealer"
 """The site that is down for a while."""
 DOWN_S = 2.0
 """How long it stays down after its breaker opened."""
+SETTLE_S = 0.5
+
+_RUNNING = """
+select clock_timestamp(), count(*)
+from outlive.running r join outlive.workers k on k.id = r.worker where k.pid = %s
+"""
 
 
 def main(*, json: bool, quick: bool) -> int:
@@ -151,10 +158,15 @@ class Play:
         row, part = seen.worker(victim.pid), seen.finished() / self._total
         if row is None or part < KILL_AT or row["running"] < (2 if part < KILL_AT_LAST else 1):
             return
-        [(now,)] = self.connection.execute("select clock_timestamp()").fetchall()
+        victim.send_signal(signal.SIGSTOP)  # From here on it ends no job; those that it has just ended may be written.
+        time.sleep(SETTLE_S)
+        [(now, jobs)] = self.connection.execute(_RUNNING, [victim.pid]).fetchall()
+        if not jobs:
+            victim.send_signal(signal.SIGCONT)
+            return
         self._orphans = kernel.descendants_of(victim.pid)
         victim.kill()
         victim.wait()
         self._workers.remove(victim)
-        self.played.loss = Loss(victim.pid, now, row["running"], self._start(stack).pid)
-        self.audience.say(show.kill(victim.pid, row["running"]))
+        self.played.loss = Loss(victim.pid, now, jobs, self._start(stack).pid)
+        self.audience.say(show.kill(victim.pid, jobs))
