@@ -45,7 +45,7 @@ class SourceAccount:
         """Whether an error is the source's fault: one that the task retries is, one that it fails on is not."""
         if not isinstance(error, Exception) or isinstance(error, OutliveError):
             return isinstance(error, Retry)
-        return not isinstance(error, self.policy.fail_on) or isinstance(error, self.policy.retry_on)
+        return not self.policy.is_final(error)
 
     def source_ok(self, error: BaseException | None) -> bool | None:
         """What the end of the attempt says about its source: True, it works; False, it is at fault; None, nothing.
@@ -55,7 +55,8 @@ class SourceAccount:
         only_cached = self.looked_up and not self.called
         if error is None:
             return None if self.spent or only_cached else True
-        counted = self.counted is not None and self.counted in (error, error.__cause__, error.__context__)
+        causes = (error, error.__cause__, error.__context__)
+        counted = self.counted is not None and any(self.counted is one for one in causes)
         if counted or (only_cached and not self.spent) or not self.blames(error):
             return None
         return False

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import ctypes
 import os
 import resource
 import signal
 import socket
+from collections.abc import Callable
+from fcntl import ioctl
+from sys import byteorder
+from termios import FIONREAD
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_SIGKILL = int(signal.SIGKILL)
 _libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
 
 
 def become_subreaper() -> None:
     """Make this process the parent of orphans among its descendants, instead of init."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
@@ -25,7 +33,12 @@ def die_with_parent() -> None:
 
     This does not kill what the process has forked.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+
+
+def handle_signal(number: int, action: int | Callable[[int, FrameType | None], None]) -> None:
+    """Like `signal.signal`, which also looks up enums: every fork that calls it copies fifty more pages."""
+    _signal.signal(number, action)
 
 
 def prefer_for_oom_kill() -> None:
@@ -72,6 +85,11 @@ def read(path: str) -> bytes:
         finally:
             os.close(descriptor)
     return b"".join(parts)
+
+
+def unread_bytes(descriptor: int) -> int:
+    """How much is in a pipe."""
+    return int.from_bytes(ioctl(descriptor, FIONREAD, b"\0\0\0\0"), byteorder)
 
 
 def descendants_of(pid: int) -> list[int]:

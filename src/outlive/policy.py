@@ -51,6 +51,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_worker_death: OnWorkerDeath = "retry"
     quarantine_by: QuarantineBy = "job"
 
+    def is_final(self, error: BaseException) -> bool:
+        """Whether this error ends the job. `retry_on` names exceptions to `fail_on`."""
+        return isinstance(error, self.fail_on) and not isinstance(error, self.retry_on)
+
 
 def exponential(base_s: float, cap_s: float) -> tuple[float, ...]:
     """base · 2^n up to the cap, as the list that the database uses. The last step repeats."""

@@ -13,6 +13,7 @@ import msgspec
 
 from outlive.model import SourceLimits
 from outlive.policy import Limits
+from outlive.states import Outcome
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """A longer frame can't come from outlive."""
@@ -81,7 +82,7 @@ class Done(Frame, frozen=True, tag=4):
     """How an attempt ended."""
 
     token: int
-    outcome: str
+    outcome: Outcome
     result: bytes | None = None
     error: str | None = None
     stack: str | None = None

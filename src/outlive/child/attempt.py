@@ -1,20 +1,18 @@
-"""One attempt in a child: resolve the task, run its function, classify how it ended, report that as `Done`.
+"""One attempt in a child: call the task's function, classify how it ended, and measure what it took.
 
-This is one of the two places with a catch-all: whatever the job's code raises becomes data here.
+Whatever the job's code raises, even SystemExit, becomes a `Done` here. So BaseException is caught wherever that code
+runs: in its function, and in the methods of its results and exceptions.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import inspect
 import os
-import resource
-import struct
 import sys
-import termios
 import traceback
 from collections.abc import Callable, Mapping
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage, struct_rusage
+from types import CoroutineType
 from typing import Any, Protocol
 
 import msgspec
@@ -23,18 +21,19 @@ from outlive import job_gateway, kernel, validation, wire
 from outlive.child import context, copies, stops
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
-from outlive.errors import BadArguments, Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
+from outlive.errors import Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
 from outlive.protocol import MARK, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_STACK_CHARS, Done, Run
 from outlive.states import Outcome
 
-NO_TASK_S = 5.0
+UNKNOWN_TASK_S = 5.0
 """How long a job waits before another worker may claim it, if this one does not have its task."""
+STDOUT = 1
 
 
 class Runnable(Protocol):
-    """What a child needs of a task."""
+    """A task, as far as a child needs it. The child does not import the client's class."""
 
     @property
     def function(self) -> Callable[..., Any]: ...
@@ -43,55 +42,61 @@ class Runnable(Protocol):
 
 
 def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
-    """Run one job. The result is the report of how it ended."""
+    """Run one job, and report how it ended."""
     task = tasks.get(run.task)
     if task is None:
         error = f"this worker does not have the task {run.task}"
-        return Done(run.token, Outcome.RELEASED, error=error, after_s=NO_TASK_S)
-    before = resource.getrusage(resource.RUSAGE_SELF)
+        return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
+    usage_before = getrusage(RUSAGE_SELF)
     findings = Findings()
-    account = job_gateway.account = SourceAccount(run.source, run.token, task.policy)
+    account = SourceAccount(run.source, run.token, task.policy)
+    job_gateway.account = account
     context.enter(Context(run, channel, findings))
     try:
-        value = _run(task, run, channel)
+        value = _call_function(task, run, channel)
     except BaseException as error:
         done = _classify_error(error, run.token, task.policy, account)
     else:
         done = _classify_result(value, run, findings, account)
-    context.enter(None)
+    context.leave()
     job_gateway.account = None
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return _report(done, before, preload=task.policy.preload, last=run.last)
+    _flush_output()
+    marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
+    return _with_measurements(done, usage_before, marked=marked, preload=task.policy.preload, last=run.last)
 
 
-def _run(task: Runnable, run: Run, channel: Channel) -> object:
-    """Call the task's function with the job's arguments."""
-    positional, named = wire.unpack(wire.decode(channel.arguments() if run.args is None else run.args))
+def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
+    """Call the task's function with the job's arguments.
+
+    If the job forks, its copy exits instead of returning from here. A signal that stops the job is raised only here.
+    """
+    encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
+    positional, named = wire.unpack(wire.decode(encoded))
     with copies.CopiesExit(channel.pid), stops.let_through:
         value = task.function(*positional, **named)
-        if inspect.iscoroutine(value):
+        if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
 
             value = asyncio.run(copies.awaited(value, channel.pid))
         return value
 
 
+# How it ended
+
+
 def _classify_result(value: object, run: Run, findings: Findings, account: SourceAccount) -> Done:
-    """The function returned. The attempt still fails if its result or its findings can't be stored."""
+    """The function returned. If its result or its findings can't be stored, another attempt would not help."""
     source_ok = None
     try:
         result = context.encode_result(value, run.max_result_bytes)
-        source_ok = account.source_ok(None)
+        source_ok = account.source_ok(None)  # The job has used its source, even if its findings can't be stored.
         records, spawns = findings.encode()
-        size = sum(len(part) for part in (result, records, spawns) if part is not None)
-        if size > MAX_PAYLOAD_BYTES:
-            raise BadArguments(
-                f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}"
-            )
     except BaseException as error:
         return Done(run.token, Outcome.FAILED, error=_summary(error), final=True, source_ok=source_ok)
+    size = len(result) + len(records or b"") + len(spawns or b"")
+    if size > MAX_PAYLOAD_BYTES:
+        too_much = f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}"
+        return Done(run.token, Outcome.FAILED, error=too_much, final=True, source_ok=source_ok)
     return Done(
         run.token,
         Outcome.SUCCEEDED,
@@ -106,6 +111,7 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
     """The function raised this."""
     summary = _summary(error)
     match error:
+        # These say nothing about the job's source.
         case SourcePaused():
             return Done(token, Outcome.RELEASED, error=summary, after_s=error.after_s)
         case Stopped():
@@ -116,61 +122,88 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
             return Done(token, Outcome.FAILED, error=summary, final=True)
         case MemoryError():
             return Done(token, Outcome.OUT_OF_MEMORY, error=summary, stack=_stack(error))
-    source_ok = account.source_ok(error)
-    if isinstance(error, Retry):
-        try:
-            after_s = None if error.after is None else validation.seconds("after", error.after)
-        except ConfigError as wrong:
-            summary, after_s = f"{summary} ({wrong})", None
-        return Done(token, Outcome.FAILED, error=summary, after_s=after_s, source_ok=source_ok)
-    final = isinstance(error, policy.fail_on) and not isinstance(error, policy.retry_on)
-    return Done(token, Outcome.FAILED, error=summary, stack=_stack(error), final=final, source_ok=source_ok)
+        # These may be the source's fault.
+        case Retry():
+            after_s, invalid = _retry_after_s(error)
+            return Done(
+                token, Outcome.FAILED, error=summary + invalid, after_s=after_s, source_ok=account.source_ok(error)
+            )
+        case _:
+            final = policy.is_final(error)
+            source_ok = account.source_ok(error)
+            return Done(token, Outcome.FAILED, error=summary, stack=_stack(error), final=final, source_ok=source_ok)
 
 
-def _report(done: Done, before: resource.struct_rusage, *, preload: bool, last: bool) -> Done:
-    """Complete the report with what only this process can measure."""
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    # After an exec, ru_maxrss still has the zygote's peak.
+def _retry_after_s(error: Retry) -> tuple[float | None, str]:
+    """When the job wants its next attempt. If that can't be read, the retry is not lost: it comes after the backoff."""
+    if error.after is None:
+        return None, ""
+    try:
+        return validation.seconds("after", error.after), ""
+    except ConfigError as invalid:
+        return None, f" ({invalid})"
+
+
+# What it took
+
+
+def _with_measurements(done: Done, before: struct_rusage, *, marked: bool, preload: bool, last: bool) -> Done:
+    """Add what only this process can measure."""
+    after = getrusage(RUSAGE_SELF)
+    # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
     peak_bytes = after.ru_maxrss * 1024 if preload else kernel.peak_bytes(os.getpid())
     if after.ru_maxrss > before.ru_maxrss and not last:
-        kernel.forget_peak()
+        kernel.forget_peak()  # The next job in this child has a peak of its own.
     return msgspec.structs.replace(
         done,
         cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         peak_memory_bytes=peak_bytes,
-        marked=_mark_output(),
-        process_ended=done.outcome == Outcome.FAILED and _process_ended(),
+        marked=marked,
+        process_ended=done.outcome is Outcome.FAILED and _a_process_ended(),
         stopped_by=stops.last_signal(),
     )
 
 
-def _process_ended() -> bool:
-    """Whether a process that this child started has ended, reaped or not."""
-    if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt:
+def _a_process_ended() -> bool:
+    """Whether a process that this child has started has ended. That may be why the job failed.
+
+    Every process has page faults: if those of reaped processes are more than none, one was reaped.
+    """
+    if getrusage(RUSAGE_CHILDREN).ru_minflt:
         return True
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return False
 
 
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # The job may have closed or replaced it.
+            stream.flush()
+
+
 def _mark_output() -> bool:
-    """Mark where this job's output ends, while the supervisor still has some of it to read."""
+    """Mark where this job's output ends, while the supervisor still has some of it to read.
+
+    Standard output and error share one pipe. If it is empty, the next thing in it is the next job's.
+    """
     try:
-        (unread,) = struct.unpack("i", fcntl.ioctl(1, termios.FIONREAD, b"\0\0\0\0"))
+        unread = kernel.unread_bytes(STDOUT)
         if unread:
-            os.write(1, MARK)
+            os.write(STDOUT, MARK)
     except OSError:  # The job has closed its output, or put something else in its place.
         return False
-    return bool(unread)
+    return unread > 0
 
 
 def _summary(error: BaseException) -> str:
-    """An exception in one line, even if it can't be printed."""
+    """The type and the message of an exception, even if it can't be printed. Of a long message the end is kept."""
+    kind = type(error).__name__
     try:
-        text = f"{type(error).__name__}: {error}"
+        message = str(error)
     except BaseException:
-        text = f"{type(error).__name__}: (it can't be printed)"
-    return _storable(text, MAX_ERROR_CHARS)
+        message = "(it can't be printed)"
+    return f"{_storable(kind, 100)}: {_storable(message, MAX_ERROR_CHARS - 102)}"
 
 
 def _stack(error: BaseException) -> str | None:
@@ -184,5 +217,6 @@ def _stack(error: BaseException) -> str | None:
 
 def _storable(text: str, max_chars: int) -> str:
     """Text that Postgres can store. Of a long one the end is kept."""
-    text = text[-4 * max_chars :].replace("\0", "").encode("utf-8", "replace").decode()
+    text = text[-4 * max_chars :]  # Before the copies that follow: the text may be huge.
+    text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return text if len(text) <= max_chars else "…" + text[1 - max_chars :]

@@ -29,6 +29,9 @@ from outlive.protocol import (
     encode_frame,
 )
 
+WORKER = os.environ.get("_OUTLIVE_TREE", "")
+"""The id of the worker. It is read at the start, because the app or a job may clear the environment."""
+
 
 class SupervisorGone(Exception):
     """The supervisor has closed the socket, or has died."""
@@ -57,8 +60,8 @@ class Channel:
         self._number = 0
         self.pid = getpid()
         """The process that owns the socket. A copy that the job forks has the same socket, and must not use it."""
+        self.worker = WORKER
         self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
-        self.worker = os.environ["_OUTLIVE_TREE"]  # Read here, because a job may clear its environment.
 
     def receive(self) -> Run:
         """Wait for the next job. Meanwhile a thread that the last job has left can't use the channel."""

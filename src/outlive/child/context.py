@@ -181,7 +181,13 @@ def current() -> Context:
     return _current
 
 
-def enter(context: Context | None) -> None:
-    """Let `current()` give this context; None when the job has ended."""
+def enter(context: Context) -> None:
+    """The job begins: `current()` gives this context."""
     global _current
     _current = context
+
+
+def leave() -> None:
+    """The job has ended."""
+    global _current
+    _current = None

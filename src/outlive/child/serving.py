@@ -26,6 +26,7 @@ Tasks = Mapping[str, Runnable]
 NOT_IMPORTED = 3
 REHEARSALS = 20
 """Python specialises code that has run about eight times."""
+_SIGCHLD, _SIGHUP, _SIGINT, _DEFAULT = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIG_DFL))
 
 
 def get_ready(stack: int) -> None:
@@ -74,9 +75,9 @@ def main(tasks: Tasks, target: str, sock: int, output: int, stack: int, tickets:
 
 def _shed_zygote(output: int) -> None:
     """Replace what a job must not share with its zygote: signal handlers, orphans, output and random numbers."""
-    for number in (signal.SIGCHLD, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, stops.on_stop)
+    kernel.handle_signal(_SIGCHLD, _DEFAULT)
+    kernel.handle_signal(_SIGHUP, _DEFAULT)
+    kernel.handle_signal(_SIGINT, stops.on_stop)
     kernel.become_subreaper()
     _redirect(output)
     _reseed()

@@ -6,12 +6,10 @@ The child can only read its end: a job that writes into a descriptor by mistake 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import struct
-import termios
 from collections.abc import Iterable
 
+from outlive import kernel
 from outlive.protocol import TICKET_BYTES, read_tickets, write_tickets
 
 _MOST_BYTES = 65536
@@ -47,5 +45,4 @@ def take_back(descriptor: int) -> set[int]:
 
 def left(descriptor: int) -> int:
     """How many jobs the child can still begin."""
-    (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))
-    return int(size) // TICKET_BYTES
+    return kernel.unread_bytes(descriptor) // TICKET_BYTES
