@@ -21,6 +21,7 @@ import outlive
 from outlive import job_gateway
 from outlive.child.channel import Channel
 from outlive.protocol import Call, Completing, Done, Frame, Progress, encode_frame
+from outlive.states import Outcome
 
 app = outlive.App()
 
@@ -598,10 +599,10 @@ def say_garbage(kind: str) -> None:
     said = {
         "noise": b"\0\0\0\5noise",
         "long frame": b"\xff" * 100_000,
-        "wrong token": encode_frame(Done(token + 1, "succeeded")),
-        "no outcome": encode_frame(Done(token, "excellent")),
-        "no json": encode_frame(Done(token, "succeeded", result=b"{")),
-        "no number": encode_frame(Done(token, "succeeded", peak_memory_bytes=2**63)),
+        "wrong token": encode_frame(Done(token + 1, Outcome.SUCCEEDED)),
+        "no outcome": encode_frame(Done(token, "excellent")),  # type: ignore[arg-type]
+        "no json": encode_frame(Done(token, Outcome.SUCCEEDED, result=b"{")),
+        "no number": encode_frame(Done(token, Outcome.SUCCEEDED, peak_memory_bytes=2**63)),
         "bad progress": encode_frame(Progress(token, None, None, "a\0b", b"{")),
     }[kind]
     for path in sockets_of(os.getpid()):
@@ -907,9 +908,9 @@ def say_large(kind: str, megabytes: int) -> None:
             for _ in range(3):
                 say(Progress(token, None, None, None, data))
         case "result":
-            say(Done(token, "succeeded", result=data))
+            say(Done(token, Outcome.SUCCEEDED, result=data))
         case "error":
-            say(Done(token, "failed", error=data.decode()))
+            say(Done(token, Outcome.FAILED, error=data.decode()))
         case "records":
             for n in range(megabytes):
                 outlive.current().record("large", f"{token} {n}", "x" * 1_000_000)

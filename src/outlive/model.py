@@ -64,6 +64,13 @@ class LaneState(msgspec.Struct, frozen=True):
     ready: bool
 
 
+class Unsourced(msgspec.Struct, frozen=True):
+    """The lanes without a source, and whether a suspect waits for an idle worker."""
+
+    lanes: list[LaneState]
+    suspect_waits: bool
+
+
 class Sourced(msgspec.Struct, frozen=True):
     """One page of the lanes with a source: the open lanes, when to ask the other sources again, and where it ends."""
 

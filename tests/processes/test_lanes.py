@@ -9,7 +9,7 @@ import pytest
 
 from outlive import db
 from outlive.model import Claimed, Lane, LaneState, Sourced
-from outlive.worker.lanes import Key, Lanes
+from outlive.worker.lanes import LaneKey, Lanes
 from tests import faults
 from tests.driving.workers import Start
 from tests.waiting import eventually
@@ -25,11 +25,11 @@ def found(*lanes: tuple[str, int]) -> Lanes:
     return known
 
 
-def kind(key: Key) -> object:
+def kind(key: LaneKey) -> object:
     """The kinds that a worker with free slots knows: jobs of sources, of one warm task, and fresh ones."""
-    if key[1]:
-        return ("source", key[3])
-    return key[2] if key[2].startswith(WARM) else "fresh"
+    if key.source:
+        return ("source", key.priority)
+    return key.task if key.task.startswith(WARM) else "fresh"
 
 
 class Everything:
@@ -37,7 +37,7 @@ class Everything:
         return True
 
 
-def offered(lanes: Lanes, kind: Callable[[Key], object] = kind, now: float = 0.0) -> list[Lane]:
+def offered(lanes: Lanes, kind: Callable[[LaneKey], object] = kind, now: float = 0.0) -> list[Lane]:
     return lanes.offer(Everything(), kind, lambda key: 4, now)
 
 
@@ -78,8 +78,8 @@ def test_jobs_of_sources_are_claimed_in_the_order_of_their_priorities() -> None:
 def test_nothing_is_given_ahead_of_something_more_urgent_that_has_no_slot() -> None:
     lanes = found((WARM, 5), ("fresh", 4), ("fresh", 5), (WARM, 6))
 
-    def ahead(key: Key) -> object:
-        return "ahead" if key[2] == WARM else None
+    def ahead(key: LaneKey) -> object:
+        return "ahead" if key.task == WARM else None
 
     assert names(offered(lanes, ahead)) == []
     lanes = found((WARM, 5), ("fresh", 5), (WARM, 6))

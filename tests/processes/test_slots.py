@@ -85,7 +85,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
 ) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed("", str(tmp_path / "go")))
+            slots.take(claimed("", str(tmp_path / "go")), {})
             eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots don't know it yet")
             (child,) = slots.busy
             watch.end(child, verdict, "by this test")
@@ -101,7 +101,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
 def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")))
+            slots.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")), {})
             eventually((tmp_path / "first.begun").exists)
             slots.cancel({1, 2})
             (child,) = slots.busy
@@ -116,7 +116,7 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
 def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "first"), ""))
+            slots.take(claimed(str(tmp_path / "first"), ""), {})
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
             watch.end(child, Outcome.TIMED_OUT, "by this test")
@@ -164,7 +164,7 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
 def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhere(tmp_path: Path) -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
-            slots.take(claimed(str(tmp_path / "first"), "", ""))
+            slots.take(claimed(str(tmp_path / "first"), "", ""), {})
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
             assert tickets.take_back(child.tickets) == {2, 3}  # As a job does that reads its child's descriptors.

@@ -198,7 +198,7 @@ def test_each_job_is_claimed_exactly_once(connect: Connect, workers: int, jobs: 
 def found(connection: db.Connection, *tasks: str, queues: list[str] | None = None) -> list[LaneState]:
     sourced = db.run(connection, store.sourced_lanes(tasks or ("work",), queues))
     assert sourced.reached is None, "there are few sources"
-    return [*db.run(connection, store.unsourced_lanes(tasks or ("work",), queues)), *sourced.lanes]
+    return [*db.run(connection, store.unsourced_lanes(tasks or ("work",), queues)).lanes, *sourced.lanes]
 
 
 def test_every_lane_that_has_something_is_found_once(connection: db.Connection) -> None:
@@ -222,7 +222,7 @@ def test_an_empty_queue_has_no_lanes(connection: db.Connection) -> None:
 def test_lanes_of_foreign_tasks_are_left_out(connection: db.Connection) -> None:
     make(connection, "mine"), make(connection, "theirs")
     assert [one.task for one in found(connection, "mine", "unheard of")] == ["mine"]
-    assert db.run(connection, store.unsourced_lanes([])) == []
+    assert db.run(connection, store.unsourced_lanes([])).lanes == []
     assert db.run(connection, store.sourced_lanes([])).lanes == []
 
 
@@ -308,7 +308,7 @@ def test_many_sources_cost_the_lanes_without_a_source_nothing(connection: db.Con
         node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
     ]
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) == pytest.approx(4, abs=0.1)
-    assert [(one.queue, one.source) for one in db.run(connection, statement)] == [("default", ""), ("other", "")]
+    assert [(one.queue, one.source) for one in db.run(connection, statement).lanes] == [("default", ""), ("other", "")]
 
 
 def test_sources_are_looked_through_in_parts_and_closed_ones_cost_one_step(connection: db.Connection) -> None:

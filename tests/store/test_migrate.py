@@ -231,7 +231,7 @@ def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:
     set_now(connection)
     job = make(connection, args=b'{"a": 1}', dedupe_key="key")
     assert value(connection, "select outlive.enqueue('work', dedupe_key => 'key')") == job
-    assert [one.ready for one in db.run(connection, store.unsourced_lanes(["work"]))] == [True]
+    assert [one.ready for one in db.run(connection, store.unsourced_lanes(["work"])).lanes] == [True]
     run_job(connection, job, Outcome.FAILED, error="no luck")
     assert state_of(connection, job) is State.RETRYABLE
     (change,) = db.run(connection, store.retry([job]))

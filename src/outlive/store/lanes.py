@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from outlive.model import LaneState, Sourced
+from outlive.model import LaneState, Sourced, Unsourced
 from outlive.statement import Row, Statement
-from outlive.store.building import Names, nothing, statement, structs
+from outlive.store.building import Names, nothing, statement
 
 
-def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[list[LaneState]]:
-    """The lanes without a source that have jobs."""
-    return statement("unsourced_lanes", structs(LaneState), tasks=tasks, queues=queues)
+def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:
+    """The lanes without a source that have jobs, and whether a suspect waits."""
+
+    def decode(_: Names, rows: list[Row]) -> Unsourced:
+        lanes = [LaneState(*row) for row in rows if row[0] is not None]
+        return Unsourced(lanes, suspect_waits=len(lanes) < len(rows))
+
+    return statement("unsourced_lanes", decode, tasks=tasks, queues=queues)
 
 
 def sourced_lanes(

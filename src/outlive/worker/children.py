@@ -46,8 +46,7 @@ OVER_S = 2 * AHEAD_S
 MAX_LINE_CHARS = 300
 
 
-@dataclass(slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, eq=False):
     """An attempt on its way through a slot."""
 
     job: Claimed
@@ -60,7 +59,7 @@ class Assignment:
     """The database has it as begun: it was claimed for a free slot, or was marked since."""
     alone: bool = False
     """A suspect: no other job may run in this worker until the database has recorded that one does."""
-    taken: float = field(default_factory=time.monotonic)
+    taken: float = msgspec.field(default_factory=time.monotonic)
     waits_until: float = 0.0
     """When it is released if no child has taken it."""
     started: float = 0.0
@@ -81,7 +80,7 @@ class Assignment:
     """How many processes of its child the kernel had killed for lack of memory before it began."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Child:
     slot: int
     parent: Parent

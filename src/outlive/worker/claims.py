@@ -1,14 +1,20 @@
-"""The claim loop, the heart of a worker: write the ends of finished attempts, claim the next jobs, hand them to slots.
+"""The claim loop, the heart of a worker: it writes how attempts ended, and claims the next jobs.
 
-One statement on the hot connection does both, again and again. Nothing else uses that connection.
+Usually one statement does both (`end_and_claim`). Two other statements claim: `claim_sourced` for jobs of sources, as
+many as each source admits, and `claim_suspect` for a suspect. Nothing else uses the loop's connection.
+
+Some words: a lane is the jobs of one queue, source, task and priority. A fresh task gets a new process for every job;
+the children of a warm task run one job after the other, and may be given some ahead. A suspect is a job that ran when
+several workers died; it runs alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -18,7 +24,7 @@ from outlive.config import Config
 from outlive.model import Claimed, Lane
 from outlive.worker.idling import Idling
 from outlive.worker.lane_finder import LaneFinder
-from outlive.worker.lanes import Key
+from outlive.worker.lanes import LaneKey
 from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.reconciliation import Reconciliation
@@ -28,16 +34,30 @@ from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
 
 MAX_CLAIM = 512
+"""How many jobs one statement claims at most."""
+MANY_ENDS = 256
 GATHER_S = 0.005
-"""How long a busy worker collects ends before it writes them: one statement for many costs little more than for one."""
+"""How long a busy worker collects fewer ends than that: one statement for many costs little more than for one."""
 
-_log = logging.getLogger("outlive.worker")
+
+class Offer(NamedTuple):
+    """The lanes from which the next statement may claim, and how many jobs. All have a source, or none has."""
+
+    lanes: list[Lane]
+    limit: int
+
+    @property
+    def sourced(self) -> bool:
+        return bool(self.lanes) and self.lanes[0].source != ""
+
+
+NO_OFFER = Offer([], 0)
 
 
 class ClaimLoop:
     def __init__(
         self,
-        worker: UUID,
+        worker_id: UUID,
         config: Config,
         session: Session,
         *,
@@ -47,35 +67,39 @@ class ClaimLoop:
         sources: SourceOutcomes,
         wake: Wakeup,
     ) -> None:
-        self._worker, self._config, self._session = worker, config, session
+        self._worker_id, self._config, self._session = worker_id, config, session
         self._slots, self._leases, self._outbox, self._sources, self._wake = slots, leases, outbox, sources, wake
         self._finder = LaneFinder(session, wake)
-        self._idling = Idling(worker, session, slots=slots, finder=self._finder, wake=wake)
-        self._reconciliation = Reconciliation(worker, config, session, slots=slots, leases=leases, outbox=outbox)
+        self._idling = Idling(worker_id, session, slots=slots, finder=self._finder, wake=wake)
+        self._reconciliation = Reconciliation(worker_id, config, session, slots=slots, leases=leases, outbox=outbox)
         self._generation = 0
-        self.closing = False
         self.making_room = False
         """Nothing is claimed until this worker is idle and can run a suspect alone."""
         self._suspect_last = False
         """The last claim was a suspect: other jobs that wait come before the next suspect."""
 
     async def run_once(self) -> None:
-        """End and claim, or wait until there may be something to do."""
-        self._wake.clear()
-        if len(self._outbox.waiting) < MAX_CLAIM // 2 and self._slots.content():
-            await asyncio.sleep(GATHER_S)
+        """One turn: end and claim, or wait until there may be something to do."""
+        self._wake.clear()  # First: whatever happens from now on wakes the next turn.
+        await self._gather_ends()
         await self._connect()
+        await self._reconcile_if_due()
         await self._find_lanes()
+        await self._claim_suspect_if_idle()
         await self._sources.write_once_due(self._session)
-        offered, limit = self._offer()
-        if not self._outbox.waiting and not offered:
+        offer = self._offer()
+        if offer.sourced:
+            if self._outbox.waiting:
+                await self._end_and_claim(NO_OFFER)
+            await self._claim_sourced(offer)
+        elif offer.lanes or self._outbox.waiting:
+            await self._end_and_claim(offer)
+        else:
             await self._idling.rest()
-            return
-        sourced = offered if offered and offered[0].source else []
-        if self._outbox.waiting or not sourced:
-            await self._end_and_claim([] if sourced else offered, limit)
-        if sourced:
-            await self._claim_sourced(sourced, limit)
+
+    async def _gather_ends(self) -> None:
+        if len(self._outbox.waiting) < MANY_ENDS and self._slots.has_enough_work():
+            await asyncio.sleep(GATHER_S)
 
     async def _connect(self) -> None:
         await self._session.connect()
@@ -83,67 +107,73 @@ class ClaimLoop:
             self._generation = self._session.generation
             self._idling.forget()
             self._reconciliation.start_over()
+
+    async def _reconcile_if_due(self) -> None:
         if self._reconciliation.due:
             started = time.monotonic()
             await self._begin(await self._reconciliation.run_once(), since=started)
 
     async def _find_lanes(self) -> None:
-        """Find the lanes that have jobs. An idle worker takes a suspect first, if there is one."""
-        await self._idling.wake_if_busy()
-        if self.closing or not (self._slots.capacity() or self._slots.room()):
+        await self._idling.unmark_if_busy()
+        if not self._slots.capacity() and not self._slots.room():
             return
         tasks, queues = list(self._slots.tasks), self._config.queues
-        due = self._finder.due or self.making_room
-        if due:
+        if self._finder.due or self.making_room:
             await self._finder.find(tasks, queues)
         if self._finder.sources_due:
             await self._finder.find_sourced(tasks, queues)
-        if due and self._slots.idle() and not (self._suspect_last and self._offer()[0]):
-            await self._claim_suspect()
 
-    def _offer(self) -> tuple[list[Lane], int]:
-        """The lanes to claim from, and how many jobs.
+    # What to claim
 
-        If slots are free: lanes of fresh tasks, with one job for each slot, or of one warm task, with some jobs ahead,
-        or of sources. If no slot is free: lanes of warm tasks whose children can be given some jobs ahead.
-        """
-        if self.closing or self.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned:
-            return [], 0
-        free = self._slots.capacity()
-        room = {} if free else self._slots.room()
+    def _offer(self) -> Offer:
+        held_back = self.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned
+        if held_back or not self._finder.lanes:
+            return NO_OFFER
+        if free := self._slots.capacity():
+            return self._offer_to_free_slots(free)
+        return self._offer_ahead(self._slots.room())
 
-        def kind(key: Key) -> object:
-            _, source, task, priority = key
-            if not free:
-                return "ahead" if not source and room.get(task, 0) > 0 else None
-            if source:
-                return ("source", priority)
-            return ("warm", task) if self._slots.ahead(task) > 1 else "fresh"
+    def _offer_to_free_slots(self, free: int) -> Offer:
+        """Lanes of fresh tasks, one job for each slot; or of one warm task, with some jobs ahead; or of sources."""
 
-        def quota(key: Key) -> int:
-            return free * (1 if key[1] else self._slots.ahead(key[2])) if free else room.get(key[2], 0)
+        def kind(key: LaneKey) -> Hashable:
+            if key.source:
+                return ("source", key.priority)
+            return ("warm", key.task) if self._slots.ahead(key.task) > 1 else "fresh"
 
-        if not self._finder.lanes or (not free and not room):
-            return [], 0
-        lanes = self._finder.lanes.offer(self._slots.tasks, kind, quota, time.monotonic())
-        if not lanes:
-            return [], 0
-        return lanes, min(MAX_CLAIM, lanes[-1].quota if free else sum(room.values()))
+        def quota(key: LaneKey) -> int:
+            return free if key.source else free * self._slots.ahead(key.task)
 
-    async def _end_and_claim(self, offered: list[Lane], limit: int) -> None:
-        started = time.monotonic()
+        lanes = self._lanes(kind, quota)
+        return Offer(lanes, min(MAX_CLAIM, lanes[-1].quota)) if lanes else NO_OFFER  # All but empty lanes have that.
+
+    def _offer_ahead(self, room: Mapping[str, int]) -> Offer:
+        """No slot is free: lanes of warm tasks whose children can be given some jobs ahead."""
+
+        def kind(key: LaneKey) -> Hashable:
+            return "ahead" if not key.source and key.task in room else None
+
+        lanes = self._lanes(kind, lambda key: room.get(key.task, 0)) if room else []
+        return Offer(lanes, min(MAX_CLAIM, sum(room.values()))) if lanes else NO_OFFER
+
+    def _lanes(self, kind: Callable[[LaneKey], Hashable], quota: Callable[[LaneKey], int]) -> list[Lane]:
+        return self._finder.lanes.offer(self._slots.tasks, kind, quota, time.monotonic())
+
+    # The statements
+
+    async def _end_and_claim(self, offer: Offer) -> None:
         ending = await self._outbox.take()
-        limit = limit if offered else 0
-        self._reconciliation.unsure = True  # Until the answer has arrived; a cancelled task leaves it so.
+        all_begin_now = offer.limit <= self._slots.capacity()  # Jobs beyond that wait behind others.
+        since = self._expect_claims()
         try:
             turn = await self._session.run(
                 store.end_and_claim(
-                    self._worker,
+                    self._worker_id,
                     ending,
-                    offered,
-                    limit=limit,
+                    offer.lanes,
+                    limit=offer.limit,
                     lease_s=self._config.lease_s,
-                    begun=limit <= self._slots.capacity(),  # Jobs beyond that wait behind others.
+                    begun=all_begin_now,
                 )
             )
         except (psycopg.DataError, struct.error) as error:
@@ -151,54 +181,64 @@ class ClaimLoop:
             return
         except psycopg.errors.LockNotAvailable:
             self._outbox.put_back(ending)
-            self._reconciliation.unsure = False
+            self._reconciliation.unsure = False  # Nothing was written.
             if not self._outbox.start_being_careful():
                 raise
             return
         except BaseException:
-            self._outbox.put_back(ending)
+            self._outbox.put_back(ending)  # If they were written, reconciliation drops them.
             raise
         self._outbox.written(ending, turn.stale)
-        self._finder.lanes.claimed(offered, turn.claimed, limit)
-        await self._begin(turn.claimed, since=started)
+        self._finder.lanes.claimed(offer.lanes, turn.claimed, offer.limit)
+        await self._begin(turn.claimed, since=since)
 
-    async def _claim_sourced(self, offered: list[Lane], limit: int) -> None:
+    async def _claim_sourced(self, offer: Offer) -> None:
         """Claim jobs of one source after the other, as many as each source admits."""
-        started = time.monotonic()
-        self._reconciliation.unsure = True
+        since = self._expect_claims()
         admitted = await self._session.run(
-            store.claim_sourced(self._worker, offered, limit=limit, lease_s=self._config.lease_s)
+            store.claim_sourced(self._worker_id, offer.lanes, limit=offer.limit, lease_s=self._config.lease_s)
         )
         self._finder.lanes.wait(admitted.waits_s, time.monotonic())
-        self._finder.lanes.claimed(offered, admitted.claimed, limit)
-        await self._begin(admitted.claimed, since=started)
+        self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
+        await self._begin(admitted.claimed, since=since)
 
-    async def _claim_suspect(self) -> None:
-        started = time.monotonic()
-        self._reconciliation.unsure = True
+    async def _claim_suspect_if_idle(self) -> None:
+        """An idle worker takes a suspect first, but not two in a row while other jobs wait."""
+        others_first = self._suspect_last and self._offer().lanes
+        if not self._finder.suspect_waits or not self._slots.idle() or others_first:
+            return
+        self._finder.suspect_waits = False
+        since = self._expect_claims()
         tasks, queues = list(self._slots.tasks), self._config.queues
         claimed = await self._session.run(
-            store.claim_suspect(self._worker, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
+            store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
         )
         self.making_room = False  # This worker has the suspect, or another one does.
-        await self._begin(claimed, since=started)
+        await self._begin(claimed, since=since)
+
+    def _expect_claims(self) -> float:
+        """Until `_begin`, the database may have claims that this worker does not know of. Returns the time."""
+        self._reconciliation.unsure = True
+        return time.monotonic()
 
     async def _begin(self, jobs: list[Claimed], *, since: float) -> None:
-        """Hand claimed jobs to slots, with their checkpoints and without known killers."""
-        jobs = await self._without_killers(jobs)
-        if again := [job.id for job in jobs if job.attempt > 1]:
-            checkpoints = await self._session.run(store.checkpoints(again))
-            self._slots.checkpoints |= checkpoints
+        """Hand claimed jobs to slots.
+
+        Leases count from before the claim, so this worker never trusts one for longer than the database does.
+        """
+        jobs = await self._without_known_killers(jobs)
+        retried = [job.id for job in jobs if job.attempt > 1]
+        checkpoints = await self._session.run(store.checkpoints(retried)) if retried else {}
         self._leases.hold((job.token for job in jobs), since=since)
-        self._reconciliation.unsure = False
-        self._slots.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)))
+        self._reconciliation.unsure = False  # Only now: if anything above fails, reconciliation finds these jobs.
+        self._slots.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)), checkpoints)
         if jobs:
             self._idling.interrupt()
-            self._suspect_last = jobs[0].alone_s > 0
+            self._suspect_last = any(job.alone_s > 0 for job in jobs)
 
-    async def _without_killers(self, jobs: list[Claimed]) -> list[Claimed]:
+    async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
         """Quarantine jobs whose task and arguments have killed under other ids, for the tasks that ask for it."""
-        tasks = self._slots.tasks
-        watched = [job.token for job in jobs if job.task in tasks and tasks[job.task].by_fingerprint]
-        caught = await self._session.run(store.convict(self._worker, watched)) if watched else []
-        return [job for job in jobs if job.id not in caught]
+        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
+        tokens = [job.token for job in jobs if job.task in asking] if asking else []
+        quarantined = await self._session.run(store.convict(self._worker_id, tokens)) if tokens else []
+        return [job for job in jobs if job.id not in quarantined] if quarantined else jobs

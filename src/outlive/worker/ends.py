@@ -27,12 +27,26 @@ _log = logging.getLogger("outlive.worker")
 
 
 def answered(
-    child: Child, ended: Assignment, done: Done, outcome: Outcome, deferred: DeferredEnds, *, draining: bool
+    child: Child, ended: Assignment, done: Done, deferred: DeferredEnds, *, draining: bool
 ) -> tuple[Ended, bool]:
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
         child.read_output()
-    error, killed_by, stopped = done.error, None, False
+    output = child.take_output(MARK if done.marked else None) if child.tail else None
+    peak_bytes = max(done.peak_memory_bytes or 0, ended.peak_bytes) or None
+    outcome, error, killed_by, stopped = done.outcome, done.error, None, False
+    if outcome is Outcome.SUCCEEDED and ended.verdict is None:
+        success = Ended(
+            token=done.token,
+            peak_memory_bytes=peak_bytes,
+            cpu_s=done.cpu_s,
+            output=output,
+            result=done.result,
+            source_ok=done.source_ok,
+            records=done.records,
+            spawns=done.spawns,
+        )
+        return success, False
     if ended.verdict is not None:
         outcome, error = ended.verdict
         killed_by = "SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None
@@ -48,16 +62,13 @@ def answered(
         error=error,
         exit_code=1 if outcome is Outcome.FAILED else None,
         signal=killed_by,
-        peak_memory_bytes=max(done.peak_memory_bytes or 0, ended.peak_bytes) or None,
+        peak_memory_bytes=peak_bytes,
         cpu_s=done.cpu_s,
-        output=child.take_output(MARK if done.marked else None) if child.tail else None,
+        output=output,
         stack=done.stack or (child.take_stack() if ended.verdict is not None else None),
-        result=done.result if outcome is Outcome.SUCCEEDED else None,
         final=done.final,
         after_s=done.after_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if ended.verdict is None else None,
-        records=done.records if outcome is Outcome.SUCCEEDED else None,
-        spawns=done.spawns if outcome is Outcome.SUCCEEDED else None,
     )
     return end, stopped
 

@@ -35,7 +35,7 @@ class Idling:
         """There was work: the next pauses are short."""
         self._pauses = 0
 
-    async def wake_if_busy(self) -> None:
+    async def unmark_if_busy(self) -> None:
         if self._asleep and time.monotonic() - self._rested_until > LOOK_S:
             await self._session.run(store.wake(self._worker))
             self._asleep = False

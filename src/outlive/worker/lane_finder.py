@@ -1,6 +1,6 @@
-"""When a worker looks for lanes that have jobs: as often as a hundredth of its time allows.
+"""Decides when to search for lanes that have jobs. The search takes at most 1 % of the worker's time.
 
-Sources are searched in batches, in three hundredths of the time at most: thousands of sources delay no other lane.
+Sources are searched in batches, in at most 3 % of the time: thousands of sources delay no other lane.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class LaneFinder:
     def __init__(self, session: Session, wake: Wakeup) -> None:
         self._session, self._wake = session, wake
         self.lanes = Lanes()
+        self.suspect_waits = False
         self._found_at = -math.inf
         self._pause_s = 0.0
         self._costs_s: deque[float] = deque(maxlen=5)
@@ -48,7 +49,8 @@ class LaneFinder:
         self._sources_wanted = self._sources_wanted or self._wake.look_at_sources or self.lanes.has_sources
         self._wake.look = self._wake.look_at_sources = False
         found = await self._session.run(store.unsourced_lanes(tasks, queues))
-        self.lanes.found(found)
+        self.lanes.found(found.lanes)
+        self.suspect_waits = found.suspect_waits
         self._found_at = time.monotonic()
         self._costs_s.append(self._found_at - started)
         self._pause_s = min(LOOK_S, min(self._costs_s) / LANES_SHARE)

@@ -34,7 +34,6 @@ MOVE_S = 0.04
 """The same for a job that was taken back from a child: another worker may have room for it."""
 UNREAD_S = 1.0
 """How long the answer of a job may be unread while the next one has begun."""
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 _log = logging.getLogger("outlive.worker")
 
@@ -53,7 +52,6 @@ class Slots:
         self.config, self.size, self.zygotes, self.report = config, size, zygotes, report
         self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
-        self.checkpoints: dict[UUID, bytes] = {}
         self.tasks: dict[str, TaskFacts] = {}
         self.sources: list[SourceLimits] = []
         self.pace_s: dict[str, float] = {}
@@ -144,7 +142,7 @@ class Slots:
             return 1
         return max(1, min(MAX_AHEAD, facts.recycle_after, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6))))
 
-    def content(self) -> bool:
+    def has_enough_work(self) -> bool:
         """Whether the slots have enough to do for some milliseconds."""
         free = self.capacity()
         if free:
@@ -153,7 +151,7 @@ class Slots:
             child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in self.busy
         )
 
-    def take(self, jobs: list[Claimed]) -> None:
+    def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes]) -> None:
         """Give claimed jobs to children. A job without a child waits for the next one that is forked."""
         if self.draining:
             for job in jobs:
@@ -166,7 +164,7 @@ class Slots:
                 self._give_back(job)
                 continue
             try:
-                assignments.append(assignment(job, facts, self.checkpoints.pop(job.id, None)))
+                assignments.append(assignment(job, facts, checkpoints.get(job.id)))
             except (msgspec.MsgspecError, RecursionError) as error:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
@@ -315,9 +313,6 @@ class Slots:
 
     def _done(self, child: Child, done: Done) -> None:
         """A child reports the end of its job."""
-        if (outcome := _OUTCOMES.get(done.outcome)) is None:
-            self.reader.distrust(child, "reports an outcome that does not exist")
-            return
         if len(done.result or b"") > self.config.max_result_bytes:
             self.reader.distrust(child, "sends a result over the limit")
             return
@@ -327,9 +322,9 @@ class Slots:
         self.pace_s[ended.job.task] = pace_s + (took_s - pace_s) * 0.1
         if child.given:
             child.begin()
-        if outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
+        if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
             ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.
-        end, stopped = answered(child, ended, done, outcome, self.deferred, draining=self.draining)
+        end, stopped = answered(child, ended, done, self.deferred, draining=self.draining)
         self._report_end(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.recycle_after:
             child.dismiss()  # It was retired after its last job was sent.

@@ -177,7 +177,6 @@ class Supervisor:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""
         slots = services.slots
         _log.info("Worker %s stops: %d jobs are running", self.me.id, len(slots.busy))
-        services.claims.closing = True
         slots.tell_to_stop()
         services.wake.set()
         started = time.monotonic()

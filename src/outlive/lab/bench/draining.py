@@ -15,7 +15,7 @@ from outlive.lab.bench.processes import Probing
 from outlive.lab.bench.stock import TASK, Stock
 from outlive.model import Claimed, Ended
 from outlive.worker.lane_finder import LOOK_S
-from outlive.worker.lanes import Key, Lanes
+from outlive.worker.lanes import LaneKey, Lanes
 
 ALL_SOURCES = 1_000_000
 
@@ -36,7 +36,7 @@ class Drained:
 def find_lanes(connection: db.Connection, lanes: Lanes) -> None:
     unsourced = db.run(connection, store.unsourced_lanes([TASK]))
     sourced = db.run(connection, store.sourced_lanes([TASK], batch=ALL_SOURCES))
-    lanes.found(unsourced)
+    lanes.found(unsourced.lanes)
     lanes.found_sourced(sourced, ("", ""), monotonic())
 
 
@@ -93,8 +93,8 @@ class Drain:
         db.run(self._connection, store.end_and_claim(self._worker, [Ended(job.token) for job in self._claimed]))
 
 
-def _kind(key: Key) -> object:
-    return ("source", key[3]) if key[1] else "fresh"
+def _kind(key: LaneKey) -> object:
+    return ("source", key.priority) if key.source else "fresh"
 
 
 def drain(url: str, *, k: int, seconds: float, refill: Stock | None = None, part_s: float = 1.0) -> Probing[Drained]:

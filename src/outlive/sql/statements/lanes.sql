@@ -3,7 +3,8 @@
 -- name: unsourced_lanes
 -- The lanes without a source that have jobs, with the earliest time at which a job in each is ready. A loose index
 -- scan reads the part of each queue without a source, one step per lane and priority. Sources cost it nothing, nor
--- do queues that are paused or not this worker's. Tasks that this worker does not have are left out.
+-- do queues that are paused or not this worker's. Tasks that this worker does not have are left out. A row without
+-- a lane: a suspect waits.
 with recursive mine as materialized (
   select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 lane as (
@@ -19,7 +20,12 @@ lane as (
     order by w.task, w.priority, w.ready_at, w.id limit 1) n)
 select l.queue, '' as source, l.task, l.priority,
   least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at, l.ready_at <= outlive.now() as ready
-from lane l where l.task = any(:tasks::text[]);
+from lane l where l.task = any(:tasks::text[])
+union all
+select null, null, null, null, null, null
+where exists (
+  select from outlive.held h
+  where h.why = 'suspect' and h.task = any(:tasks::text[]) and h.ready_at <= outlive.now());
 
 -- name: sourced_lanes
 -- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a
