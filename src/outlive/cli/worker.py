@@ -86,15 +86,16 @@ def reap(
 
 async def _reap(config: Config, url: str, *, once: bool) -> int:
     """Returns how many attempts were ended."""
+    from outlive.worker.absences import MISSING_S
     from outlive.worker.alerts import LIMIT_S, Alerts
     from outlive.worker.loops import RETRY_SOON_S, forever
-    from outlive.worker.reaper import SECOND_LOOK_S, Reaper
+    from outlive.worker.reaper import Reaper
     from outlive.worker.session import Session
 
     reaper = Reaper(Session(url), config, Alerts())
     if once:
         await reaper.check()
-        await asyncio.sleep(SECOND_LOOK_S)
+        await asyncio.sleep(MISSING_S)
         await reaper.check()
         await reaper.sweep(anyway=True)
     else:
@@ -110,4 +111,4 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
         await asyncio.wait(services)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
-    return reaper.freed
+    return reaper.attempts_ended
