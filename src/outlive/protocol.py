@@ -140,13 +140,13 @@ class Imported(Frame, frozen=True, tag=17):
 class Fork(Frame, frozen=True, tag=8):
     """Fork a child. The packet carries its descriptors: socket, output, stack file and tickets."""
 
-    slot: int
+    number: int
 
 
 class ForkParent(Frame, frozen=True, tag=18):
     """Make a parent, which forks as the zygote does; its control socket comes along as a descriptor."""
 
-    slot: int
+    number: int
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
@@ -181,12 +181,12 @@ class Broken(Frame, frozen=True, tag=10):
 
 
 class Forked(Frame, frozen=True, tag=11):
-    slot: int
+    number: int
     pid: int
 
 
 class NotForked(Frame, frozen=True, tag=12):
-    slot: int
+    number: int
     reason: str
 
 

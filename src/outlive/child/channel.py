@@ -9,6 +9,7 @@ import socket
 from collections import deque
 from os import getpid
 from sys import byteorder
+from typing import TypeVar
 
 from outlive import errors
 from outlive.child import stops
@@ -29,6 +30,7 @@ from outlive.protocol import (
     encode_frame,
 )
 
+T = TypeVar("T")
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
 
@@ -111,11 +113,8 @@ class Channel:
         self._refuse_copies()
         with self._lock, stops.held:
             self._number += 1
-            number = self._number
-            self._socket.sendall(_encode(Call(number, verb, body)))
-            while number not in self._replies:
-                self._read()
-            reply = self._replies.pop(number)
+            self._socket.sendall(_encode(Call(self._number, verb, body)))
+            reply = self._wait_for(self._number, self._replies)
         if reply.error is not None:
             kind = getattr(errors, reply.error, errors.OutliveError)
             raise kind(reply.body.decode())
@@ -126,9 +125,12 @@ class Channel:
         self._refuse_copies()
         with self._lock, stops.held:
             self._socket.sendall(_encode(Completing(token)))
-            while token not in self._secrets:
-                self._read()
-            return self._secrets.pop(token)
+            return self._wait_for(token, self._secrets)
+
+    def _wait_for(self, key: int, answers: dict[int, T]) -> T:
+        while key not in answers:
+            self._read()
+        return answers.pop(key)
 
     def arguments(self) -> bytes:
         """The arguments of the current job, if they are too large to come with it."""

@@ -113,14 +113,14 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self.say(NotForked(request.slot, f"fork failed: {error.strerror}"))
+            self.say(NotForked(request.number, f"fork failed: {error.strerror}"))
             return
         if pid == 0:
             if isinstance(request, Fork):
                 self._become_child(descriptors)
             self._become_parent(descriptors)
         self.children.add(pid)
-        self.say(Forked(request.slot, pid))
+        self.say(Forked(request.number, pid))
 
     def _become_parent(self, descriptors: list[int]) -> None:
         """Go on as the parent of one slot's children, in a session of its own."""

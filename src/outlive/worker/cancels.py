@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from uuid import UUID
 
 from outlive import store
 from outlive.states import Outcome
+from outlive.worker.loops import wait
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
@@ -22,9 +21,7 @@ class Cancels:
         self._worker, self._session, self._slots, self._watch, self._wake = worker, session, slots, watch, wake
 
     async def run_once(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CHECK_S):
-                await self._wake.cancel.wait()
+        await wait(self._wake.cancel, CHECK_S)
         self._wake.cancel.clear()
         if not self._slots.busy and not self._slots.unplaced:
             return
@@ -32,5 +29,5 @@ class Cancels:
         if tokens:
             self._slots.cancel(tokens)
         for child in self._slots.busy:
-            if child.given[0].job.token in tokens and child.given[0].verdict is None:
+            if child.current.job.token in tokens and child.current.verdict is None:
                 self._watch.end(child, Outcome.CANCELLED, "cancelled on request")

@@ -88,7 +88,7 @@ class ChildReader:
                     self._complete(child, token)
                 case Imported(token):
                     if child.runs(token):
-                        child.given[0].imported = True
+                        child.current.imported = True
             if child.distrusted:
                 return False
         if garbled is not None:
@@ -118,8 +118,8 @@ class ChildReader:
         _log.error("child %d %s: it is killed", child.pid, reason)
         asyncio.get_running_loop().remove_reader(child.socket.fileno())
         child.retiring = child.distrusted = True
-        if child.given and child.given[0].verdict is None:
-            child.given[0].verdict = (Outcome.CRASHED, f"its process {reason}")
+        if child.given and child.current.verdict is None:
+            child.current.verdict = (Outcome.CRASHED, f"its process {reason}")
         child.signal(signal.SIGKILL)
         self.forget(child)
 
@@ -138,7 +138,7 @@ class ChildReader:
 
     def _complete(self, child: Child, token: int) -> None:
         if child.runs(token) and self._may_ask(child):
-            child.given[0].completing = True
+            child.current.completing = True
             child.unread += 1
             child.send(Secret(token, self._reports.secret_of(token)))
 
@@ -152,7 +152,7 @@ class ChildReader:
         if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_PROGRESS_CHARS:
             self.distrust(child, "sends progress over the limit")
         elif child.runs(progress.token):
-            child.given[0].moved = time.monotonic()
+            child.current.moved = time.monotonic()
             self._reports.progressed(progress)
 
     # Large frames, one at a time

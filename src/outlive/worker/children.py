@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlive import kernel
-from outlive.model import Claimed, Ended
+from outlive.model import Claimed
 from outlive.protocol import (
     FROM_CHILD,
     MAX_CHILD_FRAME_BYTES,
@@ -43,7 +42,6 @@ LEAVE_S = 2.0
 AHEAD_S = 0.03
 """How much work a warm child is given ahead."""
 OVER_S = 2 * AHEAD_S
-MAX_LINE_CHARS = 300
 
 
 class Assignment(msgspec.Struct, eq=False):
@@ -82,7 +80,7 @@ class Assignment(msgspec.Struct, eq=False):
 
 @dataclass(slots=True, eq=False)
 class Child:
-    slot: int
+    number: int
     parent: Parent
     socket: socket.socket
     output: int
@@ -120,6 +118,11 @@ class Child:
     @property
     def zygote(self) -> ZygoteHandle:
         return self.parent.zygote
+
+    @property
+    def current(self) -> Assignment:
+        """The first of its jobs, which it runs or is about to begin."""
+        return self.given[0]
 
     @property
     def bound(self) -> bool:
@@ -162,17 +165,17 @@ class Child:
 
     def has_begun(self) -> bool:
         """Whether its first job has begun."""
-        current = self.given[0]
+        current = self.current
         current.begun = current.begun or tickets.left(self.tickets) < len(self.given)
         return current.begun
 
     def runs_over(self, now: float) -> bool:
         """Whether its job takes longer than all the work that a child is given ahead: no job should wait behind it."""
-        return bool(self.given) and now - self.given[0].started > OVER_S
+        return bool(self.given) and now - self.current.started > OVER_S
 
     def begin(self) -> None:
         """Its first job begins, with the memory that the child has now."""
-        assignment = self.given[0]
+        assignment = self.current
         assignment.started = assignment.moved = time.monotonic()
         if assignment.memory_bytes is not None:
             assignment.begun_at = time.time()
@@ -205,8 +208,8 @@ class Child:
             self.unread += 1
             self.flush()
 
-    def flush(self) -> bool:
-        """Send as much as the socket takes, and the rest later; True if all is sent."""
+    def flush(self) -> None:
+        """Send as much as the socket takes, and the rest later."""
         waited = self.waiting_to_send
         self.waiting_to_send = False
         try:
@@ -222,7 +225,6 @@ class Child:
             asyncio.get_running_loop().add_writer(self.socket, self.flush)
         elif waited and not self.waiting_to_send:
             asyncio.get_running_loop().remove_writer(self.socket)
-        return not self.waiting_to_send
 
     def read_output(self) -> bool:
         """Read what it has printed, and keep the tail. A flood waits in the pipe. False at the end of the output."""
@@ -307,45 +309,3 @@ def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None) -> Assi
 def as_text(data: bytes) -> str | None:
     """Bytes as text that Postgres accepts."""
     return data.decode("utf-8", "replace").replace("\0", "") if data else None
-
-
-def died(
-    assignment: Assignment, status: int, *, peak_bytes: int, cpu_s: float, output: str | None, stack: str | None
-) -> Ended:
-    """The end of an attempt whose process died without an answer."""
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    name = None if number is None else _signal_name(number)
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-    if assignment.verdict is not None:
-        outcome, error = assignment.verdict
-    elif name is not None:
-        outcome, error = Outcome.CRASHED, f"the process was killed by {name}"
-    else:
-        outcome, error = Outcome.CRASHED, f"the process exited with code {code} and no result"
-    if outcome is Outcome.CRASHED and (last := _last_line(output)):
-        error = f"{error}: {last}"
-    killed_for_memory = outcome is Outcome.OUT_OF_MEMORY
-    return Ended(
-        token=assignment.job.token,
-        outcome=outcome,
-        error=error,
-        exit_code=code,
-        signal=name or ("SIGKILL" if killed_for_memory else None),
-        peak_memory_bytes=max(peak_bytes, assignment.peak_bytes),
-        cpu_s=cpu_s,
-        output=output,
-        stack=stack,
-        source_ok=False if outcome is Outcome.TIMED_OUT else None,
-    )
-
-
-def _last_line(output: str | None) -> str:
-    """The last line of its output, which often names the cause."""
-    return next((line.strip()[-MAX_LINE_CHARS:] for line in reversed((output or "").splitlines()) if line.strip()), "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

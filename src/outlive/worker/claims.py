@@ -176,8 +176,10 @@ class ClaimLoop:
                     begun=all_begin_now,
                 )
             )
-        except (psycopg.DataError, struct.error) as error:
-            await self._outbox.write_one_by_one(ending, error)
+        except (psycopg.DataError, struct.error):
+            if not ending:
+                raise
+            self._outbox.write_one_by_one(ending)
             return
         except psycopg.errors.LockNotAvailable:
             self._outbox.put_back(ending)

@@ -40,9 +40,11 @@ class Completions:
         tokens = [end.token for end in ends]
         committed = await self._session.run(store.ended(tokens))
         unlocked = await self._session.run(store.renew(self._worker, tokens, lease_s=self._lease_s))
-        held = {job.token for job in await self._session.run(store.adopt(self._worker))}
+        held = await self._session.run(store.tokens_of(self._worker))
         for end in ends:
-            if end.token in committed or end.token not in held:  # Not held: a standby took over that never had it.
+            if (
+                end.token in committed or end.token not in held
+            ):  # Not held: a standby that never received it has taken over.
                 self._leases.drop(end.token)
                 with contextlib.suppress(psycopg.DataError):  # The end is written; its output matters less.
                     await self._session.run(store.add_evidence(self._worker, end))

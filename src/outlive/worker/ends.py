@@ -12,13 +12,14 @@ from outlive.model import Ended
 from outlive.protocol import MARK, Done, Exited
 from outlive.states import Outcome
 from outlive.worker import memory_limits
-from outlive.worker.children import Assignment, Child, died
+from outlive.worker.children import Assignment, Child
 from outlive.worker.deferred_ends import DeferredEnds
 
 MAX_UNBEGUN = 10
 """How often in a row a job may be the next one of a dying child before it is blamed: its size may kill the child."""
 UNBEGUN_KEPT = 10_000
 NOT_IMPORTED_S = 5.0
+MAX_LINE_CHARS = 300
 TELL_AGAIN_S = 60.0
 
 KILLED_PARENT = (Outcome.CRASHED, "the process was killed with its parent, which had no other job below it")
@@ -75,14 +76,43 @@ def answered(
 
 def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
     """The end of the job that a dead child had begun."""
-    return died(
-        begun,
-        exit.status,
-        peak_bytes=memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes),
+    number = os.WTERMSIG(exit.status) if os.WIFSIGNALED(exit.status) else None
+    code = os.WEXITSTATUS(exit.status) if os.WIFEXITED(exit.status) else None
+    name = None if number is None else _signal_name(number)
+    output = child.take_output(None)
+    if begun.verdict is not None:
+        outcome, error = begun.verdict
+    elif name is not None:
+        outcome, error = Outcome.CRASHED, f"the process was killed by {name}"
+    else:
+        outcome, error = Outcome.CRASHED, f"the process exited with code {code} and no result"
+    if outcome is Outcome.CRASHED and (last := last_line(output)):
+        error = f"{error}: {last}"
+    return Ended(
+        token=begun.job.token,
+        outcome=outcome,
+        error=error,
+        exit_code=code,
+        signal=name or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
+        peak_memory_bytes=max(memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
         cpu_s=exit.cpu_s,
-        output=child.take_output(None),
+        output=output,
         stack=child.take_stack(),
+        source_ok=False if outcome is Outcome.TIMED_OUT else None,
     )
+
+
+def last_line(text: str | None) -> str:
+    """The last line of an output or a traceback, which often names the cause."""
+    lines = (line.strip() for line in reversed((text or "").splitlines()))
+    return next((line[-MAX_LINE_CHARS:] for line in lines if line), "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def divided(child: Child) -> tuple[Assignment | None, list[Assignment]]:
@@ -108,8 +138,7 @@ class NotImported:
         """Release the job for a few seconds. This is logged once a minute, not for each job."""
         output = child.take_output(None)
         how = f"exit code {os.WEXITSTATUS(status)}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"
-        last = (output or "").strip().rpartition("\n")[2]
-        error = f"its interpreter ended ({how}) before the app was imported: {last}"
+        error = f"its interpreter ended ({how}) before the app was imported: {last_line(output)}"
         words, told_at = self._told
         if words != error or time.monotonic() - told_at > TELL_AGAIN_S:
             self._told = (error, time.monotonic())

@@ -33,12 +33,12 @@ async def say_goodbye(
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
     for end in outbox.slow.pending.values():
         with contextlib.suppress(psycopg.Error):  # Nothing of it is written, and the job runs again.
-            if (failure := await write_end(session.run, worker, end)) is not None:
+            if (failure := await write_end(session, worker, end)) is not None:
                 ends.append(failure)
     known = {end.token for end in ends}
-    for job in await session.run(store.adopt(worker)):  # Also claims whose answer never arrived.
-        if job.token not in known:
-            ends.append(Ended(job.token, Outcome.RELEASED, error="its worker stopped"))
+    for token in await session.run(store.tokens_of(worker)):  # Also claims whose answer never arrived.
+        if token not in known:
+            ends.append(Ended(token, Outcome.RELEASED, error="its worker stopped"))
     locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
     if ends := [end for end in ends if end.token not in locked]:
         await session.run(store.end_and_claim(worker, ends))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from uuid import UUID
 
 from outlive import store
+from outlive.worker.loops import wait
 from outlive.worker.reaper import Reaper
 from outlive.worker.session import Session
 
@@ -32,6 +32,4 @@ class Heartbeat:
         state = "draining" if self._draining else "active"
         if not await self._session.run(store.heartbeat(self._worker, state, self._trouble)):
             self._reaper.hear_own_death()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._every_s):
-                await self._news.wait()
+        await wait(self._news, self._every_s)

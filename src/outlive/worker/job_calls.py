@@ -71,7 +71,7 @@ class JobCalls:
 
     async def _run(self, session: Session, child: Child, call: Call) -> bytes:
         """Run what a job asks for. It is durable when the job gets the answer."""
-        token = child.given[0].job.token if child.given else None
+        token = child.current.job.token if child.given else None
         if call.verb == "arguments" and token is not None:
             return await self._arguments(session, token, int(call.body))
         if call.verb != "run":

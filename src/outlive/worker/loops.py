@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,8 +16,15 @@ RETRY_SOON_S = RETRY_S[:-1]
 _log = logging.getLogger("outlive.worker")
 
 
+async def wait(event: asyncio.Event, at_most_s: float) -> None:
+    """Wait for an event, but not for longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()
+
+
 async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: Sequence[float] = RETRY_S) -> None:
-    """Run one service. Only here and at the child's boundary is every exception caught: it is logged, and retried."""
+    """Run one service. Any exception is logged, and the service runs again after a pause."""
     failures = 0
     while True:
         try:

@@ -7,18 +7,15 @@ carry records or spawned jobs, or another transaction has locked their rows) go 
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections.abc import Collection
 from uuid import UUID
-
-import psycopg
 
 from outlive import store
 from outlive.model import Ended
 from outlive.worker.leases import Leases
 from outlive.worker.session import Session
-from outlive.worker.slow_ends import NOT_OURS, SlowEnds, refused
+from outlive.worker.slow_ends import NOT_OURS, SlowEnds
 from outlive.worker.wakeup import Wakeup
 
 CAREFUL_S = 5.0
@@ -58,7 +55,7 @@ class Outbox:
     def put_back(self, ends: list[Ended]) -> None:
         self.waiting = ends + self.waiting
 
-    def written(self, ends: list[Ended], stale: Collection[int] = ()) -> None:
+    def written(self, ends: list[Ended], stale: Collection[int]) -> None:
         for end in ends:
             self._leases.drop(end.token)
         for token in stale:
@@ -83,19 +80,7 @@ class Outbox:
                 self.waiting.remove(end)
                 self.slow.add(end)
 
-    async def write_one_by_one(self, ends: list[Ended], error: Exception) -> None:
-        """Postgres refuses one of these ends: write each by itself, and fail the attempts whose end is refused."""
-        failed: list[Ended] = []
-        for n, end in enumerate(ends):
-            try:
-                await self._session.run(store.end_and_claim(self._worker, [end]))
-            except (psycopg.DataError, struct.error):
-                failed.append(refused(end, error))
-            except BaseException:
-                self.waiting += failed + ends[n:]
-                raise
-            else:
-                self._leases.drop(end.token)
-        if not failed:
-            raise error
-        self.waiting += failed
+    def write_one_by_one(self, ends: list[Ended]) -> None:
+        """Postgres refuses one of these ends: each is written by itself, and fails if it is the one."""
+        for end in ends:
+            self.slow.add(end)

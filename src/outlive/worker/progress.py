@@ -6,7 +6,6 @@ An attempt ends only after its last checkpoint is written, because the next atte
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from uuid import UUID
@@ -16,6 +15,7 @@ import psycopg
 from outlive import store, wire
 from outlive.model import Ended
 from outlive.protocol import Progress
+from outlive.worker.loops import wait
 from outlive.worker.outbox import Outbox
 from outlive.worker.session import Session
 
@@ -57,9 +57,7 @@ class ProgressWriter:
         return sum(len(progress.checkpoint or b"") for progress in self._unwritten.values())
 
     async def run_once(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EVERY_S):
-                await self._hurry.wait()
+        await wait(self._hurry, EVERY_S)
         self._hurry.clear()
         await self.write()
 

@@ -86,8 +86,7 @@ class Reconciliation:
         A standby issues the same tokens a second time. So the processes that run these attempts are killed, their ends
         are not written, and nothing is claimed until they are gone.
         """
-        for one in [one for one in self._slots.unplaced if one.job.token in tokens]:
-            self._slots.unplaced.remove(one)
+        for one in self._slots.take_unplaced(lambda one: one.job.token in tokens):
             self._leases.drop(one.job.token)
         for one in [one for child in self._slots.busy for one in child.given]:
             if one.job.token in tokens and not one.completing:

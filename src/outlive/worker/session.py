@@ -98,21 +98,19 @@ class Session:
 
 
 class SessionPool:
-    """A few sessions, each connected when it is first needed. The one used last is used first."""
+    """A session for each of a few loops, connected when it is first needed. The one used last is used first."""
 
     def __init__(self, url: str, size: int, purpose: db.Purpose = db.SERVICE) -> None:
         self.sessions = [Session(url, purpose) for _ in range(size)]
         self._idle = list(self.sessions)
-        self._free = asyncio.Semaphore(size)
 
     @asynccontextmanager
     async def take(self, *, size_bytes: int = 0) -> AsyncIterator[Session]:
         """A session to send so much. It is closed after a large statement: libpq would keep as large a buffer."""
-        async with self._free:
-            session = self._idle.pop()
-            try:
-                yield session
-            finally:
-                self._idle.append(session)
-                if size_bytes > LARGE_BYTES:
-                    await session.close()
+        session = self._idle.pop()
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
+            if size_bytes > LARGE_BYTES:
+                await session.close()

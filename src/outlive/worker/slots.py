@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -32,6 +32,8 @@ WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
 MOVE_S = 0.04
 """The same for a job that was taken back from a child: another worker may have room for it."""
+NO_TASK = ("this worker does not have the task", 5.0)
+"""Why a job is released, and for how many seconds."""
 UNREAD_S = 1.0
 """How long the answer of a job may be unread while the next one has begun."""
 
@@ -53,7 +55,6 @@ class Slots:
         self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
         self.tasks: dict[str, TaskFacts] = {}
-        self.sources: list[SourceLimits] = []
         self.pace_s: dict[str, float] = {}
         self.draining = False
         self.deferred = DeferredEnds(report)
@@ -70,11 +71,9 @@ class Slots:
     def app_imported(self, ready: Ready) -> None:
         """The app was imported or reloaded."""
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
-        self.sources = ready.sources
-        for one in [one for one in self.unplaced if one.job.task not in self.tasks]:
-            self.unplaced.remove(one)
-            self._give_back(one.job)
-        self.report.app_imported(self.tasks, self.sources)
+        for one in self.take_unplaced(lambda one: one.job.task not in self.tasks):
+            self._release(one.job, *NO_TASK)
+        self.report.app_imported(self.tasks, ready.sources)
 
     def child_ready(self) -> None:
         """A child is ready for a job, or a slot is free."""
@@ -113,7 +112,7 @@ class Slots:
 
     def suspect(self) -> Assignment | None:
         """The suspect that runs alone for now."""
-        given = (child.given[0] for child in self.children if child.given)
+        given = (child.current for child in self.children if child.given)
         return next((one for one in (*self.unplaced, *given) if one.alone), None)
 
     def room(self) -> dict[str, int]:
@@ -155,13 +154,13 @@ class Slots:
         """Give claimed jobs to children. A job without a child waits for the next one that is forked."""
         if self.draining:
             for job in jobs:
-                self.report.ended(job, Ended(job.token, Outcome.RELEASED, error="its worker stops"))
+                self._release(job, "its worker stops")
             return
         assignments = []
         for job in jobs:
             _log.info("Starting job %s", job.id)
             if (facts := self.tasks.get(job.task)) is None:
-                self._give_back(job)
+                self._release(job, *NO_TASK)
                 continue
             try:
                 assignments.append(assignment(job, facts, checkpoints.get(job.id)))
@@ -176,7 +175,7 @@ class Slots:
         now, free = time.monotonic(), self._free
         for one in assignments:
             if one.job.task not in self.tasks:  # A child from before the last reload returned it.
-                self._give_back(one.job)
+                self._release(one.job, *NO_TASK)
                 continue
             line = self._shortest(lines, one, now)
             if line is None or (line.length and free > 0):  # A free slot is better than a place in a queue.
@@ -190,11 +189,6 @@ class Slots:
         for line in (line for of_task in lines.values() for line in of_task if line.added):
             line.child.give(line.added, self.config.max_result_bytes)
         self._place()
-
-    def _give_back(self, job: Claimed) -> None:
-        self.report.ended(
-            job, Ended(job.token, Outcome.RELEASED, error="this worker does not have the task", after_s=5.0)
-        )
 
     def _shortest(self, lines: dict[str, list[Load]], one: Assignment, now: float) -> Load | None:
         """The warm child of this task with the fewest jobs that can take one more; `lines` caches them per task."""
@@ -215,26 +209,29 @@ class Slots:
         if self.draining:
             return
         while self.unplaced and (free := self.size - len(self.busy)) > 0:
-            first = self.unplaced[0]
-            child = self._for(first)
-            if child is None:
+            if (child := self._for(self.unplaced[0])) is None:
                 break
-            share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
-            # A job with losses is given alone: if it kills its worker again, no other job is suspected.
-            mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
-            mine = [first] if first.job.losses else mine
-            mine = mine[: min(share, self.ahead(first.job.task), first.facts.recycle_after - child.served)]
-            placed = {one.job.token for one in mine}
-            self.unplaced = deque(one for one in self.unplaced if one.job.token not in placed)
-            child.give(mine, self.config.max_result_bytes)
+            self._give_share(child, free)
         self._retire_surplus()
         self.zygotes.fork_ahead()
+
+    def _give_share(self, child: Child, free: int) -> None:
+        """Give a child the first unplaced job and, if its task is warm, a fair share of the others of that task."""
+        first = self.unplaced[0]
+        share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
+        # A job with losses is given alone: if it kills its worker again, no other job is suspected.
+        mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
+        mine = [first] if first.job.losses else mine
+        mine = mine[: min(share, self.ahead(first.job.task), first.facts.recycle_after - child.served)]
+        tokens = {one.job.token for one in mine}
+        self.take_unplaced(lambda one: one.job.token in tokens)
+        child.give(mine, self.config.max_result_bytes)
 
     def _for(self, first: Assignment) -> Child | None:
         """An idle child of the same task, or one without a task."""
         if first.facts.recycle_after > 1 and not first.job.losses:
             for child in self.children:
-                if child.task == first.job.task and not child.given and child.pid and not child.retiring:
+                if child.task == first.job.task and child.bound and child.pid and not child.given:
                     return child
         return self.zygotes.take_ready()
 
@@ -259,7 +256,7 @@ class Slots:
         self._hand_out(self._take_back(child), MOVE_S)
         if len(child.given) == 1:
             return True
-        now, token = time.monotonic(), child.given[0].job.token
+        now, token = time.monotonic(), child.current.job.token
         if child.unread_answer is None or child.unread_answer[0] != token:
             child.unread_answer = (token, now)
         elif now - child.unread_answer[1] > UNREAD_S:
@@ -268,11 +265,10 @@ class Slots:
 
     def cancel(self, tokens: Collection[int]) -> None:
         """Cancel jobs before they begin. The watch stops running ones."""
-        back = [one for one in self.unplaced if one.job.token in tokens]
-        self.unplaced = deque(one for one in self.unplaced if one.job.token not in tokens)
+        back = self.take_unplaced(lambda one: one.job.token in tokens)
         for child in self.busy:
             asked = [one for one in child.given if one.job.token in tokens]
-            if asked and (asked[-1] is not child.given[0] or not child.has_begun()):
+            if asked and (asked[-1] is not child.current or not child.has_begun()):
                 back += self._take_back(child)
         for one in back:
             if one.job.token in tokens:
@@ -282,14 +278,21 @@ class Slots:
 
     def drop_unplaced(self, now: float, leases: Leases) -> None:
         """Release jobs that waited too long for a child."""
-        late = [one for one in self.unplaced if now > one.waits_until or leases.expired(one.job.token, now)]
-        for one in late:
-            self.unplaced.remove(one)
-            self._release(one)
+        for one in self.take_unplaced(lambda one: now > one.waits_until or leases.expired(one.job.token, now)):
+            self._release(one.job)
+
+    def take_unplaced(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
+        """Take back the jobs for which this is true from those that wait for a child."""
+        taken: list[Assignment] = []
+        left: deque[Assignment] = deque()
+        for one in self.unplaced:
+            (taken if condition(one) else left).append(one)
+        self.unplaced = left
+        return taken
 
     def unmarked(self) -> list[Assignment]:
         """Jobs that run and are not marked as begun in the database."""
-        return [child.given[0] for child in self.busy if not child.given[0].marked and child.has_begun()]
+        return [child.current for child in self.busy if not child.current.marked and child.has_begun()]
 
     def _take_back(self, child: Child) -> list[Assignment]:
         back = child.take_back()
@@ -297,12 +300,12 @@ class Slots:
             child.dismiss()  # It was waiting for its last job.
         return back
 
-    def _release(self, one: Assignment, why: str = "it had not begun") -> None:
-        self.report.ended(one.job, Ended(one.job.token, Outcome.RELEASED, error=why))
+    def _release(self, job: Claimed, why: str = "it had not begun", after_s: float | None = None) -> None:
+        self.report.ended(job, Ended(job.token, Outcome.RELEASED, error=why, after_s=after_s))
 
     def _retire_surplus(self) -> None:
         """Retire idle warm children that are more than there are slots."""
-        bound = [child for child in self.children if child.task and child.pid and not child.retiring]
+        bound = [child for child in self.children if child.bound and child.pid]
         for child in bound:
             if len(bound) <= self.size:
                 return
@@ -356,15 +359,15 @@ class Slots:
             self._report_end(begun, end, stopped=stopped)
         child.given.clear()
         for other in others:
-            self._release(other)
+            self._release(other.job)
 
     def parent_died(self, child: Child, exit: Exited, *, only: bool) -> None:
         """A child died with its parent. Its job killed the parent if it was the only one, and memory was not short."""
         if child.given and child.has_begun() and not self.draining:
-            if not only or self.oom_kills.verdict(child, child.given[0], exit.status, self.zygotes.groups):
+            if not only or self.oom_kills.verdict(child, child.current, exit.status, self.zygotes.groups):
                 self.zygote_died([child])
                 return
-            child.given[0].verdict = child.given[0].verdict or KILLED_PARENT
+            child.current.verdict = child.current.verdict or KILLED_PARENT
         self.child_exited(child, exit)
 
     def zygote_died(self, children: list[Child]) -> None:
@@ -372,7 +375,7 @@ class Slots:
         for child in children:
             begun, others = divided(child)
             for one in others:
-                self._release(one)
+                self._release(one.job)
             if begun is not None:
                 end = Ended(begun.job.token, Outcome.LOST, error="Worker died unexpectedly")
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
@@ -383,7 +386,7 @@ class Slots:
         back = [*self.unplaced, *(one for child in self.busy for one in self._take_back(child))]
         self.unplaced.clear()
         for one in back:
-            self._release(one, "its worker stops")
+            self._release(one.job, "its worker stops")
         for child in self.busy:
             child.send(Stopping())
             child.flush()

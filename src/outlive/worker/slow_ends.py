@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+import struct
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 import psycopg
 
 from outlive import db, store
 from outlive.model import Ended
-from outlive.statement import Statement
 from outlive.states import Outcome
 from outlive.worker.leases import Leases
 from outlive.worker.session import LARGE_BYTES, Session, SessionPool
@@ -31,13 +30,13 @@ TRIES = 3
 MAX_ERROR_CHARS = 1000
 TOO_MUCH_BYTES = 32 << 20
 """While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
+_STALE = "OL002"
 _PERMANENT = ("OL", "54")
 """Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
 _PASSING = ("08", "25", "40", "53", "55", "57P", "58")
 """Classes of errors that pass by themselves, however long that takes."""
 
 _log = logging.getLogger("outlive.worker")
-Run = Callable[[Statement[Any]], Awaitable[Any]]
 
 
 class SlowEnds:
@@ -93,7 +92,7 @@ class SlowEnds:
         if end.token in self._unsure and end.token in await session.run(store.ended([end.token])):
             failure = None  # The end was written, and its answer was lost.
         else:
-            failure = await write_end(session.run, self._worker, end)
+            failure = await write_end(session, self._worker, end)
         self._forget(end.token)
         if failure is None:
             self._leases.drop(end.token)
@@ -127,24 +126,23 @@ def _size(end: Ended) -> int:
     return len(end.records or b"") + len(end.spawns or b"") + len(end.result or b"")
 
 
-async def write_end(run: Run, worker: UUID, end: Ended) -> Ended | None:
+async def write_end(session: Session, worker: UUID, end: Ended) -> Ended | None:
     """Write an end with its records and spawned jobs.
 
     Returns the failure to write instead if Postgres will never accept this end; raises errors that may pass.
     """
     try:
         if end.records is None and end.spawns is None:
-            stale = bool((await run(store.end_and_claim(worker, [end]))).stale)
+            stale = bool((await session.run(store.end_and_claim(worker, [end]))).stale)
         else:
-            await run(store.complete_with_records(worker, end))
+            await session.run(store.complete_with_records(worker, end))
             stale = False
+    except (psycopg.DataError, psycopg.IntegrityError, struct.error) as error:
+        return refused(end, error)
     except psycopg.Error as error:
-        if error.sqlstate != "OL002":
-            if (
-                isinstance(error, psycopg.DataError | psycopg.IntegrityError)
-                or (error.sqlstate or "")[:2] in _PERMANENT
-            ):
-                return refused(end, error)
+        if (error.sqlstate or "")[:2] in _PERMANENT and error.sqlstate != _STALE:
+            return refused(end, error)
+        if error.sqlstate != _STALE:
             raise
         stale = True
     if stale:

@@ -1,7 +1,7 @@
 """The supervisor: the process of a worker that claims, forks, watches and reports. It imports none of the user's code.
 
 It starts the zygote, then its services, each a `run_once()` in a loop of its own; it stops them, and says goodbye.
-Signals only set what these loops read.
+A signal handler only sets flags, and SIGHUP starts a reload.
 """
 
 from __future__ import annotations
@@ -179,17 +179,13 @@ class Supervisor:
         _log.info("Worker %s stops: %d jobs are running", self.me.id, len(slots.busy))
         slots.tell_to_stop()
         services.wake.set()
-        started = time.monotonic()
+        end_by = time.monotonic() + self._config.grace_s
         terminated = False
-        while slots.busy or services.outbox.slow.under_way:
-            waited_s = time.monotonic() - started
-            hurried = self.stop_requests > 1
-            if not terminated and (hurried or waited_s > self._config.grace_s - TERM_BEFORE_END_S):
-                terminated, started = True, started if not hurried else time.monotonic() - self._config.grace_s + 5
+        while (slots.busy or services.outbox.slow.under_way) and time.monotonic() < end_by:
+            if not terminated and (self.stop_requests > 1 or time.monotonic() > end_by - TERM_BEFORE_END_S):
+                terminated, end_by = True, min(end_by, time.monotonic() + TERM_BEFORE_END_S)
                 for child in slots.busy:
                     child.signal(signal.SIGTERM)
-            if waited_s > self._config.grace_s:
-                break
             await asyncio.sleep(0.02)
 
     async def _finish(self) -> None:

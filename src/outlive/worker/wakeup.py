@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+
+from outlive.worker import loops
 
 NO_SOURCE = "no source"
 """The notification of a job without a source."""
@@ -35,6 +36,4 @@ class Wakeup:
         self._event.clear()
 
     async def wait(self, at_most_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(at_most_s):
-                await self._event.wait()
+        await loops.wait(self._event, at_most_s)

@@ -38,7 +38,7 @@ class Watch:
         self._slots.oom_kills.forget_old(self._slots.zygotes.groups)
         self._end_finished(now)
         for child in self._slots.busy:
-            current = child.given[0]
+            current = child.current
             lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
             if self._leases.expired(current.job.token, now) and not lost:
                 self._fence(child)
@@ -83,7 +83,7 @@ class Watch:
 
     def end(self, child: Child, outcome: Outcome, error: str) -> None:
         """Send SIGTERM now and SIGKILL later."""
-        current = child.given[0]
+        current = child.current
         if not self._decide(child, outcome, error):
             return
         if outcome is Outcome.TIMED_OUT:
@@ -93,7 +93,7 @@ class Watch:
 
     def _decide(self, child: Child, outcome: Outcome, error: str) -> bool:
         """Decide to end its job. False if that has just ended: a signal would hit the next one."""
-        current = child.given[0]
+        current = child.current
         current.verdict = (outcome, error)  # First, so that no other job is given to this child.
         if not self._slots.isolate(child):
             current.verdict = current.verdict if child.distrusted else None
@@ -110,7 +110,7 @@ class Watch:
 
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
         """
-        _log.error("job %s: its lease could not be renewed in time; its process is killed", child.given[0].job.id)
+        _log.error("job %s: its lease could not be renewed in time; its process is killed", child.current.job.id)
         self._slots.isolate(child)
         for one in child.given:
             one.verdict = (Outcome.LOST, "Worker died unexpectedly")

@@ -1,8 +1,7 @@
 """The zygotes of a worker: the current one, the next one, and replaced ones whose jobs still run.
 
 They fork children ahead of the jobs, are replaced on a reload, and restarted when they die. `ChildEvents` decides what
-becomes of the jobs. This file is longer than others, because everything that changes the tables of children and parents
-is here.
+becomes of the jobs.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from outlive.protocol import Exited, Forked, Left, NotForked, Ready
 from outlive.worker import cgroups
 from outlive.worker.child_reader import ChildReader
 from outlive.worker.children import Assignment, Child
+from outlive.worker.ends import last_line
 from outlive.worker.parents import Parent, Parents
 from outlive.worker.strays import Strays, warn_of_unkillable
 from outlive.worker.zygote_handle import SIGN, Report, ZygoteHandle, listen
@@ -119,15 +119,12 @@ class Zygotes:
         new = self._new_zygote()
         try:
             new.start()
-        except OSError as error:
-            _log.error("the reload failed, and the worker goes on with the old app: %s", error)
-            return
-        self._next = new
-        try:
+            self._next = new
             ready = await new.ready()
         except (AppNotFound, OSError) as error:
             _log.error("the reload failed, and the worker goes on with the old app: %s", error)
-            self._end(new)
+            if self._next is not None:
+                self._end(new)
             return
         finally:
             self._next = None
@@ -182,10 +179,10 @@ class Zygotes:
         if parent.zygote is self.current:
             self._heard_at = time.monotonic()
         match message:
-            case Forked(slot, pid):
-                self._forked(self.children[slot], pid)
-            case NotForked(slot, reason):
-                self._discard_unforked(self.children[slot])
+            case Forked(number, pid):
+                self._forked(self.children[number], pid)
+            case NotForked(number, reason):
+                self._discard_unforked(self.children[number])
                 if parent.zygote is self.current:
                     self._refused(reason)
                 self._end_if_replaced(parent.zygote)
@@ -211,7 +208,7 @@ class Zygotes:
     def _discard_unforked(self, child: Child) -> None:
         if child.zygote is self.current:
             self._forking -= 1
-        del self.children[child.slot]
+        del self.children[child.number]
         child.parent.children.remove(child)
         self.discard(child)
 
@@ -247,7 +244,7 @@ class Zygotes:
         self._events.reader.hear_all(child)
         child.read_output()
         child.exited = True
-        self.children.pop(child.slot, None)
+        self.children.pop(child.number, None)
         child.parent.children.remove(child)
         if child in self.ready:
             self.ready.remove(child)
@@ -303,13 +300,13 @@ class Zygotes:
         _log.error("a child could not be forked: %s; this worker claims nothing until one can be", reason)
 
     def _died(self, zygote: ZygoteHandle) -> None:
-        """The attempts of its children are lost, and a new zygote starts."""
-        _log.error("the zygote died: its jobs are lost, and a new zygote starts")
+        """The attempts of its children are lost. If it was the current one, a new zygote starts."""
+        _log.error("%s died: its jobs are lost", "the zygote" if zygote is self.current else "a replaced zygote")
         mine = [child for child in self.children.values() if child.zygote is zygote]
         for child in mine:
             self._events.reader.hear_all(child)  # Its job may have ended before.
             child.signal(signal.SIGKILL)
-            self.children.pop(child.slot)
+            self.children.pop(child.number)
             self.by_pid.pop(child.pid, None)
         self.ready = deque(child for child in self.ready if child.zygote is not zygote)
         self._end(zygote)
@@ -332,7 +329,7 @@ class Zygotes:
                 self.current = dead = new
                 ready = await new.ready()
             except (AppNotFound, OSError) as error:
-                not_imported = f"the app can't be imported again: {_last_line(str(error))}"
+                not_imported = f"the app can't be imported again: {last_line(str(error))}"
                 if not_imported != self._not_imported:  # Log it once, not every second.
                     _log.error("the new zygote can't import the app yet: %s", error)
                 self._not_imported = not_imported
@@ -388,7 +385,7 @@ class Zygotes:
         """Move a child whose job has a memory limit into its own group. Most jobs end before that, and cost nothing."""
         if self.groups is None or child.group is not None or current.memory_bytes is None:
             return
-        group = self.groups.new(child.slot)
+        group = self.groups.new(child.number)
         if group is not None:
             child.limit(current, group)
             try:
@@ -413,8 +410,3 @@ class Zygotes:
     def sweep(self) -> bool:
         """Reap or kill orphans that the kernel gave to the supervisor; True if one of them is about to die."""
         return self._strays.sweep({*self._living(), *self._spare})
-
-
-def _last_line(text: str) -> str:
-    """The last line of a traceback, which names the error."""
-    return text.strip().rpartition("\n")[2]
