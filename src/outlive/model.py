@@ -114,6 +114,8 @@ class Ended(msgspec.Struct, frozen=True):
     output: str | None = None
     stack: str | None = None
     result: bytes | None = None
+    killed: bool = False
+    """Its process was killed or has died, rather than that its code has failed."""
     final: bool = False
     after_s: float | None = None
     source_ok: bool | None = None

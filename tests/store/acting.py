@@ -29,7 +29,7 @@ ENDS: dict[str, dict[str, Any]] = {
     "fail": {"outcome": Outcome.FAILED, "error": "ValueError: no"},
     "time_out": {"outcome": Outcome.TIMED_OUT, "error": "Hard timeout exceeded", "signal": "SIGTERM"},
     "exhaust": {"outcome": Outcome.OUT_OF_MEMORY, "error": "MemoryError"},
-    "overrun": {"outcome": Outcome.OUT_OF_MEMORY, "signal": "SIGKILL", "peak_memory_bytes": 2**30},
+    "overrun": {"outcome": Outcome.OUT_OF_MEMORY, "signal": "SIGKILL", "killed": True, "peak_memory_bytes": 2**30},
     "crash": {"outcome": Outcome.CRASHED, "signal": "SIGSEGV"},
     "hand_back": {"outcome": Outcome.RELEASED},
     "stop": {"outcome": Outcome.CANCELLED},

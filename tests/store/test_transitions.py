@@ -3,11 +3,12 @@
 import pytest
 
 from outlive import db, states
-from outlive.states import State
+from outlive.states import Outcome, State
 from tests.driving.making import register_task, set_now, state_of
 from tests.store.acting import (
     BERT,
     CARL,
+    ENDS,
     EVENTS,
     FENCED,
     TOMORROW,
@@ -40,6 +41,10 @@ def circumstances(before: State | None, after: State | None) -> dict[str, object
 
 def named(value: object) -> str:
     return str(value or Place.NOWHERE)
+
+
+def test_every_outcome_that_a_worker_can_report_is_tried() -> None:
+    assert {end["outcome"] for end in ENDS.values()} == set(Outcome) - {Outcome.LOST}
 
 
 @pytest.mark.parametrize("place", Place, ids=named)

@@ -278,6 +278,7 @@ def test_killers_are_shown_with_the_evidence_of_their_last_kill(connection: db.C
         job,
         Outcome.OUT_OF_MEMORY,
         signal="SIGKILL",
+        killed=True,
         peak_memory_bytes=600_000_000,
         cpu_s=1.5,
         error="killed for its memory",

@@ -60,6 +60,7 @@ def end_and_claim(
         outputs=column(TEXTS, (end.output for end in ended)),
         stacks=column(TEXTS, (end.stack for end in ended)),
         results=column(JSONS, (end.result for end in ended)),
+        kills=column(BOOLEANS, (end.killed or None for end in ended)),
         finals=column(BOOLEANS, (end.final or None for end in ended)),
         afters_s=column(FLOATS, (end.after_s for end in ended)),
         queues=column(TEXTS, (lane.queue for lane in lanes)),

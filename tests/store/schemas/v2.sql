@@ -414,7 +414,8 @@ end;
 create or replace function outlive.settle(
   had outlive.running, outcome text, error text default null, exit_code int default null,
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
-  output text default null, stack text default null, result json default null, final boolean default false,
+  output text default null, stack text default null, result json default null, killed boolean default false,
+  final boolean default false,
   after_s double precision default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
@@ -428,7 +429,7 @@ begin
     error := case when had.begun then 'Worker was told to stop, and died before it could give the job back'
                   else 'Worker died unexpectedly, before the job began' end;
   end if;
-  select * into strict v from outlive.verdict(had, outcome, signal is not null, final, after_s, random());
+  select * into strict v from outlive.verdict(had, outcome, killed, final, after_s, random());
   insert into outlive.attempts values (
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,

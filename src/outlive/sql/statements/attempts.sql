@@ -58,6 +58,7 @@ undone as materialized (
     (:outputs::text[])[e.n],
     (:stacks::text[])[e.n],
     (:results::json[])[e.n],
+    coalesce((:kills::boolean[])[e.n], false),
     coalesce((:finals::boolean[])[e.n], false),
     (:afters_s::double precision[])[e.n]) as state
   from ended e where (:outcomes::text[])[e.n] <> 'succeeded'),

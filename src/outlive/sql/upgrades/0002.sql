@@ -15,6 +15,10 @@ drop function outlive.count_outcomes(text[], bigint[], boolean[], bigint[]);
 -- know_sources does its work.
 drop function outlive.know_source(text);
 
+-- The new one is told whether the attempt was killed.
+drop function outlive.settle(outlive.running, text, text, int, text, bigint, double precision, text, text, json,
+  boolean, double precision);
+
 -- From now on a session is known by its backend. Workers write their rows again when they connect.
 delete from outlive.liveness;
 alter table outlive.liveness add column backend_pid int not null, add column backend_started timestamptz not null;
