@@ -29,7 +29,7 @@ REHEARSALS = 20
 _SIGCHLD, _SIGHUP, _SIGINT, _DEFAULT = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIG_DFL))
 
 
-def get_ready(stack: int) -> None:
+def install_handlers(stack: int) -> None:
     """Install the handlers of fatal signals and of SIGTERM, which write the process' stack to the descriptor `stack`.
 
     The zygote does this once for all its children: a child need not copy a page that was written before the fork.
@@ -136,7 +136,7 @@ def main_after_exec(target: str, sock: int, stack: int, tickets: int, handover: 
     os.close(handover)
     for descriptor in (sock, stack, tickets):
         os.set_inheritable(descriptor, False)
-    get_ready(stack)
+    install_handlers(stack)
     signal.signal(signal.SIGINT, stops.on_stop)
     channel = Channel(socket.socket(fileno=sock), tickets)
     channel.resume(runs, rest)

@@ -1,6 +1,6 @@
 """The zygote: it imports the app once, then only forks and reaps. It is single-threaded and has no connection.
 
-It is exec'd by the supervisor before that opens any connection: `python -m outlive.child.zygote FD MODULE:APP`.
+The supervisor execs it before it opens any connection: `python -m outlive.child.zygote FD MODULE:APP`.
 It forks parents, and each parent forks the children of one slot, in the same way and with a control socket of its own:
 a job that kills or stops its parent harms no other job. Each of them sees EOF on its control socket when the supervisor
 dies, kills all that is below it, and exits.
@@ -60,22 +60,22 @@ class Zygote:
         self.offspring = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         """The kernel's list of children, kept open because it is read for every job."""
         self.stack = os.memfd_create("outlive-stack") if stack is None else stack
-        """Each child has its own file under the same number."""
+        """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def prepare(self) -> None:
         """Import the app, and make its memory cheap to share."""
         kernel.become_subreaper()
         os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
-        kernel.disable_core_dumps()  # Children inherit this, and the next.
+        kernel.disable_core_dumps()  # Children inherit this setting and the next.
         kernel.prefer_for_oom_kill()
         self.app = import_app(self.target)
         serving.rehearse()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends. So for SIGTERM:
-        serving.get_ready(self.stack)
+            signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
+        serving.install_handlers(self.stack)
         gc.collect()
         gc.freeze()
         limits = [one.limits for one in self.app.sources.values()]

@@ -1,1 +1,1 @@
-"""The worker: claims, spawns, watches and reports. It imports none of the user's code."""
+"""The supervisor of a worker: it claims jobs, runs them in children, watches these, and writes how they ended."""

@@ -1,4 +1,7 @@
-"""Marks for jobs that were claimed ahead and have begun since: only these are charged when their worker dies."""
+"""Tells the database which of the jobs that were claimed ahead have begun.
+
+A worker's death is charged only to jobs that have begun.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reading from children: frames are read in bounded pieces, and checked before they count.
 
-A job has its child's socket, so every frame may be forged. A frame counts only for the attempt that its child runs, a
-frame that no child of ours sends costs the sender its process, and no child keeps the worker from hearing the others.
+A job has its child's socket, so every frame may be forged. A frame counts only for the attempt that its child runs. A
+child that sends what outlive's own code never sends is killed. No child keeps the worker from reading the others.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ class Child:
             self.limit(assignment, self.group)
 
     def limit(self, assignment: Assignment, group: Group) -> None:
-        """Have the kernel stop what the watch does not see. Copies of the zygote's pages count here, and not for the
-        watch: they come on top.
+        """Set the kernel's limit. The kernel counts copied pages of the zygote, and the watch does not: so the limit
+        comes on top of what the child has already.
         """
         limit_bytes = assignment.memory_bytes
         group.limit(None if limit_bytes is None else limit_bytes + max(assignment.base_bytes, group.used_bytes()))
@@ -259,7 +259,7 @@ class Child:
     def signal(self, number: int) -> None:
         if not self.pid or self.exited:
             return
-        if not kernel.kill_group(self.pid, number):  # It has no group of its own yet.
+        if not kernel.kill_group(self.pid, number):  # It has no process group of its own yet.
             kernel.kill(self.pid, number)
 
     def dismiss(self) -> None:

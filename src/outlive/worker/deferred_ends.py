@@ -42,7 +42,7 @@ class DeferredEnds:
         self._open_until = math.inf
 
     def may_be_stopped(self) -> bool:
-        """Whether a stop of the whole worker may explain what happens to a job now: it may follow, or has just come."""
+        """True until a second after this worker was told to stop: a stop of the whole service may be the cause."""
         return time.monotonic() < self._open_until
 
     def defer(self, job: Claimed, end: Ended, *, completing: bool) -> None:

@@ -91,7 +91,7 @@ def _may_ask(child: Child) -> bool:
 
 
 def _own_bytes(child: Child, pids: list[int], since: float) -> int:
-    """Its memory beyond its share of its parent's pages, which equals the parent's own share. No page counts twice."""
+    """Its memory without its share of the pages that it inherited: that share is as large as its parent's."""
     asked = time.monotonic()
     own = memory.proportional_bytes(pids) + memory.unmapped_bytes(pids, memory.files_in_memory(pids, since))
     if child.inherited_bytes:

@@ -106,7 +106,7 @@ class Parents:
     def pids(self) -> list[int]:
         return [one.pid for one in self._all.values() if one.pid and not one.dead]
 
-    def spare(self, parent: Parent, most: int) -> None:
+    def end_surplus(self, parent: Parent, most: int) -> None:
         """End a parent without children if there are more than `most`: idle warm children have parents too."""
         if not parent.children and len(self.of(parent.zygote)) > most:
             self.end(parent)

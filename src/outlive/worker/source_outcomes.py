@@ -27,7 +27,7 @@ class SourceOutcomes:
             await self.write(session)
 
     async def write(self, session: Session) -> None:
-        """Count what can be counted now. Outcomes of locked sources stay, the newest of them."""
+        """Count what can be counted now. Outcomes of locked sources stay, at most the newest 10,000."""
         written = list(self._outcomes)
         uncounted = await session.run(store.count_outcomes(written, patient=False))
         left = [written[n - 1] for n in uncounted] + self._outcomes[len(written) :]

@@ -1,4 +1,4 @@
-"""Suspects: jobs that lost several workers, and begin alone in the next one.
+"""Suspects: jobs that ran when several workers died. They begin alone in the next one.
 
 Nothing else is claimed while a suspect is alone. When its time is over the database is told first, and only then may
 other jobs begin beside it: `alone` in the database always means that nothing was beside it.

@@ -28,7 +28,7 @@ class Watch:
         await asyncio.sleep(WATCH_S)
         now = time.monotonic()
         self._slots.zygotes.sweep()
-        self._slots.zygotes.wake(now)
+        self._slots.zygotes.continue_stopped(now)
         self._slots.zygotes.fork_ahead()
         self._slots.reader.resume()
         self._slots.look_for_trouble(now)
@@ -43,7 +43,7 @@ class Watch:
             if self._leases.expired(current.job.token, now) and not lost:
                 self._fence(child)
             elif current.verdict is not None:
-                self._insist(child, current, now)
+                self._kill_overdue(child, current, now)
             elif not child.has_begun():
                 if now - current.started > BEGIN_S and not child.unsent:
                     self._slots.give_up_on(child)
@@ -77,7 +77,7 @@ class Watch:
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
-            self._slots.zygotes.shelter(child, current)
+            self._slots.zygotes.give_cgroup(child, current)
             if (over := memory_limits.verdict(child, current)) and self._decide(child, *over):
                 child.signal(signal.SIGKILL)
 
@@ -100,7 +100,7 @@ class Watch:
             return False
         return True
 
-    def _insist(self, child: Child, current: Assignment, now: float) -> None:
+    def _kill_overdue(self, child: Child, current: Assignment, now: float) -> None:
         overdue = current.term_sent is None or now - current.term_sent > KILL_AFTER_S
         if overdue and (not child.has_begun() or self._slots.isolate(child)):
             child.signal(signal.SIGKILL)

@@ -31,7 +31,7 @@ ANSWER_S = 1.0
 """A parent that takes longer than this to fork counts as stuck: its children are not promised to jobs."""
 GONE_S = 4.0
 """How long a worker that stops waits for killed processes to be gone."""
-WAKE_S = 0.3
+CONTINUE_S = 0.3
 """How often stopped zygotes and parents are continued. It costs one system call each."""
 
 _log = logging.getLogger("outlive.worker")
@@ -71,7 +71,7 @@ class Zygotes:
         self._number = 0
         self._forking = 0
         self._next: ZygoteHandle | None = None
-        self._woken_at = time.monotonic()
+        self._continued_at = time.monotonic()
         self._ending: set[ZygoteHandle] = set()
         self._strays = Strays()
         self._spare = spare
@@ -251,7 +251,7 @@ class Zygotes:
 
     def _remove(self, child: Child) -> None:
         self.discard(child)
-        self.parents.spare(child.parent, self.slots)
+        self.parents.end_surplus(child.parent, self.slots)
         self._events.child_ready()  # Its slot is free.
 
     def take_ready(self) -> Child | None:
@@ -381,7 +381,7 @@ class Zygotes:
         zygote.hang_up()
         self._ending.add(zygote)
 
-    def shelter(self, child: Child, current: Assignment) -> None:
+    def give_cgroup(self, child: Child, current: Assignment) -> None:
         """Move a child whose job has a memory limit into its own group. Most jobs end before that, and cost nothing."""
         if self.groups is None or child.group is not None or current.memory_bytes is None:
             return
@@ -400,10 +400,10 @@ class Zygotes:
         zygotes = {child.zygote for child in self.children.values()} | {self.current, self._next} | self._ending
         return {one.process.pid for one in zygotes if one and one.lives()}
 
-    def wake(self, now: float) -> None:
+    def continue_stopped(self, now: float) -> None:
         """Continue zygotes and parents that a job has stopped. Running ones do not notice."""
-        if now - self._woken_at > WAKE_S:
-            self._woken_at = now
+        if now - self._continued_at > CONTINUE_S:
+            self._continued_at = now
             for pid in (*self._living(), *self.parents.pids()):
                 kernel.kill(pid, signal.SIGCONT)
 
