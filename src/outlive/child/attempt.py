@@ -29,6 +29,7 @@ from outlive.states import Outcome
 
 UNKNOWN_TASK_S = 5.0
 """How long a job waits before another worker may claim it, if this one does not have its task."""
+MAX_KIND_CHARS = 100
 STDOUT = 1
 
 
@@ -50,7 +51,7 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
     usage_before = getrusage(RUSAGE_SELF)
     findings = Findings()
     account = SourceAccount(run.source, run.token, task.policy)
-    job_gateway.account = account
+    job_gateway.account = account  # Requests to sources find it there, and `outlive.current()` finds the context.
     context.enter(Context(run, channel, findings))
     try:
         value = _call_function(task, run, channel)
@@ -68,7 +69,8 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
 def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
     """Call the task's function with the job's arguments.
 
-    If the job forks, its copy exits instead of returning from here. A signal that stops the job is raised only here.
+    A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
+    that stop the job raise `Stopped` in here, and nowhere else.
     """
     encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
     positional, named = wire.unpack(wire.decode(encoded))
@@ -100,7 +102,7 @@ def _classify_result(value: object, run: Run, findings: Findings, account: Sourc
     return Done(
         run.token,
         Outcome.SUCCEEDED,
-        result=None if result == b"null" else result,
+        result=None if result == b"null" else result,  # The database need not store that there is none.
         source_ok=source_ok,
         records=records,
         spawns=spawns,
@@ -108,7 +110,7 @@ def _classify_result(value: object, run: Run, findings: Findings, account: Sourc
 
 
 def _classify_error(error: BaseException, token: int, policy: Policy, account: SourceAccount) -> Done:
-    """The function raised this."""
+    """The function raised this. `source_ok` says whether its source is at fault; None: that is not known."""
     summary = _summary(error)
     match error:
         # These say nothing about the job's source.
@@ -124,10 +126,9 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
             return Done(token, Outcome.OUT_OF_MEMORY, error=summary, stack=_stack(error))
         # These may be the source's fault.
         case Retry():
-            after_s, invalid = _retry_after_s(error)
-            return Done(
-                token, Outcome.FAILED, error=summary + invalid, after_s=after_s, source_ok=account.source_ok(error)
-            )
+            after_s, note = _retry_after_s(error)
+            source_ok = account.source_ok(error)
+            return Done(token, Outcome.FAILED, error=summary + note, after_s=after_s, source_ok=source_ok)
         case _:
             final = policy.is_final(error)
             source_ok = account.source_ok(error)
@@ -153,21 +154,22 @@ def _with_measurements(done: Done, before: struct_rusage, *, marked: bool, prelo
     # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
     peak_bytes = after.ru_maxrss * 1024 if preload else kernel.peak_bytes(os.getpid())
     if after.ru_maxrss > before.ru_maxrss and not last:
-        kernel.forget_peak()  # The next job in this child has a peak of its own.
+        kernel.forget_peak()  # This job has raised it, and the next job in this child must not inherit it.
     return msgspec.structs.replace(
         done,
         cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         peak_memory_bytes=peak_bytes,
         marked=marked,
-        process_ended=done.outcome is Outcome.FAILED and _a_process_ended(),
+        process_ended=done.outcome is Outcome.FAILED and _any_subprocess_ended(),
         stopped_by=stops.last_signal(),
     )
 
 
-def _a_process_ended() -> bool:
+def _any_subprocess_ended() -> bool:
     """Whether a process that this child has started has ended. That may be why the job failed.
 
-    Every process has page faults: if those of reaped processes are more than none, one was reaped.
+    Every process has page faults: if reaped processes had any, one was reaped. It may be one of an earlier job in this
+    child, which only delays the report of the failure.
     """
     if getrusage(RUSAGE_CHILDREN).ru_minflt:
         return True
@@ -183,9 +185,9 @@ def _flush_output() -> None:
 
 
 def _mark_output() -> bool:
-    """Mark where this job's output ends, while the supervisor still has some of it to read.
+    """If the supervisor has not read all output of this job yet, write a mark after it.
 
-    Standard output and error share one pipe. If it is empty, the next thing in it is the next job's.
+    If it has, no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
     """
     try:
         unread = kernel.unread_bytes(STDOUT)
@@ -203,7 +205,8 @@ def _summary(error: BaseException) -> str:
         message = str(error)
     except BaseException:
         message = "(it can't be printed)"
-    return f"{_storable(kind, 100)}: {_storable(message, MAX_ERROR_CHARS - 102)}"
+    kind = _storable(kind, MAX_KIND_CHARS)
+    return f"{kind}: {_storable(message, MAX_ERROR_CHARS - len(kind) - 2)}"
 
 
 def _stack(error: BaseException) -> str | None:
@@ -217,6 +220,6 @@ def _stack(error: BaseException) -> str | None:
 
 def _storable(text: str, max_chars: int) -> str:
     """Text that Postgres can store. Of a long one the end is kept."""
-    text = text[-4 * max_chars :]  # Before the copies that follow: the text may be huge.
+    text = text[-4 * max_chars :]  # The text may be huge, and is copied next. More than needed: NULs are removed.
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return text if len(text) <= max_chars else "…" + text[1 - max_chars :]

@@ -14,10 +14,10 @@ CHECK_S = 1.0
 """How often locks are checked."""
 MISSING_S = 0.5
 """How long a lock must be missing, and how soon the next check follows one that has found a missing lock."""
-RECONNECTED_S = 5.0
-MISSING_AFTER_RECONNECT_S = 3.0
-"""How long it must be missing in the first five seconds after the reaper's own connection was replaced: whatever ended
-that connection may have ended others too."""
+CAUTIOUS_S = 5.0
+"""How long a reaper is cautious after its own connection was replaced: what ended it may have ended others too."""
+CAUTIOUS_MISSING_S = 3.0
+"""How long a lock must be missing for a cautious reaper."""
 NEVER_LOCKED = 0
 """The key of a worker that has taken no lock since the server started."""
 NEVER_LOCKED_S = 10.0
@@ -34,10 +34,7 @@ class Absences:
     def __init__(self) -> None:
         self._missing: dict[UUID, _Missing] = {}
         self._never_locked_s: dict[UUID, float] = {}
-        """For how long checks have found no lock since the server started.
-
-        This count goes on when the server crashes again: living workers take their locks before the next check.
-        """
+        """For how long checks have found no lock since the server started. A worker's count ends with its lock."""
         self._checked_at: float | None = None
         """When the last check on this connection was."""
         self._reconnected_at = -math.inf
@@ -47,7 +44,10 @@ class Absences:
         return MISSING_S if self._missing else CHECK_S
 
     def reconnected(self, now: float) -> None:
-        """Checks on the lost connection prove nothing together with those on the new one."""
+        """Checks on the lost connection prove nothing together with those on the new one.
+
+        Only the count of workers that never locked goes on: a server that keeps crashing must not hide their deaths.
+        """
         self._missing = {}
         self._checked_at = None
         self._reconnected_at = now
@@ -69,8 +69,8 @@ class Absences:
 
     def proven(self, now: float) -> dict[UUID, int]:
         """The workers that are dead, with the keys of their locks."""
-        just_reconnected = now - self._reconnected_at <= RECONNECTED_S
-        proof_s = MISSING_AFTER_RECONNECT_S if just_reconnected else MISSING_S
+        cautious = now - self._reconnected_at <= CAUTIOUS_S
+        proof_s = CAUTIOUS_MISSING_S if cautious else MISSING_S
         dead = {worker: lock.key for worker, lock in self._missing.items() if now - lock.since >= proof_s}
         return dead | {
             worker: NEVER_LOCKED for worker, for_s in self._never_locked_s.items() if for_s >= NEVER_LOCKED_S

@@ -4,8 +4,8 @@ Usually one statement does both (`end_and_claim`). Two other statements claim: `
 many as each source admits, and `claim_suspect` for a suspect. Nothing else uses the loop's connection.
 
 Some words: a lane is the jobs of one queue, source, task and priority. A fresh task gets a new process for every job;
-the children of a warm task run one job after the other, and may be given some ahead. A suspect is a job that ran when
-several workers died; it runs alone.
+the children of a warm task run one job after the other, and may be given some ahead. `capacity` counts the free slots,
+`room` the jobs that children can be given ahead. A suspect is a job that ran when several workers died; it runs alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from outlive.worker.wakeup import Wakeup
 MAX_CLAIM = 512
 """How many jobs one statement claims at most."""
 MANY_ENDS = 256
+"""As many ends are written at once."""
 GATHER_S = 0.005
-"""How long a busy worker collects fewer ends than that: one statement for many costs little more than for one."""
+"""How long a busy worker waits for more if it has fewer: one statement for many costs little more than for one."""
 
 
 class Offer(NamedTuple):
@@ -74,7 +75,7 @@ class ClaimLoop:
         self._reconciliation = Reconciliation(worker_id, config, session, slots=slots, leases=leases, outbox=outbox)
         self._generation = 0
         self.making_room = False
-        """Nothing is claimed until this worker is idle and can run a suspect alone."""
+        """Set by `Suspects`: nothing is claimed until this worker is idle and can run a suspect alone."""
         self._suspect_last = False
         """The last claim was a suspect: other jobs that wait come before the next suspect."""
 
@@ -85,7 +86,8 @@ class ClaimLoop:
         await self._connect()
         await self._reconcile_if_due()
         await self._find_lanes()
-        await self._claim_suspect_if_idle()
+        if await self._claim_suspect_if_idle():
+            return
         await self._sources.write_once_due(self._session)
         offer = self._offer()
         if offer.sourced:
@@ -118,7 +120,7 @@ class ClaimLoop:
         if not self._slots.capacity() and not self._slots.room():
             return
         tasks, queues = list(self._slots.tasks), self._config.queues
-        if self._finder.due or self.making_room:
+        if self._finder.due or self.making_room:  # Another worker may have taken the suspect.
             await self._finder.find(tasks, queues)
         if self._finder.sources_due:
             await self._finder.find_sourced(tasks, queues)
@@ -144,8 +146,9 @@ class ClaimLoop:
         def quota(key: LaneKey) -> int:
             return free if key.source else free * self._slots.ahead(key.task)
 
+        # The last lane has the quota that all of its kind share. Empty lanes before it may be of another kind.
         lanes = self._lanes(kind, quota)
-        return Offer(lanes, min(MAX_CLAIM, lanes[-1].quota)) if lanes else NO_OFFER  # All but empty lanes have that.
+        return Offer(lanes, min(MAX_CLAIM, lanes[-1].quota)) if lanes else NO_OFFER
 
     def _offer_ahead(self, room: Mapping[str, int]) -> Offer:
         """No slot is free: lanes of warm tasks whose children can be given some jobs ahead."""
@@ -157,6 +160,7 @@ class ClaimLoop:
         return Offer(lanes, min(MAX_CLAIM, sum(room.values()))) if lanes else NO_OFFER
 
     def _lanes(self, kind: Callable[[LaneKey], Hashable], quota: Callable[[LaneKey], int]) -> list[Lane]:
+        """The most urgent lanes of one kind. Lanes of the kind None can't be claimed from now."""
         return self._finder.lanes.offer(self._slots.tasks, kind, quota, time.monotonic())
 
     # The statements
@@ -164,7 +168,8 @@ class ClaimLoop:
     async def _end_and_claim(self, offer: Offer) -> None:
         ending = await self._outbox.take()
         all_begin_now = offer.limit <= self._slots.capacity()  # Jobs beyond that wait behind others.
-        since = self._expect_claims()
+        since = time.monotonic()
+        self._reconciliation.unsure = True  # Until `_begin`: the database may have claims that are not known here.
         try:
             turn = await self._session.run(
                 store.end_and_claim(
@@ -177,16 +182,17 @@ class ClaimLoop:
                 )
             )
         except (psycopg.DataError, struct.error):
+            self._reconciliation.unsure = False  # Nothing was written.
             if not ending:
                 raise
-            self._outbox.write_one_by_one(ending)
+            self._outbox.write_one_by_one(ending)  # One of them can't be stored: only that one fails.
             return
         except psycopg.errors.LockNotAvailable:
-            self._outbox.put_back(ending)
             self._reconciliation.unsure = False  # Nothing was written.
+            self._outbox.put_back(ending)
             if not self._outbox.start_being_careful():
                 raise
-            return
+            return  # Another transaction has locked the row of one of them: the next turn sets those aside.
         except BaseException:
             self._outbox.put_back(ending)  # If they were written, reconciliation drops them.
             raise
@@ -196,7 +202,8 @@ class ClaimLoop:
 
     async def _claim_sourced(self, offer: Offer) -> None:
         """Claim jobs of one source after the other, as many as each source admits."""
-        since = self._expect_claims()
+        since = time.monotonic()
+        self._reconciliation.unsure = True
         admitted = await self._session.run(
             store.claim_sourced(self._worker_id, offer.lanes, limit=offer.limit, lease_s=self._config.lease_s)
         )
@@ -204,24 +211,21 @@ class ClaimLoop:
         self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
         await self._begin(admitted.claimed, since=since)
 
-    async def _claim_suspect_if_idle(self) -> None:
-        """An idle worker takes a suspect first, but not two in a row while other jobs wait."""
+    async def _claim_suspect_if_idle(self) -> bool:
+        """An idle worker takes a suspect first, but not two in a row while other jobs wait. True if it has one now."""
         others_first = self._suspect_last and self._offer().lanes
         if not self._finder.suspect_waits or not self._slots.idle() or others_first:
-            return
+            return False
         self._finder.suspect_waits = False
-        since = self._expect_claims()
+        since = time.monotonic()
+        self._reconciliation.unsure = True
         tasks, queues = list(self._slots.tasks), self._config.queues
         claimed = await self._session.run(
             store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
         )
         self.making_room = False  # This worker has the suspect, or another one does.
         await self._begin(claimed, since=since)
-
-    def _expect_claims(self) -> float:
-        """Until `_begin`, the database may have claims that this worker does not know of. Returns the time."""
-        self._reconciliation.unsure = True
-        return time.monotonic()
+        return bool(claimed)
 
     async def _begin(self, jobs: list[Claimed], *, since: float) -> None:
         """Hand claimed jobs to slots.

@@ -1,8 +1,9 @@
 """The reaper: it declares workers dead, ends their attempts as lost, and cleans up.
 
 A worker is declared dead:
-1. if the lock that it holds while it lives is missing in two checks, half a second apart (`Absences`, liveness.py);
-2. if it has taken no lock ten seconds after the server started;
+1. if the lock that it holds while it lives (liveness.py) is missing in two checks, half a second apart, or three
+   seconds apart just after the reaper itself has reconnected (absences.py);
+2. if it has taken no lock ten seconds after the database server started;
 3. if its last heartbeat is older than `dead_s`. So a worker is found that is frozen, or behind a pooler, where a
    lock proves nothing.
 Besides, an attempt is lost when its lease expires, whatever is known of its worker.
@@ -33,7 +34,7 @@ from outlive.worker.announcements import Announcements
 from outlive.worker.session import Session
 from outlive.worker.zygote_handle import SIGN
 
-RECONNECT_S = 10.0
+OTHERS_RECONNECT_S = 10.0
 """How long other workers may take to reconnect to a server that was away."""
 CLOCK_JUMP_S = 5.0
 """More than an answer may be late, and much less than a lease."""
@@ -63,8 +64,8 @@ class Reaper:
         self._reconnected_at = -math.inf
         self._clock_offset_s: float | None = None
         self._clock_distrusted_until = 0.0
-        self._left_to_others = False
-        """The last sweep left its work to another reaper."""
+        self._skipped = False
+        """The last sweep was left to another reaper."""
 
     # Every second: dead workers
 
@@ -77,8 +78,10 @@ class Reaper:
         await self._compare_clocks()
         absent = await self.session.run(store.absent(self._own_id))
         now = time.monotonic()
-        self._notice_reconnect(now)  # After the statement, which connects. Nothing is awaited until its rows are used.
-        if None in absent.values():  # Its own row, without a key.
+        # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
+        # awaited in between, because the sweep uses the same session.
+        self._notice_reconnect(now)
+        if None in absent.values():  # A worker that was declared dead finds only itself so, without a key.
             self.hear_own_death()
         others = {worker: key for worker, key in absent.items() if key is not None and worker != self._own_id}
         self._absences.found(others, now)
@@ -101,17 +104,18 @@ class Reaper:
     async def sweep(self, *, anyway: bool = False) -> None:
         """End lost attempts, declare silent workers dead, quarantine killers, prune.
 
-        Lost attempts must end on time, so every reaper does that. The rest is left to the one with the lock.
+        Lost attempts must end on time, so every reaper does that. For the rest, a reaper that finds another one
+        sweeping skips this sweep, but not two in a row: the other one may hang.
         `anyway`: sweep without the lock; a one-shot run cannot wait for it.
         """
         await self._compare_clocks()
         await self._end_lost_attempts()
         pooled = self.session.pooled  # A pooler gives each statement another session: a lock would protect nothing.
         locked = not pooled and await self.session.run(store.try_lock(_LOCK))
-        if not pooled and not locked and not anyway and not self._left_to_others:
-            self._left_to_others = True  # If the other reaper hangs, the next sweep goes on without the lock.
+        may_skip = not (pooled or anyway or self._skipped)
+        self._skipped = may_skip and not locked
+        if self._skipped:
             return
-        self._left_to_others = False
         try:
             await self._give_up_silent_workers()
             await self.session.run(store.quarantine_killers())
@@ -125,8 +129,8 @@ class Reaper:
     async def _give_up_silent_workers(self) -> None:
         now = time.monotonic()
         self._notice_reconnect(now)
-        # While the server was away, no heartbeat could arrive.
-        time_to_beat_s = RECONNECT_S + 1.5 * self._config.heartbeat_s
+        # While the server was away, no heartbeat could arrive. Half of one more: it may be late.
+        time_to_beat_s = OTHERS_RECONNECT_S + 1.5 * self._config.heartbeat_s
         if now < self._clock_distrusted_until or now - self._reconnected_at <= time_to_beat_s:
             return
         dead_s = self._config.dead_s
@@ -152,7 +156,9 @@ class Reaper:
     def _bury(self, dead: list[Dead], why: str) -> None:
         """Kill the processes that dead workers have left on this machine, and announce their deaths."""
         if any(worker.hostname == socket.gethostname() for worker in dead):
-            kernel.kill_orphans(SIGN)  # The zygote may be dead too, and its children still run.
+            # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
+            # process has a variable that names its supervisor.
+            kernel.kill_orphans(SIGN)
             cgroups.remove_orphans()
         self._announcements.dead(dead, why)
 
@@ -162,7 +168,7 @@ class Reaper:
             await self._end_attempts(store.expire, "its lease expired")
 
     async def _end_attempts(self, statement: Callable[[], Statement[list[Lost]]], why: str) -> None:
-        while lost := await self.session.run(statement()):
+        while lost := await self.session.run(statement()):  # A batch at a time.
             self.attempts_ended += len(lost)
             for job in lost:
                 _log.error("job %s, held by %s: %s; it is %s", job.id, job.locked_by, why, job.state)
