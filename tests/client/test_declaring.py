@@ -11,7 +11,7 @@ import pytest
 
 import outlive
 from outlive import validation
-from outlive.client.task import Using
+from outlive.client.task import JobOptions
 from tests.client.example import aadd, add, fetch, take
 
 SCRIPT = """
@@ -163,7 +163,7 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: d
         ({"max_attempts": 0}, "max_attempts is 0"),
     ],
 )
-def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(options: Using, sentence: str) -> None:
+def test_an_option_of_a_job_that_makes_no_sense_is_refused_with_a_sentence(options: JobOptions, sentence: str) -> None:
     with pytest.raises(outlive.ConfigError, match=sentence):
         add.using(**options)
 
@@ -205,7 +205,7 @@ def test_a_parameter_may_have_any_name_even_self() -> None:
 def test_the_largest_options_of_a_client_are_small() -> None:
     """The database refuses options of more than 8 KB; all that `using` takes has a limit of its own."""
     app = outlive.App()
-    most: Using = {
+    most: JobOptions = {
         "max_attempts": validation.MAX_COUNT,
         "max_crashes": validation.MAX_COUNT,
         "max_losses": validation.MAX_COUNT,

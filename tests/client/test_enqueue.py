@@ -11,7 +11,7 @@ import pytest
 
 import outlive
 from outlive import db, store
-from outlive.client.task import BoundJob, Using
+from outlive.client.task import BoundJob, JobOptions
 from outlive.states import Outcome
 from tests.client.example import aadd, add, fetch, take
 from tests.driving.making import claim_job, run_job
@@ -133,7 +133,7 @@ def test_priorities_go_from_0_to_9(app: outlive.App, query: Query, priority: int
 def test_overrides_of_one_job_travel_as_options_in_the_names_that_the_database_knows(
     app: outlive.App, query: Query
 ) -> None:
-    limits: Using = {"max_attempts": 2, "max_crashes": 1, "max_losses": None, "timeout": "10m", "stall": 30}
+    limits: JobOptions = {"max_attempts": 2, "max_crashes": 1, "max_losses": None, "timeout": "10m", "stall": 30}
     add.using(**limits).using(memory="1MB", on_worker_death="fail").enqueue(1)
     ((options,),) = query("select options from outlive.jobs")
     assert options == {

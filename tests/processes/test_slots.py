@@ -133,7 +133,7 @@ def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> N
             (child,) = slots.zygotes.ready
             kernel.kill(child.parent.pid)
             eventually(lambda: not alive(child.pid), what="both are dead, and the slots don't know it yet")
-            slots.take(claimed(""))
+            slots.take(claimed(""), {})
             assert child.given
             await aeventually(lambda: bool(heard.ends))
             return heard.outcomes()
@@ -148,9 +148,9 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
         async with one_slot() as (slots, _, heard):
             if slots.zygotes.groups is None:
                 pytest.skip("no memory cgroup can be made here")
-            slots.take(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"))
+            slots.take(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"), {})
             (child,) = slots.busy
-            slots.zygotes.shelter(child, child.given[0])
+            slots.zygotes.give_cgroup(child, child.given[0])
             group = child.group
             assert group
             await aeventually(lambda: str(child.pid) in (group.path / "cgroup.procs").read_text().split())

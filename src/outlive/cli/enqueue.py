@@ -11,7 +11,7 @@ from outlive import importing, wire
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.client.app import App
-from outlive.client.task import Task, Using
+from outlive.client.task import JobOptions, Task
 from outlive.errors import BadArguments, TaskNotFound
 from outlive.model import new_job_id
 
@@ -47,7 +47,7 @@ def enqueue(
     options = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
     given = {key: value for key, value in options.items() if value is not None}
     id = new_job_id()
-    one = find_task(found, where, task).using(**cast("Using", {"id": id, "on_conflict": on_conflict, **given}))
+    one = find_task(found, where, task).using(**cast("JobOptions", {"id": id, "on_conflict": on_conflict, **given}))
     try:
         job = one.enqueue(*args, **kwargs)
     finally:

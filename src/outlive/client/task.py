@@ -1,4 +1,15 @@
-"""A task: a registered function. It can be called here like any function, or enqueued to run in a worker."""
+"""A task: a registered function. It can be called here like any function, or enqueued to run in a worker.
+
+`@app.task` (app.py) makes it:
+
+    @app.task(timeout="10m")
+    def fetch(url: str) -> int: ...
+
+    fetch(url)                            # calls the function, here and now
+    fetch.enqueue(url)                    # a worker calls it, soon
+    fetch.using(delay="1h").enqueue(url)  # with options for this job
+    fetch.job(url)                        # for app.enqueue_many and ctx.spawn
+"""
 
 from __future__ import annotations
 
@@ -27,24 +38,32 @@ if TYPE_CHECKING:
     from outlive.client.app import App
 
 P = ParamSpec("P")
-C = TypeVar("C")  # what a plain call returns: the result, or a coroutine
+C = TypeVar("C")  # what a call of the function returns: the result, or a coroutine
 R = TypeVar("R")  # the result
 OnConflict = Literal["skip", "raise", "replace"]
-NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+PLAIN = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
-class Using(LimitOptions, total=False):
-    """The options that one job can override."""
+class JobOptions(LimitOptions, total=False):
+    """The options of one job. Its limits (policy.py), queue and source override those of its task."""
 
     id: UUID
+    """The job's own id. Enqueuing the same id again makes no second job."""
     queue: str
     source: Source | str
+    """The service that the job calls: it waits until the source's limits admit it. "" for none."""
     priority: int
+    """From 0, the most urgent, to 9; 5 if it is not given."""
     delay: Duration
+    """How long the job waits at least, in seconds or as text ("10m")."""
     run_at: datetime
+    """When the job may run, with a time zone. Only one of `delay` and `run_at` can be given."""
     dedupe_key: str
+    """While a job of this task with this key is not finished, `on_conflict` says what becomes of another one."""
     on_conflict: OnConflict
+    """skip, the default: `enqueue` returns the job that is there. raise: it raises. replace: the new one takes over."""
     connection: Connection[Any] | AsyncConnection[Any]
+    """Enqueue in this connection's transaction: the job exists if that commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,70 +75,78 @@ class BoundJob(Generic[R]):
 
 
 class Task(Generic[P, C, R]):
-    """A function under `@app.task`."""
+    """A function under `@app.task`, with parameters P. A call returns C; the job's result is R."""
 
     def __init__(self, app: App, function: Callable[P, C], policy: Policy) -> None:
         self.app, self.function, self.policy = app, function, policy
         self.name = identifier("the name of a task", _name_of(function))
-        self._using: Using = {}
+        self._options: JobOptions = {}
         self._fields: dict[str, Any] = {"queue": policy.queue or DEFAULT_QUEUE, "source": policy.source or ""}
+        """What each of its requests says besides id, task and arguments."""
         self._signature = inspect.signature(function)
         self._kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
-        self._all_named = set(self._kinds.values()) <= NAMED
+        self._all_plain = set(self._kinds.values()) <= PLAIN
+        """As for most functions: then their arguments need not be split."""
+        # Without the function's attributes, which could hide this object's own.
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
 
-    def using(self, **options: Unpack[Using]) -> Task[P, C, R]:
+    def using(self, **options: Unpack[JobOptions]) -> Task[P, C, R]:
         """The same task, with options for the jobs enqueued through it."""
-        using: Using = {**self._using, **options}
-        known("using", "option", using, Using.__annotations__)
-        if not isinstance(using.get("id"), UUID | None):
-            raise refused("id", using.get("id"), "a uuid.UUID")
-        if "delay" in using and "run_at" in using:
+        given: JobOptions = {**self._options, **options}  # All are checked: delay and run_at may come from two calls.
+        known("using", "option", given, JobOptions.__annotations__)
+        if not isinstance(given.get("id"), UUID | None):
+            raise refused("id", given.get("id"), "a uuid.UUID")
+        if "delay" in given and "run_at" in given:
             raise ConfigError("delay and run_at are both given: give only one of them")
-        limits = parse(using, LIMITS)
+        limits = parse(given, LIMITS)
         other = copy.copy(self)
-        other._using, other._fields = using, self._fields | parse(using, _FIELDS)
+        other._options = given
+        other._fields = self._fields | parse(given, _FIELDS)
         if limits:
-            other._fields["options"] = wire.encode(limits)
+            other._fields["options"] = wire.encode(limits)  # Only the limits that differ from the task's.
         return other
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """A job to enqueue later, together with others."""
-        if "connection" in self._using:
+        if "connection" in self._options:
             raise ConfigError("a job for enqueue_many has no connection of its own: pass connection= to enqueue_many")
         return BoundJob(self.app, self._request(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job. It is durable when this returns, or when the transaction of `connection` commits."""
-        connection = cast("Connection[Any] | None", self._using.get("connection"))
+        connection = cast("Connection[Any] | None", self._options.get("connection"))
         return self.app.enqueue_requests([self._request(args, kwargs)], connection)[0]
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The async twin of `enqueue`."""
-        connection = cast("AsyncConnection[Any] | None", self._using.get("connection"))
+        connection = cast("AsyncConnection[Any] | None", self._options.get("connection"))
         return (await self.app.aenqueue_requests([self._request(args, kwargs)], connection))[0]
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
-        id = self._using.get("id") or new_job_id()
+        id = self._options.get("id") or new_job_id()
         return JobRequest(id=id, task=self.name, args=self.pack(args, kwargs), **self._fields)
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON, by name where possible, so that equal calls give equal texts."""
+        """The arguments as JSON, by name where possible: it does not matter whether they were given by position."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise BadArguments(f"{self.name} can't be called with these arguments: {error}") from None
         try:
-            return wire.encode(bound if self._all_named else self._split(bound), "arguments")
+            return wire.encode(bound if self._all_plain else self._split(bound), "arguments")
         except wire.NotJson as error:
             raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
 
     def _split(self, bound: dict[str, Any]) -> object:
-        """The arguments of a function that has parameters without a name: positional-only ones, or *args."""
+        """The arguments of a function with positional-only parameters, *args or **kwargs, as `wire.unpack` reads them.
+
+        A list if all go by position, an object if all go by name, or an object with the list under `wire.POSITIONAL`.
+        If there are values for *args, all parameters before them go by position.
+        """
         positional: list[object] = []
         named: dict[str, object] = {}
         by_position = any(self._kinds[name] is inspect.Parameter.VAR_POSITIONAL for name in bound)
@@ -137,7 +164,9 @@ class Task(Generic[P, C, R]):
                     positional.append(value)
                 case _:
                     named[name] = value
-        return {wire.POSITIONAL: positional, **named} if positional and named else positional or named
+        if positional and named:
+            return {wire.POSITIONAL: positional, **named}
+        return positional or named
 
 
 def _run_at(name: str, value: object) -> datetime:
@@ -150,7 +179,7 @@ def _dedupe_key(name: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value.encode(errors="surrogatepass")) <= 1000:
         raise refused(name, value, "text of 1 to 1000 bytes")
     try:
-        wire.encode(value, name)
+        wire.encode(value, name)  # It refuses what Postgres can't store.
     except wire.NotJson as error:
         raise ConfigError(str(error)) from None
     return value

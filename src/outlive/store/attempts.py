@@ -11,18 +11,8 @@ import msgspec
 from outlive.model import Claimed, Ended, Lane, Lost, Turn
 from outlive.protocol import ARGUMENTS_PART_BYTES, Progress
 from outlive.statement import (
-    BIGINTS,
-    BOOLEANS,
-    FLOATS,
-    INTS,
-    JSONS,
-    SMALLINTS,
-    TEXTS,
-    TIMES,
-    UUIDS,
     Row,
     Statement,
-    column,
     json,
 )
 from outlive.states import Outcome, State
@@ -42,7 +32,8 @@ def end_and_claim(
 ) -> Statement[Turn]:
     """End attempts and claim at most `limit` jobs from the lanes. Jobs that will wait behind others are not `begun`."""
     ended = sorted(ended, key=lambda end: end.token)
-    outcomes = (None if end.outcome is Outcome.SUCCEEDED else end.outcome for end in ended)
+    all_succeeded = all(end.outcome is Outcome.SUCCEEDED for end in ended)
+    others = () if all_succeeded else ended  # A success has no value in their columns.
     return statement(
         "end_and_claim",
         _turn,
@@ -50,25 +41,25 @@ def end_and_claim(
         limit=limit,
         lease_s=lease_s,
         begun=begun,
-        tokens=column(BIGINTS, (end.token for end in ended)),
-        outcomes=column(TEXTS, outcomes),
-        errors=column(TEXTS, (end.error for end in ended)),
-        exit_codes=column(INTS, (end.exit_code for end in ended)),
-        signals=column(TEXTS, (end.signal for end in ended)),
-        peaks_bytes=column(BIGINTS, (end.peak_memory_bytes for end in ended)),
-        cpus_s=column(FLOATS, (end.cpu_s for end in ended)),
-        outputs=column(TEXTS, (end.output for end in ended)),
-        stacks=column(TEXTS, (end.stack for end in ended)),
-        results=column(JSONS, (end.result for end in ended)),
-        kills=column(BOOLEANS, (end.killed or None for end in ended)),
-        finals=column(BOOLEANS, (end.final or None for end in ended)),
-        afters_s=column(FLOATS, (end.after_s for end in ended)),
-        queues=column(TEXTS, (lane.queue for lane in lanes)),
-        sources=column(TEXTS, (lane.source for lane in lanes)),
-        tasks=column(TEXTS, (lane.task for lane in lanes)),
-        priorities=column(SMALLINTS, (lane.priority for lane in lanes)),
-        marks=column(TIMES, (lane.mark or _EVER for lane in lanes)),
-        quotas=column(INTS, (lane.quota for lane in lanes)),
+        tokens=[end.token for end in ended],
+        outcomes=[end.outcome for end in others],
+        errors=[end.error for end in others],
+        exit_codes=[end.exit_code for end in others],
+        signals=[end.signal for end in others],
+        peaks_bytes=[end.peak_memory_bytes for end in ended],
+        cpus_s=[end.cpu_s for end in ended],
+        outputs=[end.output for end in ended],
+        stacks=[end.stack for end in others],
+        results=[end.result for end in ended],
+        kills=[end.killed or None for end in others],
+        finals=[end.final or None for end in others],
+        afters_s=[end.after_s for end in others],
+        queues=[lane.queue for lane in lanes],
+        sources=[lane.source for lane in lanes],
+        tasks=[lane.task for lane in lanes],
+        priorities=[lane.priority for lane in lanes],
+        marks=[lane.mark or _EVER for lane in lanes],
+        quotas=[lane.quota for lane in lanes],
     )
 
 
@@ -110,7 +101,7 @@ def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
 
 def locked_ends(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
     """The attempts that can't end now because another transaction holds a lock."""
-    return statement("locked_ends", first_column_set, worker=worker, tokens=column(BIGINTS, tokens))
+    return statement("locked_ends", first_column_set, worker=worker, tokens=tokens)
 
 
 def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
@@ -118,24 +109,23 @@ def ended(tokens: Iterable[int]) -> Statement[dict[int, tuple[Outcome, State]]]:
     return statement(
         "ended",
         lambda _, rows: {row[0]: (Outcome(row[2]), State(row[3])) for row in rows},
-        tokens=column(BIGINTS, tokens),
+        tokens=tokens,
     )
 
 
 def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Statement[dict[int, bool]]:
     """The renewed tokens, and whether each attempt is asked to stop. Read `ended` before judging a missing token."""
-    return statement("renew", pairs, worker=worker, tokens=column(BIGINTS, tokens), lease_s=lease_s)
+    return statement("renew", pairs, worker=worker, tokens=tokens, lease_s=lease_s)
 
 
 def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[None]:
     """The code of these jobs starts now: from here on a death of the worker counts against them."""
-    return statement("mark_begun", nothing, worker=worker, tokens=column(BIGINTS, tokens))
+    return statement("mark_begun", nothing, worker=worker, tokens=tokens)
 
 
 def adopt(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
     """The attempts that the database has under this worker's id; with `tokens`, only these."""
-    some = None if tokens is None else column(BIGINTS, tokens)
-    return statement("adopt", structs(Claimed), worker=worker, tokens=some)
+    return statement("adopt", structs(Claimed), worker=worker, tokens=tokens)
 
 
 def tokens_of(worker: UUID) -> Statement[list[int]]:
@@ -171,7 +161,7 @@ def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None
 
 def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
     """The checkpoints that earlier attempts of these jobs left."""
-    return statement("checkpoints", pairs, ids=column(UUIDS, ids))
+    return statement("checkpoints", pairs, ids=ids)
 
 
 def expire(*, batch: int = 1000) -> Statement[list[Lost]]:
