@@ -42,5 +42,4 @@ async def say_goodbye(
     locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
     if ends := [end for end in ends if end.token not in locked]:
         await session.run(store.end_and_claim(worker, ends))
-    await session.run(store.wake(worker))
     await session.run(store.stop_worker(worker))
