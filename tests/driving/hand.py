@@ -33,7 +33,7 @@ class Hand:
         """Find the lanes that have jobs and claim from them, as a worker does."""
         tasks = making.values(self.connection, "select distinct task from outlive.jobs")
         sourced = db.run(self.connection, store.sourced_lanes(tasks))
-        found = [*db.run(self.connection, store.unsourced_lanes(tasks)), *sourced.lanes]
+        found = [*db.run(self.connection, store.unsourced_lanes(tasks)).lanes, *sourced.lanes]
         lanes = [Lane(one.queue, one.source, one.task, one.priority) for one in sorted(found, key=lambda o: o.priority)]
         return making.claim(self.connection, lanes, worker=self.id, limit=limit)
 
