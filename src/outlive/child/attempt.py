@@ -185,9 +185,9 @@ def _flush_output() -> None:
 
 
 def _mark_output() -> bool:
-    """If the supervisor has not read all output of this job yet, write a mark after it.
+    """If some output of this job is still unread, write a mark after it.
 
-    If it has, no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
+    Otherwise no mark is needed: what comes next is the next job's. Standard output and error share one pipe.
     """
     try:
         unread = kernel.unread_bytes(STDOUT)

@@ -181,10 +181,12 @@ class ClaimLoop:
                     begun=all_begin_now,
                 )
             )
-        except (psycopg.DataError, struct.error):
-            self._reconciliation.unsure = False  # Nothing was written.
-            if not ending:
+        except (psycopg.DataError, struct.error) as error:
+            unreadable = isinstance(error, psycopg.Error) and error.sqlstate is None
+            if unreadable or not ending:  # All is written, but a claimed row can't be read: reconciliation finds it.
+                self._outbox.put_back(ending)
                 raise
+            self._reconciliation.unsure = False  # Nothing was written.
             self._outbox.write_one_by_one(ending)  # One of them can't be stored: only that one fails.
             return
         except psycopg.errors.LockNotAvailable:

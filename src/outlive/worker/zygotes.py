@@ -1,7 +1,7 @@
 """The zygotes of a worker: the current one, the next one, and replaced ones whose jobs still run.
 
 They fork children ahead of the jobs, are replaced on a reload, and restarted when they die. `ChildEvents` decides what
-becomes of the jobs.
+becomes of the jobs. This file is longer than others, because all that changes the table of children is here.
 """
 
 from __future__ import annotations
