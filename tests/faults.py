@@ -602,6 +602,7 @@ def say_garbage(kind: str) -> None:
         "wrong token": encode_frame(Done(token + 1, Outcome.SUCCEEDED)),
         "no outcome": encode_frame(Done(token, "excellent")),  # type: ignore[arg-type]
         "no json": encode_frame(Done(token, Outcome.SUCCEEDED, result=b"{")),
+        "deep json": encode_frame(Done(token, Outcome.SUCCEEDED, result=b"[" * 400_000 + b"]" * 400_000)),
         "no number": encode_frame(Done(token, Outcome.SUCCEEDED, peak_memory_bytes=2**63)),
         "bad progress": encode_frame(Progress(token, None, None, "a\0b", b"{")),
     }[kind]

@@ -148,8 +148,11 @@ def is_dead(sign: str) -> bool:
 
 
 def _lives(sign: str) -> bool:
-    _, pid, started = sign.split(":")
-    return _started(int(pid)) == int(started)
+    try:
+        _, pid, started = sign.split(":")
+        return _started(int(pid)) == int(started)
+    except ValueError:
+        return True  # No supervisor has written this: leave the process alone.
 
 
 def _namespace_of(pid: str) -> str:

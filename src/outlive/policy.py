@@ -52,7 +52,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_by: QuarantineBy = "job"
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether this error ends the job. `retry_on` names exceptions to `fail_on`."""
+        """Whether this error ends the job. An error in both lists is retried."""
         return isinstance(error, self.fail_on) and not isinstance(error, self.retry_on)
 
 

@@ -295,7 +295,7 @@ def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: 
     worker = start(slots=2)
     nonsense = ("noise", "long frame", "wrong token", "no outcome")
     killed = [faults.say_garbage.enqueue(kind) for kind in nonsense]
-    refused = [faults.say_garbage.enqueue(kind) for kind in ("no json", "no number")]
+    refused = [faults.say_garbage.enqueue(kind) for kind in ("no json", "deep json", "no number")]
     others = [faults.add.enqueue(n, n) for n in range(5)]
     assert {finished(job) for job in killed} == {State.QUARANTINED}
     assert {finished(job) for job in refused} == {State.FAILED}

@@ -1,6 +1,8 @@
 """The slots of a worker without a database. The test decides when the slots read from their children."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -175,3 +177,28 @@ def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhe
             return heard.outcomes()
 
     assert asyncio.run(play()) == {1: Outcome.CRASHED, 2: Outcome.RELEASED, 3: Outcome.RELEASED}
+
+
+def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_it() -> None:
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, watch, heard):
+            os.kill(slots.zygotes.ready[0].pid, signal.SIGSTOP)
+            slots.take(claimed("", ""), {})
+            watch._leases.hold([1, 2], since=-1e9)
+            await watch.run_once()
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.RELEASED, 2: Outcome.RELEASED}
+
+
+def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones() -> None:
+    async def play() -> list[str | None]:
+        async with one_slot() as (slots, _, _):
+            child = slots.zygotes.ready[0]
+            stacks = []
+            for text in (b"of the first job", b"of the second job"):
+                os.write(child.stack, text)
+                stacks.append(child.take_stack())
+            return stacks
+
+    assert asyncio.run(play()) == ["of the first job", "of the second job"]

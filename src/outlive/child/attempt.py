@@ -21,7 +21,7 @@ from outlive import job_gateway, kernel, validation, wire
 from outlive.child import context, copies, stops
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
-from outlive.errors import Cancel, ConfigError, Fail, Retry, SourcePaused, Stopped
+from outlive.errors import Cancel, ConfigError, Fail, OutliveError, Retry, SourcePaused, Stopped
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
 from outlive.protocol import MARK, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_STACK_CHARS, Done, Run
@@ -29,8 +29,14 @@ from outlive.states import Outcome
 
 UNKNOWN_TASK_S = 5.0
 """How long a job waits before another worker may claim it, if this one does not have its task."""
+UNFETCHED_S = 1.0
+"""The same if its arguments could not be fetched."""
 MAX_KIND_CHARS = 100
 STDOUT = 1
+
+
+class _NotBegun(Exception):
+    """The job's code could not begin, and is not to blame."""
 
 
 class Runnable(Protocol):
@@ -72,7 +78,10 @@ def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
     A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
     that stop the job raise `Stopped` in here, and nowhere else.
     """
-    encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
+    try:
+        encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
+    except OutliveError as error:
+        raise _NotBegun(f"its arguments could not be fetched: {error}") from error
     positional, named = wire.unpack(wire.decode(encoded))
     with copies.CopiesExit(channel.pid), stops.let_through:
         value = task.function(*positional, **named)
@@ -114,8 +123,11 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
     summary = _summary(error)
     match error:
         # These say nothing about the job's source.
+        case _NotBegun():
+            return Done(token, Outcome.RELEASED, error=str(error), after_s=UNFETCHED_S)
         case SourcePaused():
-            return Done(token, Outcome.RELEASED, error=summary, after_s=error.after_s)
+            after_s, note = _delay_s(error.after_s)
+            return Done(token, Outcome.RELEASED, error=summary + note, after_s=after_s or 0.0)
         case Stopped():
             return Done(token, Outcome.RELEASED, error=summary)
         case Cancel():
@@ -126,7 +138,7 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
             return Done(token, Outcome.OUT_OF_MEMORY, error=summary, stack=_stack(error))
         # These may be the source's fault.
         case Retry():
-            after_s, note = _retry_after_s(error)
+            after_s, note = _delay_s(error.after)
             source_ok = account.source_ok(error)
             return Done(token, Outcome.FAILED, error=summary + note, after_s=after_s, source_ok=source_ok)
         case _:
@@ -135,12 +147,12 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
             return Done(token, Outcome.FAILED, error=summary, stack=_stack(error), final=final, source_ok=source_ok)
 
 
-def _retry_after_s(error: Retry) -> tuple[float | None, str]:
-    """When the job wants its next attempt. If that can't be read, the retry is not lost: it comes after the backoff."""
-    if error.after is None:
+def _delay_s(after: validation.Duration | None) -> tuple[float | None, str]:
+    """How long the job wants to wait, or None and a note: a delay that can't be read must not lose the next attempt."""
+    if after is None:
         return None, ""
     try:
-        return validation.seconds("after", error.after), ""
+        return validation.seconds("after", after), ""
     except ConfigError as invalid:
         return None, f" ({invalid})"
 
@@ -153,8 +165,8 @@ def _with_measurements(done: Done, before: struct_rusage, *, marked: bool, prelo
     after = getrusage(RUSAGE_SELF)
     # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
     peak_bytes = after.ru_maxrss * 1024 if preload else kernel.peak_bytes(os.getpid())
-    if after.ru_maxrss > before.ru_maxrss and not last:
-        kernel.forget_peak()  # This job has raised it, and the next job in this child must not inherit it.
+    if not last and (after.ru_maxrss > before.ru_maxrss or not preload):
+        kernel.forget_peak()  # The next job in this child must not inherit it.
     return msgspec.structs.replace(
         done,
         cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,

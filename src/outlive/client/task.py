@@ -51,7 +51,7 @@ class JobOptions(LimitOptions, total=False):
     """The job's own id. Enqueuing the same id again makes no second job."""
     queue: str
     source: Source | str
-    """The service that the job calls: it waits until the source's limits admit it. "" for none."""
+    """The service that the job calls: it waits until the source's limits admit it."""
     priority: int
     """From 0, the most urgent, to 9; 5 if it is not given."""
     delay: Duration
@@ -107,7 +107,7 @@ class Task(Generic[P, C, R]):
         other._options = given
         other._fields = self._fields | parse(given, _FIELDS)
         if limits:
-            other._fields["options"] = wire.encode(limits)  # Only the limits that differ from the task's.
+            other._fields["options"] = wire.encode(limits)  # Only the limits that are given for this job.
         return other
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:

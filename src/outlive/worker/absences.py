@@ -1,6 +1,6 @@
 """Which workers are proven dead by their missing locks. This does no I/O: it is told what each check has found.
 
-One missing lock proves nothing: a living worker whose connection broke takes its lock again within a second.
+One missing lock proves nothing: a living worker whose connection broke takes its lock again at once.
 """
 
 from __future__ import annotations

@@ -112,6 +112,10 @@ class Child:
     """Whether it runs a new interpreter by now: until then its memory is its parent's."""
     born_at: float = field(default_factory=time.time)
     files_bytes: int = 0
+    stack_bytes: int = 0
+    """How much of its stack file belongs to earlier jobs."""
+    cpu_s: float = 0.0
+    """The CPU time of its earlier jobs."""
     look_again: float = 0.0
     weigh_again: float = 0.0
 
@@ -249,10 +253,10 @@ class Child:
         return as_text(data[-OUTPUT_TAIL_BYTES:])
 
     def take_stack(self) -> str | None:
-        """The stack that faulthandler wrote."""
+        """The stack that faulthandler wrote for the job that has just ended."""
         try:
-            size = os.lseek(self.stack, 0, os.SEEK_END)
-            return as_text(os.pread(self.stack, STACK_BYTES, max(0, size - STACK_BYTES)))
+            start, self.stack_bytes = self.stack_bytes, os.fstat(self.stack).st_size
+            return as_text(os.pread(self.stack, STACK_BYTES, max(start, self.stack_bytes - STACK_BYTES)))
         except OSError:
             return None
 
@@ -292,7 +296,7 @@ class _Overrides(msgspec.Struct):
     memory_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
-def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None) -> Assignment:
+def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None, *, marked: bool) -> Assignment:
     own = _Overrides() if job.options is None else msgspec.json.decode(job.options, type=_Overrides)
     return Assignment(
         job,
@@ -301,7 +305,7 @@ def assignment(job: Claimed, facts: TaskFacts, checkpoint: bytes | None) -> Assi
         stall_s=facts.stall_s if own.stall_s is msgspec.UNSET else own.stall_s,
         memory_bytes=facts.memory_bytes if own.memory_bytes is msgspec.UNSET else own.memory_bytes,
         checkpoint=checkpoint,
-        marked=facts.recycle_after == 1 or job.attempt > 1,  # Only first attempts of warm tasks are claimed ahead.
+        marked=marked or job.attempt > 1,  # The database always has a second attempt as begun.
         alone=job.alone_s > 0,
     )
 

@@ -11,7 +11,6 @@ the children of a warm task run one job after the other, and may be given some a
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
@@ -30,15 +29,16 @@ from outlive.worker.outbox import Outbox
 from outlive.worker.reconciliation import Reconciliation
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
+from outlive.worker.slow_ends import never_accepted
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
 
 MAX_CLAIM = 512
 """How many jobs one statement claims at most."""
 MANY_ENDS = 256
-"""As many ends are written at once."""
+"""With this many ends the loop writes at once."""
 GATHER_S = 0.005
-"""How long a busy worker waits for more if it has fewer: one statement for many costs little more than for one."""
+"""How long a busy worker with fewer ends waits for more: one statement for many costs little more than for one."""
 
 
 class Offer(NamedTuple):
@@ -113,7 +113,7 @@ class ClaimLoop:
     async def _reconcile_if_due(self) -> None:
         if self._reconciliation.due:
             started = time.monotonic()
-            await self._begin(await self._reconciliation.run_once(), since=started)
+            await self._begin(await self._reconciliation.run_once(), since=started, marked=False)
 
     async def _find_lanes(self) -> None:
         await self._idling.unmark_if_busy()
@@ -181,26 +181,23 @@ class ClaimLoop:
                     begun=all_begin_now,
                 )
             )
-        except (psycopg.DataError, struct.error) as error:
-            unreadable = isinstance(error, psycopg.Error) and error.sqlstate is None
-            if unreadable or not ending:  # All is written, but a claimed row can't be read: reconciliation finds it.
-                self._outbox.put_back(ending)
-                raise
-            self._reconciliation.unsure = False  # Nothing was written.
-            self._outbox.write_one_by_one(ending)  # One of them can't be stored: only that one fails.
-            return
         except psycopg.errors.LockNotAvailable:
             self._reconciliation.unsure = False  # Nothing was written.
             self._outbox.put_back(ending)
             if not self._outbox.start_being_careful():
                 raise
             return  # Another transaction has locked the row of one of them: the next turn sets those aside.
-        except BaseException:
+        except BaseException as error:
+            answered = not isinstance(error, psycopg.Error) or error.sqlstate is not None
+            if ending and answered and never_accepted(error):
+                self._reconciliation.unsure = False  # Nothing was written.
+                self._outbox.write_one_by_one(ending)  # One of them can't be stored: only that one fails.
+                return
             self._outbox.put_back(ending)  # If they were written, reconciliation drops them.
             raise
         self._outbox.written(ending, turn.stale)
         self._finder.lanes.claimed(offer.lanes, turn.claimed, offer.limit)
-        await self._begin(turn.claimed, since=since)
+        await self._begin(turn.claimed, since=since, marked=all_begin_now)
 
     async def _claim_sourced(self, offer: Offer) -> None:
         """Claim jobs of one source after the other, as many as each source admits."""
@@ -211,7 +208,7 @@ class ClaimLoop:
         )
         self._finder.lanes.wait(admitted.waits_s, time.monotonic())
         self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
-        await self._begin(admitted.claimed, since=since)
+        await self._begin(admitted.claimed, since=since, marked=True)
 
     async def _claim_suspect_if_idle(self) -> bool:
         """An idle worker takes a suspect first, but not two in a row while other jobs wait. True if it has one now."""
@@ -226,11 +223,11 @@ class ClaimLoop:
             store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
         )
         self.making_room = False  # This worker has the suspect, or another one does.
-        await self._begin(claimed, since=since)
+        await self._begin(claimed, since=since, marked=True)
         return bool(claimed)
 
-    async def _begin(self, jobs: list[Claimed], *, since: float) -> None:
-        """Hand claimed jobs to slots.
+    async def _begin(self, jobs: list[Claimed], *, since: float, marked: bool) -> None:
+        """Hand claimed jobs to slots. `marked`: the database has them as begun.
 
         Leases count from before the claim, so this worker never trusts one for longer than the database does.
         """
@@ -239,7 +236,7 @@ class ClaimLoop:
         checkpoints = await self._session.run(store.checkpoints(retried)) if retried else {}
         self._leases.hold((job.token for job in jobs), since=since)
         self._reconciliation.unsure = False  # Only now: if anything above fails, reconciliation finds these jobs.
-        self._slots.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)), checkpoints)
+        self._slots.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)), checkpoints, marked=marked)
         if jobs:
             self._idling.interrupt()
             self._suspect_last = any(job.alone_s > 0 for job in jobs)

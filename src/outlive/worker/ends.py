@@ -57,6 +57,8 @@ def answered(
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
     elif outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
         stopped = bool(done.stopped_by) or (done.process_ended and deferred.may_be_stopped())
+    # A signal to stop has written one. It must not become the next job's.
+    stack = child.take_stack() if ended.verdict is not None or done.stopped_by else None
     end = Ended(
         token=done.token,
         outcome=outcome,
@@ -67,7 +69,7 @@ def answered(
         peak_memory_bytes=peak_bytes,
         cpu_s=done.cpu_s,
         output=output,
-        stack=done.stack or (child.take_stack() if ended.verdict is not None else None),
+        stack=done.stack or (stack if ended.verdict is not None else None),
         final=done.final,
         after_s=done.after_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if ended.verdict is None else None,
@@ -97,7 +99,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
         signal=name or ("SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None),
         killed=True,
         peak_memory_bytes=max(memory_limits.peak_bytes(child, begun, exit.peak_memory_bytes), begun.peak_bytes),
-        cpu_s=exit.cpu_s,
+        cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
         output=output,
         stack=child.take_stack(),
         source_ok=False if outcome is Outcome.TIMED_OUT else None,

@@ -15,12 +15,15 @@ of reapers may run at once, and a false verdict costs a repeated run, never a se
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import socket
 import time
 from collections.abc import Callable
 from uuid import UUID
+
+import psycopg
 
 from outlive import kernel, store
 from outlive.config import KEEP_WORKERS_S, Config
@@ -79,7 +82,7 @@ class Reaper:
         absent = await self.session.run(store.absent(self._own_id))
         now = time.monotonic()
         # The statement may have reconnected: then earlier checks are forgotten before its rows count. Nothing is
-        # awaited in between, because the sweep uses the same session.
+        # awaited in between, because other services use the same session.
         self._notice_reconnect(now)
         if None in absent.values():  # A worker that was declared dead finds only itself so, without a key.
             self.hear_own_death()
@@ -106,7 +109,7 @@ class Reaper:
 
         Lost attempts must end on time, so every reaper does that. For the rest, a reaper that finds another one
         sweeping skips this sweep, but not two in a row: the other one may hang.
-        `anyway`: sweep without the lock; a one-shot run cannot wait for it.
+        `anyway`: sweep even if another reaper has the lock; a one-shot run cannot wait for it.
         """
         await self._compare_clocks()
         await self._end_lost_attempts()
@@ -124,7 +127,8 @@ class Reaper:
             await self._prune()
         finally:
             if locked:
-                await self.session.run(store.unlock(_LOCK))
+                with contextlib.suppress(psycopg.Error):  # A broken connection has released it.
+                    await self.session.run(store.unlock(_LOCK))
 
     async def _give_up_silent_workers(self) -> None:
         now = time.monotonic()
@@ -154,13 +158,13 @@ class Reaper:
     # For both
 
     def _bury(self, dead: list[Dead], why: str) -> None:
-        """Kill the processes that dead workers have left on this machine, and announce their deaths."""
+        """Announce deaths, and kill the processes that dead workers have left on this machine."""
+        self._announcements.dead(dead, why)
         if any(worker.hostname == socket.gethostname() for worker in dead):
             # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
             # process has a variable that names its supervisor.
             kernel.kill_orphans(SIGN)
             cgroups.remove_orphans()
-        self._announcements.dead(dead, why)
 
     async def _end_lost_attempts(self) -> None:
         await self._end_attempts(store.reap, "its worker died")

@@ -21,7 +21,7 @@ from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker.child_reader import ChildReader, ChildReports
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment
-from outlive.worker.deferred_ends import DeferredEnds, looks_stopped, released
+from outlive.worker.deferred_ends import DeferredEnds, EndEvents, looks_stopped, released
 from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, answered, divided, unanswered
 from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
@@ -40,10 +40,9 @@ UNREAD_S = 1.0
 _log = logging.getLogger("outlive.worker")
 
 
-class AttemptEvents(ChildReports, Protocol):
+class AttemptEvents(ChildReports, EndEvents, Protocol):
     """What slots report."""
 
-    def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None: ...
     def slot_freed(self) -> None: ...
     def trouble_changed(self, trouble: str | None) -> None: ...
     def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None: ...
@@ -82,8 +81,7 @@ class Slots:
 
     def look_for_trouble(self, now: float) -> None:
         """Report once that no job can begin here, and once that jobs can begin again."""
-        trouble = self.zygotes.trouble(now)
-        if trouble == self.trouble:
+        if (trouble := self.zygotes.trouble(now)) == self.trouble:
             return
         if trouble is not None:
             _log.error("this worker can't begin any job: %s; it claims nothing meanwhile", trouble)
@@ -150,7 +148,7 @@ class Slots:
             child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in self.busy
         )
 
-    def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes]) -> None:
+    def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
         """Give claimed jobs to children. A job without a child waits for the next one that is forked."""
         if self.draining:
             for job in jobs:
@@ -163,7 +161,7 @@ class Slots:
                 self._release(job, *NO_TASK)
                 continue
             try:
-                assignments.append(assignment(job, facts, checkpoints.get(job.id)))
+                assignments.append(assignment(job, facts, checkpoints.get(job.id), marked=marked))
             except (msgspec.MsgspecError, RecursionError) as error:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
@@ -246,7 +244,8 @@ class Slots:
         _log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
         child.retiring = True
         self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
-        child.signal(signal.SIGKILL)
+        if not child.given:  # Otherwise it has just begun it.
+            child.signal(signal.SIGKILL)
 
     def isolate(self, child: Child) -> bool:
         """Take back the jobs behind its current one. False if the next has begun, and the answer is not read yet.
@@ -254,7 +253,7 @@ class Slots:
         The answer is sent before the next job begins. If it does not arrive, the job has taken the others' tickets.
         """
         self._hand_out(self._take_back(child), MOVE_S)
-        if len(child.given) == 1:
+        if len(child.given) <= 1:
             return True
         now, token = time.monotonic(), child.current.job.token
         if child.unread_answer is None or child.unread_answer[0] != token:
@@ -262,6 +261,11 @@ class Slots:
         elif now - child.unread_answer[1] > UNREAD_S:
             self.reader.distrust(child, "took the tickets of jobs that it does not run")
         return False
+
+    def release_behind(self, child: Child) -> None:
+        """Release the jobs of a child that did not begin."""
+        for one in self._take_back(child):
+            self._release(one.job)
 
     def cancel(self, tokens: Collection[int]) -> None:
         """Cancel jobs before they begin. The watch stops running ones."""
@@ -306,13 +310,10 @@ class Slots:
     def _retire_surplus(self) -> None:
         """Retire idle warm children that are more than there are slots."""
         bound = [child for child in self.children if child.bound and child.pid]
-        for child in bound:
-            if len(bound) <= self.size:
-                return
-            if not child.given:
-                child.retiring = True
-                child.dismiss()
-                bound.remove(child)
+        idle = [child for child in bound if not child.given]
+        for child in idle[: max(0, len(bound) - self.size)]:
+            child.retiring = True
+            child.dismiss()
 
     def _done(self, child: Child, done: Done) -> None:
         """A child reports the end of its job."""
@@ -323,10 +324,11 @@ class Slots:
         took_s = time.monotonic() - ended.started
         pace_s = self.pace_s.get(ended.job.task, took_s)
         self.pace_s[ended.job.task] = pace_s + (took_s - pace_s) * 0.1
-        if child.given:
-            child.begin()
+        child.cpu_s += done.cpu_s or 0.0
         if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
             ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.
+        if child.given:
+            child.begin()
         end, stopped = answered(child, ended, done, self.deferred, draining=self.draining)
         self._report_end(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.recycle_after:
@@ -377,7 +379,8 @@ class Slots:
             for one in others:
                 self._release(one.job)
             if begun is not None:
-                end = Ended(begun.job.token, Outcome.LOST, error="Worker died unexpectedly")
+                outcome, error = begun.verdict or (Outcome.LOST, "Worker died unexpectedly")
+                end = Ended(begun.job.token, outcome, error=error, killed=True, output=child.take_output(None))
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
     def tell_to_stop(self) -> None:

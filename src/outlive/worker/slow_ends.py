@@ -25,6 +25,8 @@ NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
 SESSIONS = 3
 AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
+LARGE_AGAIN_S = 0.05
+"""The same for a large end while another one is being written."""
 TRIES = 3
 """How often the same error may repeat before the attempt fails. Locks and an absent database don't count."""
 MAX_ERROR_CHARS = 1000
@@ -77,8 +79,12 @@ class SlowEnds:
         end = self.pending.get(token)
         if end is None:
             return
+        large = _size(end) > LARGE_BYTES
+        if large and self._one_large.locked():
+            asyncio.get_running_loop().call_later(LARGE_AGAIN_S, self._ready.put_nowait, token)
+            return  # Small ends must not wait for it.
         try:
-            turn = self._one_large if _size(end) > LARGE_BYTES else contextlib.nullcontext()
+            turn = self._one_large if large else contextlib.nullcontext()
             async with turn, self.pool.take(size_bytes=_size(end)) as session:
                 await self._write(session, end)
         except psycopg.Error as error:
@@ -137,17 +143,23 @@ async def write_end(session: Session, worker: UUID, end: Ended) -> Ended | None:
         else:
             await session.run(store.complete_with_records(worker, end))
             stale = False
-    except (psycopg.DataError, psycopg.IntegrityError, struct.error) as error:
-        return refused(end, error)
-    except psycopg.Error as error:
-        if (error.sqlstate or "")[:2] in _PERMANENT and error.sqlstate != _STALE:
+    except (psycopg.Error, struct.error) as error:
+        if never_accepted(error):
             return refused(end, error)
-        if error.sqlstate != _STALE:
+        if not isinstance(error, psycopg.Error) or error.sqlstate != _STALE:
             raise
         stale = True
     if stale:
         _log.warning(NOT_OURS, end.token)
     return None
+
+
+def never_accepted(error: BaseException) -> bool:
+    """Whether a statement would fail with this error again, because of the values in it."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, struct.error)
+    permanent = (error.sqlstate or "").startswith(_PERMANENT) and error.sqlstate != _STALE
+    return permanent or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
 
 
 def refused(end: Ended, error: Exception) -> Ended:

@@ -111,7 +111,7 @@ class Watch:
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
         """
         _log.error("job %s: its lease could not be renewed in time; its process is killed", child.current.job.id)
-        self._slots.isolate(child)
+        self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given:
             one.verdict = (Outcome.LOST, "Worker died unexpectedly")
         child.signal(signal.SIGKILL)
