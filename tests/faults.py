@@ -329,6 +329,25 @@ def retry_after(seconds: float) -> None:
     raise outlive.Retry("later", after=seconds)
 
 
+class HalfMade(outlive.Retry):
+    """Lacks what `Retry` sets."""
+
+    def __init__(self) -> None:
+        pass
+
+
+@app.task(max_attempts=1)
+def raise_odd(kind: str) -> None:
+    """Raise an exception whose delay can't be read, or which has none."""
+    match kind:
+        case "long retry":
+            raise outlive.Retry("x" * 100_000, after="soon")
+        case "half made":
+            raise HalfMade
+        case "paused":
+            raise outlive.SourcePaused("closed", after_s="soon" if outlive.current().attempt == 1 else "1h")  # type: ignore[arg-type]
+
+
 @app.task
 def give_up() -> None:
     raise outlive.Fail("never again")

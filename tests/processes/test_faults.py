@@ -305,6 +305,18 @@ def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: 
     assert eventually(lambda: worker.log().count("it is killed") == len(killed))
 
 
+def test_an_exception_that_makes_no_sense_is_no_crash(start: Start, connection: db.Connection) -> None:
+    start(slots=2)
+    long, half, paused = (faults.raise_odd.enqueue(kind) for kind in ("long retry", "half made", "paused"))
+    assert {finished(job) for job in (long, half)} == {State.FAILED}
+    error = attempts(connection, long)[0].error or ""
+    assert error.startswith("Retry: …xxx")
+    assert "xxx (after is 'soon': it must be a duration" in error
+    assert (attempts(connection, half)[0].error or "").startswith("HalfMade")
+    eventually(lambda: len(attempts(connection, paused)) == 2)
+    assert {one.outcome for one in attempts(connection, paused)} == {Outcome.RELEASED}
+
+
 def test_progress_that_cannot_be_written_harms_no_job(start: Start) -> None:
     """17"""
     start()

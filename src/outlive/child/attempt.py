@@ -62,7 +62,10 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
     try:
         value = _call_function(task, run, channel)
     except BaseException as error:
-        done = _classify_error(error, run.token, task.policy, account)
+        try:
+            done = _classify_error(error, run.token, task.policy, account)
+        except BaseException:  # A class of the job's own may lack what its base class has, or raise when it is asked.
+            done = Done(run.token, Outcome.FAILED, error=_summary(error), stack=_stack(error))
     else:
         done = _classify_result(value, run, findings, account)
     context.leave()
@@ -99,8 +102,8 @@ def _classify_result(value: object, run: Run, findings: Findings, account: Sourc
     """The function returned. If its result or its findings can't be stored, another attempt would not help."""
     source_ok = None
     try:
+        source_ok = account.source_ok(None)  # The job has used its source, even if its result can't be stored.
         result = context.encode_result(value, run.max_result_bytes)
-        source_ok = account.source_ok(None)  # The job has used its source, even if its findings can't be stored.
         records, spawns = findings.encode()
     except BaseException as error:
         return Done(run.token, Outcome.FAILED, error=_summary(error), final=True, source_ok=source_ok)
@@ -124,10 +127,12 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
     match error:
         # These say nothing about the job's source.
         case _NotBegun():
-            return Done(token, Outcome.RELEASED, error=str(error), after_s=UNFETCHED_S)
+            return Done(token, Outcome.RELEASED, error=_storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
         case SourcePaused():
             after_s, note = _delay_s(error.after_s)
-            return Done(token, Outcome.RELEASED, error=summary + note, after_s=after_s or 0.0)
+            summary = _summary(error, note)
+            # Not None, which would mean that the job was told to stop.
+            return Done(token, Outcome.RELEASED, error=summary, after_s=after_s or 0.0)
         case Stopped():
             return Done(token, Outcome.RELEASED, error=summary)
         case Cancel():
@@ -139,8 +144,8 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
         # These may be the source's fault.
         case Retry():
             after_s, note = _delay_s(error.after)
-            source_ok = account.source_ok(error)
-            return Done(token, Outcome.FAILED, error=summary + note, after_s=after_s, source_ok=source_ok)
+            summary = _summary(error, note)
+            return Done(token, Outcome.FAILED, error=summary, after_s=after_s, source_ok=account.source_ok(error))
         case _:
             final = policy.is_final(error)
             source_ok = account.source_ok(error)
@@ -192,7 +197,7 @@ def _any_subprocess_ended() -> bool:
 
 def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # The job may have closed or replaced it.
+        with contextlib.suppress(BaseException):  # The job may have closed or replaced it.
             stream.flush()
 
 
@@ -210,13 +215,14 @@ def _mark_output() -> bool:
     return unread > 0
 
 
-def _summary(error: BaseException) -> str:
+def _summary(error: BaseException, note: str = "") -> str:
     """The type and the message of an exception, even if it can't be printed. Of a long message the end is kept."""
     kind = type(error).__name__
     try:
         message = str(error)
     except BaseException:
         message = "(it can't be printed)"
+    message += note
     kind = _storable(kind, MAX_KIND_CHARS)
     return f"{kind}: {_storable(message, MAX_ERROR_CHARS - len(kind) - 2)}"
 
