@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.config import Config
 from outlive.errors import ConfigError
-from outlive.validation import Duration, choice, count, optional, seconds, size_bytes
+from outlive.validation import Duration, choice, count, optional, refused, seconds, size_bytes
 
 Backoff = Duration | Sequence[Duration] | Callable[[int], Duration]
 OnWorkerDeath = Literal["retry", "fail"]
@@ -69,6 +69,8 @@ def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
         return tuple(_step(value(n)) for n in range(MAX_BACKOFF_STEPS))
     if isinstance(value, float | int | str | timedelta):
         return exponential(seconds("backoff", value), cap_s)
+    if not isinstance(value, Sequence):
+        raise refused("backoff", value, "a duration, a list of durations, or a function of the number of failures")
     steps = tuple(_step(step) for step in value)
     if not 0 < len(steps) <= 1000:
         raise ConfigError(f"backoff has {len(steps)} steps: give it from 1 to 1000 steps")
@@ -77,7 +79,8 @@ def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
 
 def _step(delay: Duration) -> float:
     """A delay of at most a year, so that a function may grow without bound."""
-    return MAX_BACKOFF_S if isinstance(delay, int | float) and delay > MAX_BACKOFF_S else seconds("backoff", delay)
+    too_long = isinstance(delay, int | float) and delay > MAX_BACKOFF_S
+    return MAX_BACKOFF_S if too_long else min(MAX_BACKOFF_S, seconds("backoff", delay))
 
 
 class LimitOptions(TypedDict, total=False):
