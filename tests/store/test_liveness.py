@@ -51,6 +51,14 @@ def state_of(connection: db.Connection, worker: UUID = ANNA) -> str:
 # The lock of a session.
 
 
+def test_no_lock_counts_as_missing_while_the_database_is_read_only(connection: db.Connection, connect: Connect) -> None:
+    vanish(connection, live(connection, connect()))
+    connection.execute("set default_transaction_read_only = on")
+    assert absent(connection) == {}
+    connection.execute("set default_transaction_read_only = off")
+    assert absent(connection) == {ANNA: KEY}
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(
     connection: db.Connection, connect: Connect, key: int

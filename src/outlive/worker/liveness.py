@@ -17,6 +17,8 @@ import psycopg
 from outlive import db, embedded, store
 from outlive.worker.session import Session
 
+READ_ONLY_S = 0.2
+
 _log = logging.getLogger("outlive.worker")
 
 
@@ -43,7 +45,12 @@ class Liveness:
     async def run_once(self) -> None:
         """Hold the lock, and listen for notifications of enqueue, as long as the session lasts."""
         if not self._shown:
-            await self.show()
+            try:
+                await self.show()
+            except psycopg.errors.ReadOnlySqlTransaction:
+                # Soon again: when the database can be written, other workers count the time without this one's lock.
+                await asyncio.sleep(READ_ONLY_S)
+                return
         connection = await self._session.connect()
         self._shown = False  # However this ends, the next run needs a new session.
         await connection.execute("listen outlive")
