@@ -114,7 +114,7 @@ def _classify_result(value: object, run: Run, findings: Findings, account: Sourc
     return Done(
         run.token,
         Outcome.SUCCEEDED,
-        result=None if result == b"null" else result,  # The database need not store that there is none.
+        result=None if result == b"null" else result,  # Stored as NULL.
         source_ok=source_ok,
         records=records,
         spawns=spawns,

@@ -35,6 +35,8 @@ def answered(
         child.read_output()
     output = child.take_output(MARK if done.marked else None) if child.tail else None
     peak_bytes = max(done.peak_memory_bytes or 0, ended.peak_bytes) or None
+    # A signal to stop makes faulthandler write a stack, which must not become the next job's.
+    stack = child.take_stack() if ended.verdict is not None or done.stopped_by else None
     outcome, error, killed_by, stopped = done.outcome, done.error, None, False
     if outcome is Outcome.SUCCEEDED and ended.verdict is None:
         success = Ended(
@@ -57,8 +59,6 @@ def answered(
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
     elif outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY):
         stopped = bool(done.stopped_by) or (done.process_ended and deferred.may_be_stopped())
-    # A signal to stop has written one. It must not become the next job's.
-    stack = child.take_stack() if ended.verdict is not None or done.stopped_by else None
     end = Ended(
         token=done.token,
         outcome=outcome,
