@@ -203,6 +203,17 @@ def test_a_loss_of_a_worker_that_was_told_to_stop_must_not_count(story: Story, k
     assert story.broken() == expected
 
 
+@pytest.mark.parametrize("kind", [Kind.DEPLOY, Kind.STOP])
+def test_a_loss_counts_if_the_zygote_was_killed_before_its_worker_was_told_to_stop(story: Story, kind: Kind) -> None:
+    [loss] = [one for one in story.attempts if one.outcome == "lost"]
+    story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
+    story.fault(kind, at_s=loss.ended_s - 0.8)
+    story.fault(Kind.ZYGOTE, at_s=loss.ended_s - 0.4)
+    assert story.broken() == {"blamed"}
+    story.fault(Kind.ZYGOTE, at_s=loss.ended_s - 0.9)
+    assert story.broken() == set()
+
+
 def test_a_worker_that_is_killed_without_a_database_just_after_it_was_told_to_stop_looks_like_one_that_died(
     story: Story,
 ) -> None:

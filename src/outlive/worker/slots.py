@@ -169,8 +169,7 @@ class Slots:
 
     def _hand_out(self, assignments: list[Assignment], wait_s: float) -> None:
         """Queue jobs at warm children that have room. The others wait for a ready child."""
-        lines: dict[str, list[Load]] = {}
-        now, free = time.monotonic(), self._free
+        lines, now, free = dict[str, list[Load]](), time.monotonic(), self._free
         for one in assignments:
             if one.job.task not in self.tasks:  # A child from before the last reload returned it.
                 self._release(one.job, *NO_TASK)
@@ -287,8 +286,7 @@ class Slots:
 
     def take_unplaced(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
         """Take back the jobs for which this is true from those that wait for a child."""
-        taken: list[Assignment] = []
-        left: deque[Assignment] = deque()
+        taken, left = list[Assignment](), deque[Assignment]()
         for one in self.unplaced:
             (taken if condition(one) else left).append(one)
         self.unplaced = left
@@ -384,15 +382,17 @@ class Slots:
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
     def tell_to_stop(self) -> None:
+        if self.draining:
+            return
         self.draining = self.zygotes.closing = True
         self.deferred.release()
-        back = [*self.unplaced, *(one for child in self.busy for one in self._take_back(child))]
-        self.unplaced.clear()
-        for one in back:
-            self._release(one.job, "its worker stops")
+        back = self.take_unplaced(lambda one: True)
         for child in self.busy:
+            back += self._take_back(child)
             child.send(Stopping())
             child.flush()
+        for one in back:
+            self._release(one.job, "its worker stops")
 
     def end(self) -> list[Assignment]:
         """Stop handing out work, and return the jobs that are left."""

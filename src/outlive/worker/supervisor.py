@@ -152,7 +152,8 @@ class Supervisor:
         self.stop_requests += 1
         self._stop_by = time.monotonic() + self._config.grace_s
         self._stopping.set()
-        if self._services is not None:
+        if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
+            self._services.slots.tell_to_stop()
             self._services.heartbeat.drain()
 
     def _reload(self) -> None:

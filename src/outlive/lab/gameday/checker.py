@@ -168,12 +168,15 @@ def _counted(lives: Lives) -> Broken:
 
 
 def _blamed(history: History, lives: Lives) -> Broken:
-    """A loss counts only if its worker or zygote died without being told to stop. `_given_up` finds losses after other
-    faults: freezes, reloads, locks and outages must cause none."""
+    """A loss counts only if its worker or zygote died before the worker was told to stop. `_given_up` finds losses
+    after other faults: freezes, reloads, locks and outages must cause none."""
+    kills = _by_worker([fault for fault in history.faults if fault.kind in ZYGOTE_KILLS])
     for id, attempts in lives.items():
         before = 0
         for one in attempts:
-            if one.outcome == "lost" and one.losses > before and history.told(one.worker, one.ended_s):
+            told = history.told(one.worker, one.ended_s)
+            killed = told and any((one.started_s or 0.0) <= kill.at_s < told.at_s for kill in kills[one.worker])
+            if one.outcome == "lost" and one.losses > before and told and not killed:
                 words = f"the loss of attempt {one.number} counts, although its worker {one.worker} was told to stop"
                 yield "blamed", id, words
             before = one.losses

@@ -133,16 +133,17 @@ class History:
         """Attempts that woke just before their completion, when another worker had their jobs."""
         return {token for fault in self.faults for token in fault.taken}
 
-    def told(self, worker: str, by_s: float) -> bool:
-        """Whether the worker was told to stop by this time, and could tell the database.
+    def told(self, worker: str, by_s: float) -> Fault | None:
+        """The fault by which the worker was told to stop by this time, if it could tell the database.
 
         After a deploy while the database was away, the database sees only a worker that died.
         """
         told = [one for one in self.faults if one.kind in TOLD and one.worker == worker and one.at_s <= by_s]
-        return any(
-            one.kind is not Kind.DEPLOY or not self.away(one.at_s - GOODBYE_S, one.at_s + GOODBYE_S, margin_s=GOODBYE_S)
-            for one in told
-        )
+        for one in told:
+            away = self.away(one.at_s - GOODBYE_S, one.at_s + GOODBYE_S, margin_s=GOODBYE_S)
+            if one.kind is not Kind.DEPLOY or not away:
+                return one
+        return None
 
     def locked(self, jobs: Collection[UUID], since_s: float, until_s: float) -> bool:
         """Whether a foreign transaction locked one of these jobs in this time, or until shortly before it."""
