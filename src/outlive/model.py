@@ -22,8 +22,9 @@ def new_job_id() -> UUID:
     The order only helps indexes and listings; no decision depends on it.
     """
     milliseconds, rest_ns = divmod(time.time_ns(), 1_000_000)
-    random = int.from_bytes(os.urandom(8))
-    return UUID(int=milliseconds << 80 | 7 << 76 | rest_ns * 4096 // 1_000_000 << 64 | 2 << 62 | random & (1 << 62) - 1)
+    first = milliseconds << 16 | 0x7000 | rest_ns * 4096 // 1_000_000
+    last = int.from_bytes(os.urandom(8)) & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+    return UUID(int=first << 64 | last)
 
 
 class JobRequest(msgspec.Struct, frozen=True):

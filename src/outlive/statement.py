@@ -48,21 +48,25 @@ class Column(msgspec.Struct, frozen=True):
 
 def column(kind: Kind, values: Iterable[object]) -> Column | None:
     """The values as one array parameter; None if every value is null."""
-    parts = []
-    nulls = 0
-    for value in values:
-        if value is None:
-            parts.append(b"\xff\xff\xff\xff")
-            nulls += 1
-        else:
-            data = kind.write(value)
-            parts.append(len(data).to_bytes(4, "big") + data)
-    if not parts:
+    values = list(values)
+    if not values:
         return Column(kind.array, struct.pack(">iiI", 0, 0, kind.element))
-    if nulls == len(parts):
-        return None
-    head = struct.pack(">iiIii", 1, nulls > 0, kind.element, len(parts), 1)
+    write, first = kind.write, values[0]
+    if values[-1] is first and values.count(first) == len(values):  # As in most columns of a batch of jobs.
+        if first is None:
+            return None
+        parts = [_sized(write(first))] * len(values)
+    else:
+        parts = [_NULL if value is None else _sized(write(value)) for value in values]
+    head = struct.pack(">iiIii", 1, _NULL in parts, kind.element, len(parts), 1)
     return Column(kind.array, head + b"".join(parts))
+
+
+_NULL = b"\xff\xff\xff\xff"
+
+
+def _sized(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
 
 
 def json(data: bytes | None) -> Column | None:

@@ -170,7 +170,7 @@ def test_the_same_arguments_have_the_same_fingerprint_however_they_are_written(c
     ):
         asked(connection, "'task', %s::json", args)
     asked(connection, """'other', '{"a": 1, "b": [1, 2]}'""")
-    prints = values(connection, "select fingerprint from outlive.jobs order by created_at")
+    prints = values(connection, "select fingerprint from outlive.job_states order by created_at")
     assert prints[0] == prints[1] == prints[2]
     assert len(set(prints)) == 3
     assert {len(one) for one in prints} == {16}
@@ -220,6 +220,41 @@ def test_an_id_that_a_batch_has_twice_with_two_keys_is_made_once(connection: db.
     job = new_job_id()
     enqueue(connection, [request(id=job, dedupe_key="a"), request(id=job, dedupe_key="b")])
     assert (count(connection, "jobs"), count(connection, "waiting"), count(connection, "dedupe_keys")) == (1, 1, 1)
+
+
+def test_a_batch_with_jobs_that_exist_makes_the_others_in_their_order(connection: db.Connection) -> None:
+    batch = [request(id=uuid4()) for _ in range(6)]
+    set_now(connection)
+    enqueue(connection, batch[1::2])
+    set_now(connection, later_s=60)
+    enqueue(connection, batch)
+    assert (count(connection, "jobs"), count(connection, "waiting")) == (6, 6)
+    in_order = values(connection, "select id from outlive.waiting where ready_at > %s order by ready_at", NOON)
+    assert in_order == [one.id for one in batch[::2]]
+
+
+def test_a_batch_that_another_transaction_is_making_is_made_once(connect: Connect) -> None:
+    first, second = connect(), connect()
+    batch = [request() for _ in range(3)]
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            enqueue(first, batch)
+            again = threads.submit(enqueue, second, [request(), *batch])
+            eventually(lambda: value(first, waiting) == 1, what="the second batch waits")
+        assert again.result() == {}
+    assert (count(first, "jobs"), count(first, "waiting")) == (4, 4)
+
+
+def test_a_batch_that_a_frozen_snapshot_hides_is_to_be_tried_again(connect: Connect) -> None:
+    first, second = connect(), connect()
+    batch = [request() for _ in range(2)]
+    second.execute("begin isolation level repeatable read")
+    assert count(second, "jobs") == 0
+    enqueue(first, batch)
+    with pytest.raises(errors.SerializationFailure, match="try again"):
+        enqueue(second, batch)
+    assert count(first, "jobs") == 2
 
 
 # Order

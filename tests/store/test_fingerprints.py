@@ -75,6 +75,17 @@ def test_the_same_arguments_however_they_are_written_are_the_same_killer(connect
     assert hold_of(connection, fourth.id) == ("quarantined", said)
 
 
+def test_jobs_that_are_older_than_their_task_s_way_of_counting_are_known_too(connection: db.Connection) -> None:
+    crash(connection, args=SPELLINGS[0])
+    waiting = make(connection, args=SPELLINGS[1])
+    register_task(connection, quarantine_by="fingerprint", max_crashes=1)
+    assert convict(connection, claim_job(connection, waiting)) == [waiting]
+    younger = make(connection, args=SPELLINGS[2])
+    stored = "select fingerprint is not null from outlive.jobs where id = %s"
+    assert (value(connection, stored, waiting), value(connection, stored, younger)) == (False, True)
+    assert convict(connection, claim_job(connection, younger)) == [younger]
+
+
 @pytest.mark.parametrize("args", [b"[]", b"{}", b'{"url": "https://example.org/", "depth": 2.0}'])
 def test_other_arguments_are_innocent(connection: db.Connection, args: bytes) -> None:
     register_task(connection, quarantine_by="fingerprint", max_crashes=1)

@@ -193,13 +193,16 @@ class App:
             )
 
     def _statements(self, requests: list[JobRequest], *, notify: bool) -> list[Statement[dict[UUID, UUID]]]:
-        for request in requests:
-            self.check(request)
         limit_bytes = self.config.max_args_bytes
+        for request in requests:
+            if len(request.args) > limit_bytes:
+                self.check(request)
         return [store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify) for batch in _batches(requests)]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing = {asked: other for answer in answers for asked, other in answer.items()}
+        if not existing:  # As without dedupe keys: no id need be looked up.
+            return [Job(request.id, self._runner) for request in requests]
         return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
 
 

@@ -51,6 +51,6 @@ grant select on
   outlive.queue_states,
   outlive.source_health
   to outlive_viewer;
-grant execute on function outlive.now() to outlive_viewer;
+grant execute on function outlive.now(), outlive.fingerprint(text, json) to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

@@ -38,7 +38,7 @@ create table outlive.jobs (
   priority smallint not null check (priority between 0 and 9),
   ready_at timestamptz not null,
   dedupe_key text collate "C",
-  fingerprint text collate "C" not null,
+  fingerprint text collate "C",  -- Null: computed from the arguments when it is needed.
   created_at timestamptz not null
 );
 

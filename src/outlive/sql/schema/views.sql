@@ -29,7 +29,7 @@ select j.id, j.task, j.queue, j.source,
   h.since as held_since,
   h.details as held_details,
   j.dedupe_key,
-  j.fingerprint
+  coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
 from outlive.jobs j
   left join outlive.waiting w on w.id = j.id
   left join outlive.running r on r.id = j.id

@@ -23,7 +23,7 @@ from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.p
       max(c.at) as last_kill_at,
       (array_agg(c.job_id order by c.at desc))[1] as last_killer,
       (array_agg(c.cause order by c.at desc))[1] as last_cause
-    from outlive.crashes c where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) k on true
+    from outlive.crashes c where c.task = j.task and c.fingerprint = s.fingerprint and c.job_id <> j.id) k on true
 where s.id = :id::uuid;
 
 -- name: list_attempts

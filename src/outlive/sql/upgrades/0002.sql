@@ -6,6 +6,9 @@ alter table outlive.workers add column stop_requested_at timestamptz, add column
   add column secret uuid not null default gen_random_uuid();
 create index workers_by_last_seen on outlive.workers (last_seen);
 
+-- From now on it is stored only with jobs whose task counts kills by fingerprint.
+alter table outlive.jobs alter column fingerprint drop not null;
+
 -- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
 

@@ -35,8 +35,8 @@ begin
     (select k.hostname from outlive.workers k where k.id = had.worker));
   if v.crashes > had.crashes then
     insert into outlive.crashes
-    select had.task, j.fingerprint, had.token, had.id, coalesce(signal, 'exit code ' || exit_code, outcome),
-      outlive.now()
+    select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
+      coalesce(signal, 'exit code ' || exit_code, outcome), outlive.now()
     from outlive.jobs j where j.id = had.id;
   end if;
   if v.why is not null then

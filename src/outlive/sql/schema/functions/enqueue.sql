@@ -4,14 +4,9 @@
 --     take_keys    takes dedupe keys, and settles conflicts by on_conflict
 --     replace      cancels a job whose dedupe key a new one takes over
 --     wake         notifies the workers that sleep
---     fingerprint  what makes two jobs the same work
 --
 -- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
 -- the wrong order, so the batch is tried again.
-
-create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
--- The same for the same task with the same arguments, however their JSON is written.
-return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
 
 create or replace function outlive.uuid7() returns uuid language sql volatile
 -- A version 7 uuid: it starts with the milliseconds of the clock, so that later ids sort later.
@@ -36,14 +31,23 @@ returns table (asked uuid, existing uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
 -- because an unfinished job of the same task holds their dedupe key, with that job's id. An array that is null
--- stands for nulls only; a job without a queue or source gets those of its task.
+-- stands for nulls only. Tasks, queues or sources of one element are those of all jobs, which saves time. A job
+-- without a queue or source gets those of its task.
 declare
+  moment timestamptz := outlive.now();
   biggest int;
   not_made uuid[] := '{}';
   holders uuid[];
+  others uuid[];
+  task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
+  queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
+  source_of_all text := case when cardinality(sources) = 1 then sources[1] end;
+  counted_by_fingerprint text[] := array(
+    select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
 begin
   max_args_bytes := least(max_args_bytes, 33554432);  -- The caller can't raise this limit: workers must take it.
-  select max(octet_length(a::text)) into biggest from unnest(args) a;
+  -- What jsonb can't hold is refused here, and not when a crash needs the fingerprint.
+  select max(octet_length(a::text)) filter (where a::jsonb is not null) into biggest from unnest(args) a;
   if biggest > max_args_bytes then
     raise exception using errcode = 'OL003', message = format(
       'arguments of %s bytes are over the limit of %s: store them elsewhere and pass a reference',
@@ -77,6 +81,9 @@ begin
       'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
       'timeout_s, stall_s and memory_bytes are numbers above zero, and on_worker_death is retry or fail';
   end if;
+  if task_of_all is not null and (keys is not null or source_of_all is distinct from '') then
+    tasks := array_fill(task_of_all, array[cardinality(ids)]);
+  end if;
   if keys is not null then
     -- Locks that would be taken in the wrong order are given back with this block, which is then repeated with the
     -- jobs locked first. Without a job to replace no order can be wrong, and the cost of a block is saved.
@@ -99,28 +106,53 @@ begin
     end if;
     return query select * from unnest(not_made, holders);
   end if;
-  if sources is not null then
+  if source_of_all is distinct from '' and sources is not null then
     perform outlive.know_sources(sources, tasks);
   end if;
-  with fresh as (
-    insert into outlive.jobs (
-      id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
-    select
-      a.id, a.task, coalesce(a.queue, t.queue, 'default'), coalesce(a.source, t.source, ''), a.args, a.options,
-      coalesce(a.priority, 5),
-      -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
-      coalesce(a.run_at, outlive.now() + coalesce(a.delay_s, 0) * interval '1 second'
-                         - (cardinality(ids) - a.at) * interval '1 microsecond'),
-      a.key, outlive.fingerprint(a.task, a.args), outlive.now()
-    from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options) with ordinality
-           a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
-         left join outlive.tasks t on t.name = a.task
-    where a.id is not null and a.id not in (select unnest(not_made))
-    order by a.id
-    on conflict (id) do nothing
-    returning jobs.*)
-  insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-  select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f;
+  loop
+    begin
+      with fresh as (
+        insert into outlive.jobs (
+          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+        select
+          a.id,
+          coalesce(a.task, task_of_all),
+          coalesce(a.queue, queue_of_all, (
+            select t.queue from outlive.tasks t where t.name = coalesce(a.task, task_of_all)), 'default'),
+          coalesce(a.source, source_of_all, (
+            select t.source from outlive.tasks t where t.name = coalesce(a.task, task_of_all)), ''),
+          a.args,
+          a.options,
+          coalesce(a.priority, 5),
+          -- A microsecond apart, so that a batch keeps its order, and a watermark leaves claimed jobs behind.
+          coalesce(a.run_at, moment + coalesce(a.delay_s, 0) * interval '1 second'
+                             - (cardinality(ids) - a.at) * interval '1 microsecond'),
+          a.key,
+          case when coalesce(a.task, task_of_all) = any(counted_by_fingerprint)
+            then outlive.fingerprint(coalesce(a.task, task_of_all), a.args) end,
+          moment
+        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options)
+               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
+        where a.id is not null and a.id not in (select unnest(not_made))
+        order by a.id
+        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f;
+      exit;
+    exception when unique_violation then
+      -- A repeated call, or an id that the batch has twice: leave out what exists. ON CONFLICT would do that too,
+      -- but costs every new job a fifth more.
+      others := array(
+        select case when a.n = 1 and not exists (select from outlive.jobs j where j.id = a.id) then a.id end
+        from (select i.id, i.at, row_number() over (partition by i.id order by i.at) as n
+              from unnest(ids) with ordinality i(id, at)) a
+        order by a.at);
+      if others = ids then
+        raise exception using errcode = '40001', message =
+          'another transaction has just made one of these jobs: try again';
+      end if;
+      ids := others;
+    end;
+  end loop;
   if notify then
     perform pg_notify('outlive', '');
   else
@@ -219,7 +251,7 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null
-     and octet_length(args::text) <= least(max_args_bytes, 33554432) then
+     and octet_length(args::text) <= least(max_args_bytes, 33554432) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
       from (select) one left join outlive.tasks t on t.name = task;
@@ -230,7 +262,9 @@ begin
     with fresh as (
       insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
       values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5),
-        outlive.now(), outlive.fingerprint(task, args), outlive.now())
+        outlive.now(), case when exists (
+          select from outlive.tasks t where t.name = task and t.quarantine_by = 'fingerprint')
+        then outlive.fingerprint(task, args) end, outlive.now())
       on conflict do nothing
       returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
     placed as (

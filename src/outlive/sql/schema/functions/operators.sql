@@ -137,7 +137,8 @@ begin
     if changed then
       -- A crash that is locked is being deleted by another release, so two batches never deadlock.
       delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
-        select l.task, l.fingerprint, l.token from outlive.crashes l join outlive.jobs j using (task, fingerprint)
+        select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
+          and l.fingerprint = coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args))
         where j.id = release.id for update of l skip locked);
       perform outlive.wake();
     end if;

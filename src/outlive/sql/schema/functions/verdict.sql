@@ -1,11 +1,17 @@
 -- The verdict: what becomes of a job whose attempt has ended.
 --
+--     fingerprint what makes two jobs the same work
 --     policy_of   the limits of one job, and how often its like has killed before
 --     charged     whether a lost attempt counts against the job
 --     alone_s     how long a suspect has its worker to itself
 --     verdict     decides from outcome, counters and policy; nothing else decides
 --
 -- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
+
+create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
+-- The same for the same task with the same arguments, however their JSON is written. It is stored with jobs whose
+-- task counts kills by fingerprint; for other jobs it is computed when it is needed.
+return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
 
 create or replace function outlive.policy_of(job uuid, task_name text)
 returns table (
@@ -27,7 +33,8 @@ begin atomic
     -- How often other jobs with the same task and arguments have killed, if the task counts that.
     case when t.quarantine_by = 'fingerprint' then (
       select count(*) from outlive.crashes c
-      where c.task = j.task and c.fingerprint = j.fingerprint and c.job_id <> j.id) else 0 end
+      where c.task = j.task and c.job_id <> j.id
+        and c.fingerprint = coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args))) else 0 end
   from outlive.jobs j left join outlive.tasks t on t.name = task_name
   where j.id = job;
 end;
