@@ -9,17 +9,24 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fcntl import ioctl
 from sys import byteorder
 from termios import FIONREAD
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
+_PR_GET_DUMPABLE = 3
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_SIGACTION_WORDS = 32
+"""More than a `struct sigaction` has on any machine."""
 _SIGKILL = int(signal.SIGKILL)
 _libc = ctypes.CDLL(None, use_errno=True)
-_prctl = _libc.prctl
+_prctl, _sigaction = _libc.prctl, _libc.sigaction
+_numbers = (ctypes.c_int * 2)()
+_first, _second = ctypes.byref(_numbers), ctypes.byref(_numbers, ctypes.sizeof(ctypes.c_int))
 
 
 def become_subreaper() -> None:
@@ -41,6 +48,28 @@ def handle_signal(number: int, action: int | Callable[[int, FrameType | None], N
     _signal.signal(number, action)
 
 
+def process_settings() -> tuple[int, ...]:
+    """What the two functions above have set, and whether the process may be traced and dumped."""
+    _prctl(_PR_GET_PDEATHSIG, _first, 0, 0, 0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, _second, 0, 0, 0)
+    return (_prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0), *_numbers)
+
+
+class SignalActions:
+    """The kernel's handlers of some signals. Python knows only those that it has installed itself."""
+
+    def __init__(self, signals: Collection[int]) -> None:
+        self._handlers = (ctypes.c_void_p * (_SIGACTION_WORDS * len(signals)))()
+        bytes_each = ctypes.sizeof(self._handlers) // max(1, len(signals))
+        self._places = [(number, ctypes.byref(self._handlers, n * bytes_each)) for n, number in enumerate(signals)]
+
+    def read(self) -> list[int | None]:
+        """Each handler is the first word of its `struct sigaction`."""
+        for number, place in self._places:
+            _sigaction(number, None, place)
+        return self._handlers[::_SIGACTION_WORDS]
+
+
 def prefer_for_oom_kill() -> None:
     """Have the kernel's OOM killer choose this process before its supervisor."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
@@ -55,6 +84,12 @@ def forget_peak() -> None:
     """Reset the peak of this process' memory to what it uses now."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
+
+
+def release_free_memory() -> None:
+    """Give memory that the C library keeps for later back to the kernel, where it can do so."""
+    with contextlib.suppress(AttributeError):
+        _libc.malloc_trim(0)
 
 
 def peak_bytes(pid: int) -> int:

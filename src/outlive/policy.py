@@ -14,11 +14,12 @@ import msgspec
 
 from outlive.config import Config
 from outlive.errors import ConfigError
-from outlive.validation import Duration, choice, count, optional, refused, seconds, size_bytes
+from outlive.validation import MAX_COUNT, Duration, choice, count, optional, refused, seconds, size_bytes
 
 Backoff = Duration | Sequence[Duration] | Callable[[int], Duration]
 OnWorkerDeath = Literal["retry", "fail"]
 QuarantineBy = Literal["job", "fingerprint"]
+RecycleAfter = int | Literal["clean"]
 
 MAX_BACKOFF_STEPS = 32
 DEFAULT_QUEUE = "default"
@@ -43,13 +44,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | Unset | None = UNSET
     stall_s: float | None = None
     memory_bytes: int | None = None
-    recycle_after: int = 1
+    recycle_after: RecycleAfter = 1
     preload: bool = True
     backoff_s: tuple[float, ...] | None = None
     retry_on: tuple[type[BaseException], ...] = ()
     fail_on: tuple[type[BaseException], ...] = ()
     on_worker_death: OnWorkerDeath = "retry"
     quarantine_by: QuarantineBy = "job"
+
+    @property
+    def max_jobs(self) -> int:
+        """How many jobs a child of this task runs at most."""
+        return MAX_COUNT if self.recycle_after == "clean" else self.recycle_after
 
     def is_final(self, error: BaseException) -> bool:
         """Whether this error ends the job. An error in both lists is retried."""
@@ -75,6 +81,13 @@ def parse_backoff(value: Backoff, cap_s: float = 86400.0) -> tuple[float, ...]:
     if not 0 < len(steps) <= 1000:
         raise ConfigError(f"backoff has {len(steps)} steps: give it from 1 to 1000 steps")
     return steps
+
+
+def parse_recycle_after(name: str, value: object) -> RecycleAfter:
+    """How many jobs a child runs, or "clean": as many as leave it as it was."""
+    if isinstance(value, str) and value != "clean":
+        raise refused(name, value, f"'clean' or a whole number from 1 to {MAX_COUNT}")
+    return "clean" if value == "clean" else count(name, value)
 
 
 def _step(delay: Duration) -> float:

@@ -99,6 +99,8 @@ class Done(Frame, frozen=True, tag=4):
     """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
     process_ended: bool = False
     """A process that the job had started has ended, which may be why the job failed."""
+    changed: str | None = None
+    """With `recycle_after="clean"`: the child exits, because the job has changed this in it."""
 
 
 class Call(Frame, frozen=True, tag=5):

@@ -125,6 +125,7 @@ def test_a_source_declared_twice_and_differently_is_refused() -> None:
         ({"max_crashes": True}, "max_crashes is True"),
         ({"max_losses": 30001}, "max_losses is 30001"),
         ({"recycle_after": 1.5}, "recycle_after is 1.5"),
+        ({"recycle_after": "cleen"}, "recycle_after is 'cleen': it must be 'clean' or a whole number from 1 to 30000"),
         ({"timeout": "soon"}, "timeout is 'soon': it must be a duration"),
         ({"stall": -1}, "stall is -1: it must be a duration"),
         ({"memory": "much"}, "memory is 'much': it must be a size"),

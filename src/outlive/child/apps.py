@@ -26,7 +26,7 @@ def facts_of(app: App) -> list[TaskFacts]:
             timeout_s=config.timeout_s if isinstance(task.policy.timeout_s, Unset) else task.policy.timeout_s,
             stall_s=task.policy.stall_s or config.stall_s,
             memory_bytes=task.policy.memory_bytes or config.memory_bytes,
-            recycle_after=task.policy.recycle_after,
+            recycle_after=task.policy.max_jobs,
             preload=task.policy.preload,
         )
         for name, task in app.tasks.items()

@@ -39,7 +39,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     """The options of `@app.task`."""
 
     queue: str
-    recycle_after: int
+    recycle_after: policy.RecycleAfter
+    """How many jobs a process of this task runs; "clean": as many as leave it as it was before its first one."""
     preload: bool
     source: Source | str
     backoff: policy.Backoff
@@ -51,7 +52,7 @@ class TaskOptions(policy.LimitOptions, total=False):
 _OPTIONS: policy.Checks = {
     "queue": ("queue", validation.identifier),
     **policy.LIMITS,
-    "recycle_after": ("recycle_after", count),
+    "recycle_after": ("recycle_after", policy.parse_recycle_after),
     "preload": ("preload", validation.flag),
     "source": ("source", lambda _, value: source_name(value)),
     "backoff": ("backoff_s", lambda _, value: policy.parse_backoff(value)),

@@ -150,6 +150,30 @@ class NotImported:
         return Ended(begun.job.token, Outcome.RELEASED, error=error, output=output, after_s=NOT_IMPORTED_S)
 
 
+class Unclean:
+    """Children that exit because their last job has changed something in them (`recycle_after="clean"`)."""
+
+    def __init__(self) -> None:
+        self.tasks: set[str] = set()
+        """Tasks whose last job has done so: their jobs are not given ahead, as they would come back at once."""
+        self._told: dict[str, float] = {}
+
+    def concerns(self, child: Child, ended: Assignment, changed: str | None) -> bool:
+        """Whether the child exits after this job. The log has the reason once a minute for each task."""
+        task = ended.job.task
+        if changed is None:
+            if self.tasks:
+                self.tasks.discard(task)
+            return False
+        child.retiring = True
+        self.tasks.add(task)
+        if (now := time.monotonic()) - self._told.get(task, -TELL_AGAIN_S) >= TELL_AGAIN_S:
+            self._told[task] = now
+            what = changed[:MAX_LINE_CHARS]
+            _log.info("a child of %s is replaced, because its job %s has changed its %s", task, ended.job.id, what)
+        return True
+
+
 class Unbegun:
     """How often in a row the child of a job has died before the job began."""
 

@@ -22,7 +22,7 @@ from outlive.states import Outcome
 from outlive.worker.child_reader import ChildReader, ChildReports
 from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment
 from outlive.worker.deferred_ends import DeferredEnds, EndEvents, looks_stopped, released
-from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, answered, divided, unanswered
+from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, Unclean, answered, divided, unanswered
 from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
 from outlive.worker.zygotes import Zygotes
@@ -59,8 +59,7 @@ class Slots:
         self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
         """Why this worker can't begin jobs at present."""
-        self._unbegun = Unbegun()
-        self._not_imported = NotImported()
+        self._unbegun, self._unclean, self._not_imported = Unbegun(), Unclean(), NotImported()
         self.oom_kills = Kills()
 
     @property
@@ -135,7 +134,7 @@ class Slots:
     def ahead(self, task: str) -> int:
         """How many jobs a child of this task should have at a time; 1 unless the task is warm."""
         facts = self.tasks[task]
-        if facts.recycle_after == 1 or facts.limits.source:
+        if facts.recycle_after == 1 or facts.limits.source or task in self._unclean.tasks:
             return 1
         return max(1, min(MAX_AHEAD, facts.recycle_after, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6))))
 
@@ -144,9 +143,7 @@ class Slots:
         free = self.capacity()
         if free:
             return 2 * free < self.size - 1
-        return all(
-            child.task in self.tasks and len(child.given) > max(1, self.ahead(child.task) // 2) for child in self.busy
-        )
+        return all(one.task in self.tasks and len(one.given) > max(1, self.ahead(one.task) // 2) for one in self.busy)
 
     def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
         """Give claimed jobs to children. A job without a child waits for the next one that is forked."""
@@ -319,6 +316,8 @@ class Slots:
             self.reader.distrust(child, "sends a result over the limit")
             return
         ended = child.given.popleft()
+        if self._unclean.concerns(child, ended, done.changed):
+            self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
         took_s = time.monotonic() - ended.started
         pace_s = self.pace_s.get(ended.job.task, took_s)
         self.pace_s[ended.job.task] = pace_s + (took_s - pace_s) * 0.1

@@ -88,6 +88,6 @@ def choose(rng: random.Random) -> BoundJob[Any]:
     if rng.random() < KEYED_PART:
         return jobs.note.using(dedupe_key=f"key {rng.randrange(KEYS)}").job(work_s)
     task = rng.choices(list(TASKS), list(TASKS.values()))[0]
-    if task.policy.recycle_after > 1:
+    if task.policy.max_jobs > 1:
         work_s = min(work_s, 0.3)  # Other jobs wait for the same process.
     return task.job(work_s)
