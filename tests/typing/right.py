@@ -42,6 +42,7 @@ everything = fetch.using(
 assert_type(everything.enqueue("u"), outlive.Job[dict[str, str]])
 fetch.using(source=shop, run_at=datetime.datetime.now(datetime.UTC)).enqueue("u")
 assert_type(app.enqueue_many(fetch.job(url) for url in ("a", "b")), list[outlive.Job[dict[str, str]]])
+assert_type(app.enqueue_stream(fetch.job(url) for url in ("a", "b")), int)
 assert_type(app.get_job(uuid.uuid4()), outlive.Job[Any])
 
 

@@ -6,7 +6,8 @@ An app is lazy: it reads no settings and opens no connection before it needs the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -174,6 +175,38 @@ class App:
         """The async twin of `enqueue_many`."""
         return await self.aenqueue_requests([job.request for job in jobs], connection)
 
+    def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: Connection[Any] | None = None) -> int:
+        """Enqueue any number of jobs in little memory, and return how many. Each batch commits by itself.
+
+        If a batch fails, the ones before it stay enqueued. Repeating the call makes no job twice if the jobs have their
+        own ids. With a connection, all batches are part of its transaction.
+        """
+        if connection is not None:
+            return sum(len(self.enqueue_requests(batch, connection)) for batch in _batches(job.request for job in jobs))
+        from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
+
+        count, sent = 0, None
+        with ThreadPoolExecutor(1) as sender:  # The next batch is packed while the database writes the last one.
+            for batch in _batches(job.request for job in jobs):
+                statements = self._statements(batch, notify=False)
+                if sent is not None:
+                    sent.result()
+                sent = sender.submit(self._runner.run_all, statements)
+                count += len(batch)
+                time.sleep(0)  # Lets the other thread send.
+            if sent is not None:
+                sent.result()
+        return count
+
+    async def aenqueue_stream(
+        self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection[Any] | None = None
+    ) -> int:
+        """The async twin of `enqueue_stream`."""
+        count = 0
+        for batch in _batches(job.request for job in jobs):
+            count += len(await self.aenqueue_requests(batch, connection))
+        return count
+
     def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
         """Enqueue the requests, in the caller's transaction if a connection is given."""
         statements = self._statements(requests, notify=connection is not None)
@@ -207,13 +240,15 @@ class App:
         return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
 
 
-def _batches(requests: list[JobRequest]) -> Iterator[Sequence[JobRequest]]:
+def _batches(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
     """The requests in their order, in as few batches as the limits allow."""
-    start = size_bytes = 0
-    for end, request in enumerate(requests):
+    batch: list[JobRequest] = []
+    size_bytes = 0
+    for request in requests:
         size_bytes += len(request.args)
-        if end > start and (end - start >= BATCH_JOBS or size_bytes > BATCH_BYTES):
-            yield requests[start:end]
-            start, size_bytes = end, len(request.args)
-    if start < len(requests):
-        yield requests[start:]
+        if batch and (len(batch) >= BATCH_JOBS or size_bytes > BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], len(request.args)
+        batch.append(request)
+    if batch:
+        yield batch
