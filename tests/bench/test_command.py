@@ -23,6 +23,7 @@ TINY = run.Sizes(
     lanes=70,
     hold_s=0.1,
     reads=20,
+    finished=200,
     warm=300,
     fresh=20,
     pickups=3,

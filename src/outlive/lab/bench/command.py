@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,14 +14,15 @@ from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from outlive.errors import OutliveError
-from outlive.lab import environment
-from outlive.lab.bench import calls, claims, run, workloads
-from outlive.lab.bench.databases import databases
-from outlive.lab.bench.figures import Figure, table
+from outlive.lab.bench import calls, claims, report, run, workloads
+from outlive.lab.bench.databases import databases, described
+from outlive.lab.bench.figures import Figure, as_markdown, table
 from outlive.lab.bench.processes import Processes
-from outlive.lab.worker_process import stopped_by_sigterm
+from outlive.lab.peers import contest, plan, results
+from outlive.lab.program import stopped_by_sigterm
 
 BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "enqueue": ("one job at a time, beside a bare INSERT", calls.enqueue_one_by_one),
@@ -36,41 +37,74 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "find-lanes": ("finding a thousand lanes that have jobs", calls.finding_lanes),
     "prune": ("pruning as fast as a drain finishes jobs", claims.beside_pruning),
     "warm": ("a worker's warm drain", workloads.warm),
+    "slots": ("jobs of a millisecond on 16 to 256 slots", workloads.slots),
     "fresh": ("a worker's drain with a process per job", workloads.fresh),
     "pick-up": ("how long a job waits for an idle worker", workloads.pick_up),
     "memory": ("memory before and after many jobs", workloads.memory),
+    "cli": ("two commands beside a million finished jobs", workloads.commands),
     "killers": ("healthy jobs beside those that kill", workloads.killers),
 }
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What one run found, in every form that it may be asked for."""
+
+    title: str
+    tables: Sequence[Table]
+    summary: dict[str, object]
+    sections: Sequence[str]
+    draw: Callable[[Path], None] | None = None
+
+
 def main(arguments: list[str]) -> int:
     """Exit code 0 if everything was measured, whether or not it reached its bound; 1 if something failed."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     out = Console(stderr=options.json == "-")
     if options.plot and find_spec("matplotlib") is None:
         out.print("--plot needs matplotlib, which is not installed: `pip install matplotlib`, or leave --plot out.")
         return 2
-    sizes = run.QUICK if options.quick else run.FULL
-    if options.seconds:
-        sizes = dataclasses.replace(sizes, seconds=options.seconds)
-    names = [name for name in BENCHMARKS if not options.only or name in options.only]
+    kind = _peers if options.peers else _benchmarks
     try:
         with stopped_by_sigterm():
-            figures, summary = measure(names, sizes, options.database_url)
+            found = kind(options)
     except OutliveError as error:
         Console(stderr=True).print(f"bench: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
         return 130
-    out.print(table(figures))
+    for one in found.tables:
+        out.print(one)
     if options.json:
-        text = json.dumps(summary, indent=2) + "\n"
+        text = json.dumps(found.summary, indent=2) + "\n"
         sys.stdout.write(text) if options.json == "-" else Path(options.json).write_text(text, encoding="utf-8")
-    if options.plot:
+    if options.report:
+        lines = report.head(found.title, found.summary, arguments, plot=options.plot, json=options.json)
+        Path(options.report).write_text("\n".join([*lines, *found.sections]) + "\n", encoding="utf-8")
+    if options.plot and found.draw:
+        found.draw(Path(options.plot))
+    return 0
+
+
+def _benchmarks(options: argparse.Namespace) -> Found:
+    sizes = run.QUICK if options.quick else run.FULL
+    if options.seconds:
+        sizes = dataclasses.replace(sizes, seconds=options.seconds)
+    names = [name for name in BENCHMARKS if not options.only or name in options.only]
+    figures, summary = measure(names, sizes, options.database_url)
+
+    def draw(path: Path) -> None:
         from outlive.lab.bench.plot import draw
 
-        draw(figures, summary, Path(options.plot))
-    return 0
+        draw(figures, summary, path)
+
+    return Found("How fast outlive is", [table(figures)], summary, as_markdown(figures), draw)
+
+
+def _peers(options: argparse.Namespace) -> Found:
+    outcome = contest.hold(quick=options.quick, url=options.database_url, only=options.only)
+    tables = [results.table(outcome), table(results.figures(outcome))]
+    return Found("outlive and its peers", tables, results.as_json(outcome), results.report(outcome))
 
 
 def measure(names: Sequence[str], sizes: run.Sizes, url: str | None) -> tuple[list[Figure], dict[str, object]]:
@@ -92,26 +126,29 @@ def measure(names: Sequence[str], sizes: run.Sizes, url: str | None) -> tuple[li
             "missed": [figure.name for figure in figures if figure.passed is False],
             "took_s": round(monotonic() - began_s, 1),
             "sizes": dataclasses.asdict(sizes),
-            "settings": free.settings(),
-            **environment.describe(free.version()),
+            **described(free.connection),
         }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="outlive bench",
         description="Measure the store and a worker on a temporary, durable server.",
         epilog="benchmarks: " + "; ".join(f"{name} ({about})" for name, (about, _) in BENCHMARKS.items()),
     )
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", choices=BENCHMARKS, default=[], help="only these benchmarks"
-    )
+    parser.add_argument("--peers", action="store_true", help="measure other job systems beside outlive")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="only these benchmarks or peers")
     parser.add_argument("--quick", action="store_true", help="small sizes: about two minutes")
     parser.add_argument("--seconds", type=_positive, help="the length of one sample (2; with --quick 0.4)")
     parser.add_argument("--database-url", metavar="URL", help="measure on this server, in databases made for it")
     parser.add_argument("--json", metavar="FILE|-", help="write the figures as one object")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures (needs matplotlib)")
-    return parser
+    parser.add_argument("--report", metavar="FILE.md", help="write the figures as a page")
+    options = parser.parse_args(arguments)
+    names = [system.name for system in plan.systems()] if options.peers else list(BENCHMARKS)
+    if unknown := [name for name in options.only if name not in names]:
+        parser.error(f"--only: there is no {' or '.join(unknown)}; choose from {', '.join(names)}")
+    return options
 
 
 def _positive(text: str) -> float:

@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from outlive import db, migrate
 from outlive.errors import ConfigError
+from outlive.lab import environment
 from outlive.lab.bench.stock import Stock
 from outlive.lab.server import temporary_home, temporary_server
 
@@ -61,18 +62,29 @@ class Database:
         self.connection.execute("vacuum (analyze) outlive.jobs, outlive.attempts")
         self.connection.execute("checkpoint")
 
-    def version(self) -> str:
-        [(version,)] = self.connection.execute("show server_version").fetchall()
-        return str(version)
 
-    def settings(self) -> dict[str, str]:
-        query = "select name, current_setting(name) from pg_settings where name = any(%s)"
-        return {str(name): str(value) for name, value in self.connection.execute(query, [list(RECORDED)])}
+def described(connection: db.Connection) -> dict[str, object]:
+    """The machine, the software, and the settings of the server."""
+    [(version,)] = connection.execute("show server_version").fetchall()
+    query = "select name, current_setting(name) from pg_settings where name = any(%s)"
+    settings = {str(name): str(value) for name, value in connection.execute(query, [list(RECORDED)])}
+    return {"settings": settings, **environment.describe(str(version))}
 
 
 @contextmanager
 def databases(url: str | None) -> Iterator[tuple[Database, Database]]:
     """Make a free and a loaded database on the server of this address, or on a temporary one."""
+    with (
+        server(url) as (admin, place),
+        _migrated(admin, place, "free") as free,
+        _migrated(admin, place, "loaded") as loaded,
+    ):
+        yield free, loaded
+
+
+@contextmanager
+def server(url: str | None) -> Iterator[tuple[db.Connection, str]]:
+    """A connection to the server of this address, or to a temporary one, and its address."""
     with db.translated_errors(), ExitStack() as stack:
         if url is None:
             url = stack.enter_context(temporary_server(stack.enter_context(temporary_home("bench")), SETTINGS))
@@ -82,21 +94,25 @@ def databases(url: str | None) -> Iterator[tuple[Database, Database]]:
                 f"the database {admin.info.dbname} holds jobs: a bench would slow their workers down; "
                 "name a database on a server that has no jobs"
             )
-        free = stack.enter_context(_database(admin, url, "free"))
-        yield free, stack.enter_context(_database(admin, url, "loaded"))
+        yield admin, url
 
 
 @contextmanager
-def _database(admin: db.Connection, url: str, what: str) -> Iterator[Database]:
-    """A database that is dropped afterwards."""
+def _migrated(admin: db.Connection, url: str, what: str) -> Iterator[Database]:
+    with database(admin, url, what) as place, db.connect(place) as connection:
+        migrate.migrate(connection)
+        yield Database(place, connection)
+
+
+@contextmanager
+def database(admin: db.Connection, url: str, what: str) -> Iterator[str]:
+    """The address of an empty database that is dropped afterwards."""
     name = f"outlive_bench_{os.getpid()}_{what}_{uuid4().hex[:8]}"
     try:
         admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"a bench creates databases, and this user is not allowed to: {error}") from error
     try:
-        with db.connect(place := make_conninfo(url, dbname=name)) as connection:
-            migrate.migrate(connection)
-            yield Database(place, connection)
+        yield make_conninfo(url, dbname=name)
     finally:
         admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

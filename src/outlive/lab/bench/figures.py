@@ -97,5 +97,18 @@ def table(figures: Sequence[Figure]) -> Table:
     return made
 
 
+def as_markdown(figures: Sequence[Figure]) -> list[str]:
+    """The same table, for a report."""
+    lines = ["| measured | median | min – max | of reference | must | |", "|---|---|---|---|---|---|"]
+    words = {True: "held", False: "**missed**", None: ""}
+    for figure in figures:
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.0%}"
+        spread = f"{_number(min(figure.samples))} – {_number(max(figure.samples))}"
+        median = f"{_number(figure.median)} {figure.unit}"
+        must = str(figure.bound or "")
+        lines.append(f"| {figure.name} | {median} | {spread} | {ratio} | {must} | {words[figure.passed]} |")
+    return lines
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

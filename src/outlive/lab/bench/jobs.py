@@ -20,6 +20,17 @@ def warm(url: str, number: int) -> None:
     """Do nothing, in a process that takes the next job too."""
 
 
+@app.task(recycle_after=100)
+def recycled(url: str, number: int) -> None:
+    """Do nothing, in a process that takes a hundred jobs, as README has it."""
+
+
+@app.task(recycle_after=30_000)
+def nap(url: str, number: int) -> None:
+    """Wait for a millisecond."""
+    time.sleep(0.001)
+
+
 @app.task
 def fresh(url: str, number: int) -> None:
     """Do nothing, in a process for this job alone."""

@@ -124,7 +124,12 @@ def _thousands(value: float, _: int | None = None) -> str:
 
 
 _THOUSANDS = FuncFormatter(_thousands)
-_MEASURES = {"ms": "milliseconds", "MB": "megabytes", "%": "% of the free rate of the same run (mark: must)"}
+_MEASURES = {
+    "ms": "milliseconds",
+    "s": "seconds",
+    "MB": "megabytes",
+    "%": "% of the free rate of the same run (mark: must)",
+}
 _BACKLOGS = ("few", "pending", "future", "paused", "foreign", "lanes", "vacuum")
 _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]]] = [
     ("End and claim", ("claim",), _claims),
@@ -135,6 +140,8 @@ _PANELS: list[tuple[str, Sequence[str], Callable[[Axes, Sequence[Figure]], None]
     ("Prune", ("prune",), _bars),
     ("A worker's drain, warm", ("warm",), _bars),
     ("A worker's drain, a process for each job", ("fresh", "killers"), _rates),
+    ("A worker's drain, jobs of 1 ms", ("slots",), _bars),
+    ("Commands", ("cli",), _bars),
     ("Pick-up by an idle worker", ("pick-up",), _bars),
     ("A worker's memory", ("memory",), _bars),
 ]

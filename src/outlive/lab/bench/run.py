@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """`seconds` is the length of one sample; a figure is the median of `samples`. The last four are for workers."""
+    """`seconds` is the length of one sample; a figure is the median of `samples`. The last five are for workers."""
 
     seconds: float = 2.0
     samples: int = 3
@@ -26,6 +26,7 @@ class Sizes:
     lanes: int = 1_000
     hold_s: float = 60.0
     reads: int = 1_000
+    finished: int = 1_000_000
     warm: int = 100_000
     fresh: int = 3_000
     pickups: int = 100
@@ -40,6 +41,7 @@ QUICK = Sizes(
     bulk=10_000,
     hold_s=6.0,
     reads=200,
+    finished=50_000,
     warm=10_000,
     fresh=500,
     pickups=20,

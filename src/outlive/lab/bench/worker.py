@@ -1,12 +1,16 @@
-"""A worker under test: `outlive worker` as a process, on the loaded database."""
+"""Workers under test: `outlive worker` as README has it, on the loaded database.
+
+Their log lines go through a pipe that is read, as a service manager reads it. A figure with other options says so.
+"""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +21,9 @@ from outlive.lab.bench import jobs
 from outlive.lab.bench.databases import Database
 from outlive.lab.bench.run import Run
 from outlive.lab.bench.stock import Stock
+from outlive.lab.program import Program, started
 from outlive.lab.server import temporary_home
-from outlive.lab.worker_process import LOG, expect_alive, worker
+from outlive.lab.worker_process import worker_environment, worker_words
 
 SMALL = "outlive.lab.bench.jobs:app"
 HEAVY = "outlive.lab.bench.heavy:app"
@@ -37,9 +42,10 @@ _LEFT = "select (select count(*) from outlive.waiting), (select count(*) from ou
 
 @dataclass(frozen=True, slots=True)
 class Worker:
+    """One worker, or several with the same options."""
+
     database: Database
-    process: subprocess.Popen[bytes]
-    directory: Path
+    programs: list[Program]
 
     def drain(self, stock: Stock) -> float:
         """Add the jobs in one transaction. Returns how many succeed per second, by the database's clock."""
@@ -58,14 +64,18 @@ class Worker:
     def wait(self, count: int) -> None:
         deadline = time.monotonic() + START_S + count / LEAST_PER_S
         while any(left := self.database.connection.execute(_LEFT).fetchall()[0]):
-            expect_alive(self.process, self.directory)
             if time.monotonic() > deadline:
-                log = (self.directory / LOG).read_text(errors="replace")[-1000:]
+                log = self.programs[0].tail()[-1000:]
                 raise OutliveError(
                     f"the worker is too slow: {left[0]} jobs wait and {left[1]} run; its log ends with {log!r}"
                 )
+            self.expect_alive()
             time.sleep(POLL_S)
-        expect_alive(self.process, self.directory)
+        self.expect_alive()
+
+    def expect_alive(self) -> None:
+        for program in self.programs:
+            program.expect_alive()
 
     def clear(self) -> None:
         """Remove all jobs from the loaded database."""
@@ -74,11 +84,12 @@ class Worker:
 
     def memory_mb(self) -> float:
         """The resident memory of the supervisor."""
-        return _kilobytes(self.process.pid, "status", "VmRSS:") * 1024 / 1e6
+        return _kilobytes(self.programs[0].process.pid, "status", "VmRSS:") * 1024 / 1e6
 
     def child_mb(self) -> float:
         """The memory that an idle child does not share with its parent, which shares it with the zygote."""
-        parents = [parent for zygote in kernel.children_of(self.process.pid) for parent in kernel.children_of(zygote)]
+        zygotes = kernel.children_of(self.programs[0].process.pid)
+        parents = [parent for zygote in zygotes for parent in kernel.children_of(zygote)]
         children = [child for parent in parents for child in kernel.children_of(parent)]
         return statistics.median(_kilobytes(child, "smaps_rollup", "Private_") for child in children) * 1024 / 1e6
 
@@ -88,21 +99,33 @@ def _kilobytes(pid: int, file: str, prefix: str) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(prefix))
 
 
+def command_s(url: str, *words: str) -> float:
+    """How long a command of outlive takes, from its start to its exit."""
+    began_s = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "outlive", *words], env=worker_environment(url), check=True, stdout=subprocess.DEVNULL
+    )
+    return time.monotonic() - began_s
+
+
 @contextmanager
-def working(run: Run, target: str, *, slots: int) -> Iterator[Worker]:
-    """A worker that has run its first jobs."""
+def working(
+    run: Run, target: str, *, slots: int, options: str = "", workers: int = 1, more: Mapping[str, str] | None = None
+) -> Iterator[Worker]:
+    """Workers that have run their first jobs. `more` goes into their environment."""
     loaded = run.loaded
     jobs.app.configure(Config(database_url=loaded.url))
-    with (
-        temporary_home("bench-worker") as directory,
-        worker(target, url=loaded.url, slots=slots, directory=directory) as process,
-    ):
-        ready = Worker(loaded, process, directory)
-        try:
-            ready.clear()
-            jobs.app.enqueue_many([jobs.fresh.job("", n) for n in range(2 * slots)])
-            ready.wait(2 * slots)
-            yield ready
-        finally:
-            jobs.app.connections.close()
-            loaded.content = ""
+    words = [*worker_words(target, slots=slots), *options.split()]
+    environment = worker_environment(loaded.url) | dict(more or {})
+    with temporary_home("bench-worker") as directory, ExitStack() as stack:
+        stack.callback(jobs.app.connections.close)
+        some = [
+            stack.enter_context(started(words, environment=environment, directory=directory)) for _ in range(workers)
+        ]
+        ready = Worker(loaded, some)
+        ready.clear()
+        first = 2 * slots * workers
+        jobs.app.enqueue_many([jobs.fresh.job("", n) for n in range(first)])
+        ready.wait(first)
+        yield ready
+    loaded.content = ""

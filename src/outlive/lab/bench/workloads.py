@@ -14,11 +14,13 @@ from outlive.lab.bench.figures import Bound, Figure
 from outlive.lab.bench.forking import forks
 from outlive.lab.bench.run import Run
 from outlive.lab.bench.stock import Stock
-from outlive.lab.bench.worker import HEAVY, SMALL, Worker, working
+from outlive.lab.bench.worker import HEAVY, SMALL, Worker, command_s, working
 
 CHILDREN = 2
 SLOTS = 8
+MANY_SLOTS = (16, 32, 64, 128, 256)
 CEILING_KS = (200, 512)
+COMMANDS = 5
 PAUSES_S = (0.02, 0.8)
 """Between two jobs, evenly distributed: some meet a worker that was just busy, others one that sleeps."""
 
@@ -31,31 +33,57 @@ select count(*) from outlive.held h where why = 'quarantined' and crashes = %(li
 
 
 def warm(run: Run) -> Iterator[Figure]:
-    """Alternately: the store's ceiling, on one connection and without jobs, and a worker with two children."""
-    samples, ceiling = [], []
-    with working(run, SMALL, slots=CHILDREN) as worker:
-        for _ in range(run.sizes.samples):
-            ceiling.append(max(run.one(free_drain(run, k=k)).per_s for k in CEILING_KS))
+    """Alternately: the store's ceiling, on one connection and without jobs, and workers with two children."""
+    ceiling, samples, recycled, quiet = [], list[float](), list[float](), list[float]()
+    for _ in range(run.sizes.samples):
+        ceiling.append(max(run.one(free_drain(run, k=k)).per_s for k in CEILING_KS))
+        with working(run, SMALL, slots=CHILDREN) as worker:
             samples.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.warm.name)))
+            recycled.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.recycled.name)))
+        with working(run, SMALL, slots=CHILDREN, options="--quiet") as worker:
+            quiet.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.warm.name)))
     name = f"drain, warm, {CHILDREN} children, {run.sizes.warm:,} jobs"
     beside = "the same beside end + claim, k=200 or 512"
     yield Figure("warm", name, "jobs/s", samples, bound=Bound("at least", 16_000))
     yield Figure("warm", beside, "jobs/s", samples, ceiling, Bound("of reference", 0.5))
+    yield Figure("warm", "the same beside --quiet", "jobs/s", samples, quiet, Bound("of reference", 0.9))
+    yield Figure("warm", "the same with --quiet", "jobs/s", quiet)
+    yield Figure("warm", "the same with recycle_after=100", "jobs/s", recycled, bound=Bound("at least", 14_000))
+
+
+def slots(run: Run) -> Iterator[Figure]:
+    """The rate must not fall with more slots; a twentieth is noise."""
+    best: list[float] = []
+    for number in MANY_SLOTS:
+        with working(run, SMALL, slots=number) as worker:
+            samples = [
+                worker.drain(Stock(count=run.sizes.warm // 2, task=jobs.nap.name)) for _ in range(run.sizes.samples)
+            ]
+        bound = Bound("of reference", 0.95) if best else None
+        yield Figure(
+            "slots", f"jobs of 1 ms, {number} slots, beside the best with fewer", "jobs/s", samples, best, bound
+        )
+        best = max(best, samples, key=lambda some: statistics.median(some or [0.0]))
 
 
 def fresh(run: Run) -> Iterator[Figure]:
-    for app, target in (("small app", SMALL), ("large libraries", HEAVY)):
+    for app, target, slots in (
+        ("small app", SMALL, CHILDREN),
+        ("small app", SMALL, SLOTS),
+        ("large libraries", HEAVY, SLOTS),
+    ):
         forked, samples = [], []
-        with working(run, target, slots=SLOTS) as worker:
+        with working(run, target, slots=slots) as worker:
             for _ in range(run.sizes.samples):
                 forked.append(run.one(partial(forks, target, run.sizes.seconds)))
                 samples.append(worker.drain(Stock(count=run.sizes.fresh, task=jobs.fresh.name)))
         rates = [per_s for per_s, _ in forked]
         loaded = ", ".join(name.partition(".")[0] for name in forked[0][1])
         about = f"{app} ({loaded or 'none is installed'})" if target == HEAVY else app
-        drain = f"drain, fresh, {SLOTS} slots, {about}"
-        yield Figure("fresh", f"bare fork, one core, {about}", "forks/s", rates)
-        yield Figure("fresh", drain, "jobs/s", samples, rates, Bound("of reference", 0.7))
+        if slots == SLOTS:
+            yield Figure("fresh", f"bare fork, one core, {about}", "forks/s", rates)
+        bound = Bound("of reference", 0.7) if slots == SLOTS else None
+        yield Figure("fresh", f"drain, fresh, {slots} slots, {about}", "jobs/s", samples, rates, bound)
 
 
 def pick_up(run: Run) -> Iterator[Figure]:
@@ -64,12 +92,24 @@ def pick_up(run: Run) -> Iterator[Figure]:
     with working(run, SMALL, slots=CHILDREN):
         for _ in range(run.sizes.pickups):
             time.sleep(pauses.uniform(*PAUSES_S))
-            asked = time.time()
-            waited_ms.append(1000 * (jobs.began.enqueue().result(timeout=30) - asked))
-    name = "from before enqueue to the job's first line"
+            job = jobs.began.enqueue()
+            returned = time.time()
+            waited_ms.append(1000 * (job.result(timeout=30) - returned))
+    name = "from enqueue's return to the job's first line"
     last = statistics.quantiles(waited_ms, n=100, method="inclusive")[-1] if len(waited_ms) > 1 else waited_ms[0]
-    yield Figure("pick-up", f"{name}, p50", "ms", waited_ms, bound=Bound("at most", 5))
-    yield Figure("pick-up", f"{name}, p99", "ms", [last], bound=Bound("at most", 20))
+    yield Figure("pick-up", f"{name}, p50", "ms", waited_ms, bound=Bound("at most", 2.5))
+    yield Figure("pick-up", f"{name}, p99", "ms", [last], bound=Bound("at most", 5))
+
+
+def commands(run: Run) -> Iterator[Figure]:
+    """The wall time of two commands, in a database that has only finished jobs."""
+    loaded = run.loaded
+    loaded.hold("commands", [Stock(count=run.sizes.finished, finished=True)])
+    words = {"jobs": ["jobs", "--state", "failed"], "stats": ["stats"]}
+    for name, bound_s in (("jobs", 0.25), ("stats", 0.3)):
+        taken_s = [command_s(loaded.url, *words[name]) for _ in range(COMMANDS)]
+        about = f"outlive {' '.join(words[name])}, {run.sizes.finished:,} finished jobs, wall"
+        yield Figure("cli", about, "s", taken_s, bound=Bound("at most", bound_s))
 
 
 def memory(run: Run) -> Iterator[Figure]:

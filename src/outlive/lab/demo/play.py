@@ -18,8 +18,9 @@ from outlive.config import Config
 from outlive.lab.demo import example, show, snapshot, verdict
 from outlive.lab.demo.snapshot import Snapshot
 from outlive.lab.demo.verdict import Loss, Played
+from outlive.lab.program import await_end, stopped_by_sigterm
 from outlive.lab.server import temporary_home, temporary_server
-from outlive.lab.worker_process import await_end, expect_alive, stopped_by_sigterm, worker
+from outlive.lab.worker_process import expect_alive, worker
 
 TARGET = "coins.tasks:app"
 SLOTS = 4

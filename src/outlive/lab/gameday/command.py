@@ -12,7 +12,7 @@ from outlive.lab.gameday.game import Game
 from outlive.lab.gameday.options import Options
 from outlive.lab.gameday.server import server
 from outlive.lab.gameday.verdict import judge
-from outlive.lab.worker_process import stopped_by_sigterm
+from outlive.lab.program import stopped_by_sigterm
 
 STOPPED = 130
 

@@ -23,7 +23,7 @@ from outlive.lab.gameday import jobs, tables
 from outlive.lab.gameday.history import Fault, History, Kind
 from outlive.lab.gameday.server import Server
 from outlive.lab.gameday.workers import SHORT_LEASE_S, Member, Process, Workers
-from outlive.lab.worker_process import is_alive
+from outlive.lab.program import is_alive
 
 NEXT = 10
 FREEZE_S = (0.3, 2.0)

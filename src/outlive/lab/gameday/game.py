@@ -23,7 +23,7 @@ from outlive.lab.gameday.options import Options
 from outlive.lab.gameday.report import Progress
 from outlive.lab.gameday.server import Server
 from outlive.lab.gameday.workers import Workers
-from outlive.lab.worker_process import handling
+from outlive.lab.program import handling
 from outlive.worker.slow_ends import NOT_OURS
 
 TICK_S = 0.01

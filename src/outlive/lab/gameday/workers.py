@@ -13,7 +13,8 @@ from pathlib import Path
 
 from outlive import kernel
 from outlive.lab.gameday import jobs
-from outlive.lab.worker_process import is_alive, start_worker
+from outlive.lab.program import is_alive
+from outlive.lab.worker_process import start_worker
 
 TARGET = f"{jobs.__name__}:app"
 SHORT_LEASE_S = 5.0

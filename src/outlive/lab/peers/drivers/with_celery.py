@@ -1,0 +1,39 @@
+"""Celery, on Redis. It is executed by path."""
+
+import os
+
+import celery
+import redis
+
+import driving
+
+app = celery.Celery("bench", broker=driving.REDIS)
+app.conf.update(
+    task_ignore_result=True,
+    task_acks_late=bool(os.environ.get("PEER_ACKS_LATE")),
+    worker_prefetch_multiplier=int(os.environ.get("PEER_PREFETCH", "4")),
+    broker_connection_retry_on_startup=True,
+)
+
+
+@app.task(name="noop")
+def noop(url, number):
+    driving.begin(number)
+
+
+class Queue:
+    def install(self):
+        self._redis = redis.Redis.from_url(driving.REDIS)
+        self._redis.flushall()
+        self._producer = app.amqp.Producer(app.pool.acquire(), auto_declare=False)
+
+    def one(self, number):
+        noop.delay(driving.URL, number)
+
+    def bulk(self, numbers):
+        """Celery has no call that sends many jobs; one producer for all of them saves a little."""
+        for number in numbers:
+            noop.apply_async((driving.URL, number), producer=self._producer)
+
+    def left(self):
+        return self._redis.llen("celery") + self._redis.hlen("unacked")

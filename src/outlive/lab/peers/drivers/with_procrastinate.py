@@ -1,0 +1,28 @@
+"""Procrastinate. It is executed by path."""
+
+import procrastinate
+
+import driving
+
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=driving.POSTGRES))
+
+
+@app.task(name="noop")
+async def noop(url, number):
+    driving.begin(number)
+
+
+class Queue:
+    async def install(self):
+        await app.open_async()
+        await app.schema_manager.apply_schema_async()
+
+    async def one(self, number):
+        await noop.defer_async(url=driving.URL, number=number)
+
+    async def bulk(self, numbers):
+        await noop.batch_defer_async(*({"url": driving.URL, "number": number} for number in numbers))
+
+    async def left(self):
+        query = "select exists (select from procrastinate_jobs where status in ('todo', 'doing')) as some"
+        return (await app.connector.execute_query_one_async(query))["some"]

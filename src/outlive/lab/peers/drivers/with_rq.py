@@ -1,0 +1,29 @@
+"""RQ, on Redis. It is executed by path."""
+
+import redis
+import rq
+from rq.registry import StartedJobRegistry
+
+import driving
+
+
+def noop(url, number):
+    driving.begin(number)
+
+
+class Queue:
+    def install(self):
+        self._redis = redis.Redis.from_url(driving.REDIS)
+        self._redis.flushall()
+        self._queue = rq.Queue(connection=self._redis)
+        self._started = StartedJobRegistry(queue=self._queue)
+
+    def one(self, number):
+        self._queue.enqueue("with_rq.noop", driving.URL, number)
+
+    def bulk(self, numbers):
+        jobs = [rq.Queue.prepare_data("with_rq.noop", (driving.URL, number)) for number in numbers]
+        self._queue.enqueue_many(jobs)
+
+    def left(self):
+        return self._queue.count or self._started.get_job_count(cleanup=False)
