@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db
-from outlive.lab.bench import command, run
+from outlive.lab.bench import command, growth, run
 from outlive.lab.bench.figures import Bound, Figure
 from outlive.lab.bench.plot import draw
 from outlive.lab.bench.stock import Stock
@@ -61,6 +61,52 @@ def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_
     assert told["settings"]["synchronous_commit"] == "on"
     assert told["sizes"]["backlog"] == TINY.backlog
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+SMALL = growth.Sizes(
+    seconds=0.1,
+    drained=3000,
+    pending=(100, 5000),
+    finished=(0, 10_000),
+    workers=(1,),
+    lanes=(1, 20),
+    payload_bytes=(100, 1000),
+    app_mb=(0, 1),
+)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "curves",
+    [
+        pytest.param(["pending", "lanes"], id="some"),
+        pytest.param(list(growth.GROWTHS), id="all", marks=pytest.mark.long),
+    ],
+)
+def test_every_curve_has_its_points_and_a_picture(
+    server_url: str, tmp_path: Path, curves: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "QUICK", SMALL)
+    monkeypatch.setattr(growth, "WHOLE", 200)
+    there, picture, page = tmp_path / "growth.json", tmp_path / "growth.png", tmp_path / "growth.md"
+    words = ["--growth", "--quick", "--database-url", server_url, "--only", *curves]
+
+    code = command.main([*words, "--json", str(there), "--plot", str(picture), "--report", str(page)])
+
+    assert code == 0
+    points = json.loads(there.read_text())["points"]
+    measured = {(point["curve"], point["at"]) for point in points}
+    assert {
+        ("pending", 100),
+        ("pending", 5000),
+        ("finished", 10_000),
+        ("outlive stats", 10_000),
+        ("lanes", 20),
+    } <= measured
+    assert all(point["value"] > 0 for point in points)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "| pending | pending jobs | 5,000 |" in page.read_text()
+    assert "![the figures](growth.png)" in page.read_text()
 
 
 @pytest.mark.usefixtures("tiny")

@@ -13,11 +13,11 @@ from pathlib import Path
 from time import monotonic
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from outlive.errors import OutliveError
-from outlive.lab.bench import calls, claims, report, run, workloads
+from outlive.lab.bench import calls, claims, growth, growth_results, report, run, workloads
 from outlive.lab.bench.databases import databases, described
 from outlive.lab.bench.figures import Figure, as_markdown, table
 from outlive.lab.bench.processes import Processes
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     if options.plot and find_spec("matplotlib") is None:
         out.print("--plot needs matplotlib, which is not installed: `pip install matplotlib`, or leave --plot out.")
         return 2
-    kind = _peers if options.peers else _benchmarks
+    kind = _peers if options.peers else _growth if options.growth else _benchmarks
     try:
         with stopped_by_sigterm():
             found = kind(options)
@@ -107,16 +107,49 @@ def _peers(options: argparse.Namespace) -> Found:
     return Found("outlive and its peers", tables, results.as_json(outcome), results.report(outcome))
 
 
+def _growth(options: argparse.Namespace) -> Found:
+    points, summary = grow(
+        options.only or list(growth.GROWTHS), growth.QUICK if options.quick else growth.FULL, options
+    )
+    made = growth_results.figures(points)
+    sections = [*growth_results.as_markdown(points), "", *as_markdown(made)]
+    draw = partial(growth_results.draw, points, summary)
+    return Found("How outlive grows", [growth_results.table(points), table(made)], summary, sections, draw)
+
+
+def grow(
+    names: Sequence[str], sizes: growth.Sizes, options: argparse.Namespace
+) -> tuple[list[growth.Point], dict[str, object]]:
+    points: list[growth.Point] = []
+    began_s = monotonic()
+    with _progress() as progress, databases(options.database_url) as (free, loaded), Processes() as processes:
+        for name in progress.track(names):
+            task = progress.task_ids[0]
+            say = partial(_say, progress, task)
+            points += growth.GROWTHS[name](run.Run(free, loaded, processes, run.FULL), sizes, say)
+        return points, {
+            "points": [dataclasses.asdict(point) for point in points],
+            "figures": [figure.as_json() for figure in growth_results.figures(points)],
+            "took_s": round(monotonic() - began_s, 1),
+            "sizes": dataclasses.asdict(sizes),
+            **described(free.connection),
+        }
+
+
+def _say(progress: Progress, task: TaskID, text: str) -> None:
+    progress.update(task, description=text)
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2)
+
+
 def measure(names: Sequence[str], sizes: run.Sizes, url: str | None) -> tuple[list[Figure], dict[str, object]]:
     """Run the benchmarks one after the other. Returns the figures, and everything as one object."""
     figures: list[Figure] = []
     began_s = monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress,
-        databases(url) as (free, loaded),
-        Processes() as processes,
-    ):
+    with _progress() as progress, databases(url) as (free, loaded), Processes() as processes:
         for name in progress.track(names):
             about, benchmark = BENCHMARKS[name]
             progress.update(progress.task_ids[0], description=about)
@@ -137,7 +170,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         epilog="benchmarks: " + "; ".join(f"{name} ({about})" for name, (about, _) in BENCHMARKS.items()),
     )
     parser.add_argument("--peers", action="store_true", help="measure other job systems beside outlive")
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="only these benchmarks or peers")
+    parser.add_argument("--growth", action="store_true", help="measure curves: how rates change as things grow")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="only these benchmarks, peers or curves")
     parser.add_argument("--quick", action="store_true", help="small sizes: about two minutes")
     parser.add_argument("--seconds", type=_positive, help="the length of one sample (2; with --quick 0.4)")
     parser.add_argument("--database-url", metavar="URL", help="measure on this server, in databases made for it")
@@ -145,7 +179,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--plot", metavar="FILE.png", help="draw the figures (needs matplotlib)")
     parser.add_argument("--report", metavar="FILE.md", help="write the figures as a page")
     options = parser.parse_args(arguments)
-    names = [system.name for system in plan.systems()] if options.peers else list(BENCHMARKS)
+    if options.peers and options.growth:
+        parser.error("--peers and --growth are two runs: give only one of them")
+    peers = [system.name for system in plan.systems()]
+    names = peers if options.peers else list(growth.GROWTHS if options.growth else BENCHMARKS)
     if unknown := [name for name in options.only if name not in names]:
         parser.error(f"--only: there is no {' or '.join(unknown)}; choose from {', '.join(names)}")
     return options

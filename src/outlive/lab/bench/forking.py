@@ -11,14 +11,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from time import monotonic
 
 from outlive.lab.bench.processes import Probing
 
 
-def forks(target: str, seconds: float) -> Probing[tuple[float, list[str]]]:
-    """The rate, and the large libraries that the app has loaded."""
-    environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ}  # The zygote starts with it too.
+def forks(target: str, seconds: float, more: Mapping[str, str] = {}) -> Probing[tuple[float, list[str]]]:
+    """The rate, and the large libraries that the app has loaded. `more` goes into the environment."""
+    environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **more}  # The zygote starts with it too.
     words = [sys.executable, "-m", "outlive.lab.bench.forking", target, str(seconds)]
     yield
     per_s, libraries = json.loads(subprocess.run(words, env=environ, check=True, capture_output=True).stdout)

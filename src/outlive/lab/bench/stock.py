@@ -13,12 +13,13 @@ _PUT = """
 with fresh as materialized (
   select (lpad(to_hex(clock.start + i), 16, '0') || substr(md5(i::text), 1, 16))::uuid as id,
     clock.now + %(ahead_s)s * interval '1 second' - (%(count)s - i) * interval '1 microsecond' as ready_at,
-    %(source)s || case when %(lanes)s > 1 then lpad((i %% %(lanes)s)::text, 6, '0') else '' end as source
+    %(source)s || case when %(lanes)s > 1 then lpad((i %% %(lanes)s)::text, 6, '0') else '' end as source,
+    'bench' || case when %(queues)s > 1 then lpad((i %% %(queues)s)::text, 6, '0') else '' end as queue
   from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as start, statement_timestamp() as now) clock,
     generate_series(1, %(count)s::bigint) i),
 asked as (
   insert into outlive.jobs (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
-  select id, %(task)s, 'bench', source, '{"url": "https://example.org/page", "number": 12345}', %(priority)s, ready_at,
+  select id, %(task)s, queue, source, json_build_object('url', %(url)s::text, 'number', 12345), %(priority)s, ready_at,
     '0123456789abcdef', ready_at
   from fresh),
 known as (
@@ -31,7 +32,7 @@ finished as (
     'succeeded', 'succeeded', 'true', ready_at, ready_at, 0, 0, 0
   from fresh where %(finished)s)
 insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-select 'bench', source, %(task)s, %(priority)s, ready_at, id from fresh where not %(finished)s
+select queue, source, %(task)s, %(priority)s, ready_at, id from fresh where not %(finished)s
 order by source, ready_at
 """
 _READY = """
@@ -42,7 +43,7 @@ where task = %(task)s and source = %(source)s and priority = %(priority)s and re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """Jobs of one kind. With several lanes, each lane has its own source."""
+    """Jobs of one kind. With several lanes, each lane has its own source; several queues make lanes, too."""
 
     count: int
     task: str = TASK
@@ -50,6 +51,8 @@ class Stock:
     priority: int = 5
     ahead_s: float = 0.0
     lanes: int = 1
+    queues: int = 1
+    url: str = "https://example.org/page"
     finished: bool = False
     paused: bool = False
     """An operator has paused the source."""

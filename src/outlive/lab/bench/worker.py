@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import LiteralString
 
 from outlive import kernel
 from outlive.config import Config
@@ -28,6 +30,7 @@ from outlive.lab.worker_process import worker_environment, worker_words
 SMALL = "outlive.lab.bench.jobs:app"
 HEAVY = "outlive.lab.bench.heavy:app"
 POLL_S = 0.2
+GLANCE_S = 0.02
 START_S = 20.0
 LEAST_PER_S = 50
 """The bench gives up on a worker that is slower than this."""
@@ -37,6 +40,7 @@ _RATE = """
 select count(*), extract(epoch from max(ended_at) - (select min(started_at) from outlive.attempts))::float8
 from outlive.attempts where outcome = 'succeeded'
 """
+_ENDED = "select count(*) from outlive.attempts where state = 'succeeded' and ended_at > %s and ended_at <= %s"
 _LEFT = "select (select count(*) from outlive.waiting), (select count(*) from outlive.running)"
 
 
@@ -60,6 +64,46 @@ class Worker:
         if not succeeded:
             raise OutliveError("the worker finished no job")
         return float(succeeded / max(seconds, 1e-6))
+
+    def pace(self, seconds: float, stock: Stock | None = None) -> float:
+        """Drain for some seconds, and leave the rest. Returns the successes per second, by the database's clock."""
+        deadline = time.monotonic() + START_S
+        started = self._clock()
+        if stock is not None:
+            self.clear()
+            stock.put(self.database.connection)
+        while not self._ended(started, self._clock()):
+            self.expect_alive()
+            if time.monotonic() > deadline:
+                raise OutliveError(f"the worker finishes no job; its log ends with {self.programs[0].tail()[-1000:]!r}")
+            time.sleep(GLANCE_S)
+        time.sleep(seconds / 4)
+        began, deadline = self._clock(), time.monotonic() + seconds
+        if not self._has_work():
+            raise OutliveError("the jobs were done before the clock started: there must be more of them")
+        while self._has_work() and time.monotonic() < deadline:
+            time.sleep(GLANCE_S)
+        ended = self._clock() if self._has_work() else self._last_end()
+        return self._ended(began, ended) / (ended - began).total_seconds()
+
+    def _has_work(self) -> bool:
+        return self.database.connection.execute("select from outlive.waiting limit 1").fetchone() is not None
+
+    def _last_end(self) -> datetime:
+        self.wait(0)
+        return self._time("select max(ended_at) from outlive.attempts where state = 'succeeded'")
+
+    def _clock(self) -> datetime:
+        return self._time("select clock_timestamp()")
+
+    def _time(self, query: LiteralString) -> datetime:
+        [(time,)] = self.database.connection.execute(query).fetchall()
+        assert isinstance(time, datetime)
+        return time
+
+    def _ended(self, after: datetime, until: datetime) -> int:
+        [(count,)] = self.database.connection.execute(_ENDED, [after, until]).fetchall()
+        return int(count)
 
     def wait(self, count: int) -> None:
         deadline = time.monotonic() + START_S + count / LEAST_PER_S
@@ -112,20 +156,28 @@ def command_s(url: str, *words: str) -> float:
 def working(
     run: Run, target: str, *, slots: int, options: str = "", workers: int = 1, more: Mapping[str, str] | None = None
 ) -> Iterator[Worker]:
-    """Workers that have run their first jobs. `more` goes into their environment."""
+    """Workers that have run their first jobs, in a database without others. `more` goes into their environment."""
+    Worker(run.loaded, []).clear()
+    with starting(run, target, slots=slots, options=options, workers=workers, more=more) as ready:
+        first = 2 * slots * workers
+        jobs.app.enqueue_many([jobs.fresh.job("", n) for n in range(first)])
+        ready.wait(first)
+        yield ready
+
+
+@contextmanager
+def starting(
+    run: Run, target: str, *, slots: int, options: str = "", workers: int = 1, more: Mapping[str, str] | None = None
+) -> Iterator[Worker]:
+    """Workers that have just been started."""
     loaded = run.loaded
     jobs.app.configure(Config(database_url=loaded.url))
     words = [*worker_words(target, slots=slots), *options.split()]
     environment = worker_environment(loaded.url) | dict(more or {})
     with temporary_home("bench-worker") as directory, ExitStack() as stack:
         stack.callback(jobs.app.connections.close)
+        stack.callback(setattr, loaded, "content", "")
         some = [
             stack.enter_context(started(words, environment=environment, directory=directory)) for _ in range(workers)
         ]
-        ready = Worker(loaded, some)
-        ready.clear()
-        first = 2 * slots * workers
-        jobs.app.enqueue_many([jobs.fresh.job("", n) for n in range(first)])
-        ready.wait(first)
-        yield ready
-    loaded.content = ""
+        yield Worker(loaded, some)
