@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
 from rich import box
@@ -84,7 +85,7 @@ def table(figures: Sequence[Figure]) -> Table:
     made.add_column("measured")
     for name in ("median", "min – max", "of ref.", "must", ""):
         made.add_column(name, justify="right", no_wrap=True)
-    for figure, following in zip(figures, [*figures[1:], None], strict=True):
+    for figure, following in zip_longest(figures, figures[1:]):
         made.add_row(
             f"{figure.name} [dim]{figure.unit}[/]",
             _number(figure.median),

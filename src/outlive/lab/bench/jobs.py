@@ -25,6 +25,11 @@ def recycled(url: str, number: int) -> None:
     """Do nothing, in a process that takes a hundred jobs, as README has it."""
 
 
+@app.task(recycle_after="clean")
+def clean(url: str, number: int) -> None:
+    """Do nothing, in a process that takes the next job if this one leaves it as it was."""
+
+
 @app.task(recycle_after=30_000)
 def nap(url: str, number: int) -> None:
     """Wait for a millisecond."""

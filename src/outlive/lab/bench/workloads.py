@@ -34,12 +34,14 @@ select count(*) from outlive.held h where why = 'quarantined' and crashes = %(li
 
 def warm(run: Run) -> Iterator[Figure]:
     """Alternately: the store's ceiling, on one connection and without jobs, and workers with two children."""
-    ceiling, samples, recycled, quiet = [], list[float](), list[float](), list[float]()
+    ceiling: list[float] = []
+    samples, recycled, clean, quiet = list[float](), list[float](), list[float](), list[float]()
     for _ in range(run.sizes.samples):
         ceiling.append(max(run.one(free_drain(run, k=k)).per_s for k in CEILING_KS))
         with working(run, SMALL, slots=CHILDREN) as worker:
             samples.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.warm.name)))
             recycled.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.recycled.name)))
+            clean.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.clean.name)))
         with working(run, SMALL, slots=CHILDREN, options="--quiet") as worker:
             quiet.append(worker.drain(Stock(count=run.sizes.warm, task=jobs.warm.name)))
     name = f"drain, warm, {CHILDREN} children, {run.sizes.warm:,} jobs"
@@ -49,6 +51,7 @@ def warm(run: Run) -> Iterator[Figure]:
     yield Figure("warm", "the same beside --quiet", "jobs/s", samples, quiet, Bound("of reference", 0.9))
     yield Figure("warm", "the same with --quiet", "jobs/s", quiet)
     yield Figure("warm", "the same with recycle_after=100", "jobs/s", recycled, bound=Bound("at least", 14_000))
+    yield Figure("warm", 'the same with recycle_after="clean"', "jobs/s", clean, bound=Bound("at least", 10_000))
 
 
 def slots(run: Run) -> Iterator[Figure]:

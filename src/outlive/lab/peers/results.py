@@ -30,6 +30,7 @@ MUSTS: Sequence[tuple[str, str, str, str, Bound]] = (
     ("warm drain, beside --quiet", "jobs/s", "default drain", "outlive tuned drain", Bound("of reference", 0.9)),
     ("the same, --quiet, beside PgQueuer", "jobs/s", "tuned drain", "pgqueuer tuned drain", Bound("of reference", 1.5)),
     ("warm drain, recycle_after=100", "jobs/s", "recycled drain", "", Bound("at least", 14_000)),
+    ('warm drain, recycle_after="clean"', "jobs/s", "clean drain", "", Bound("at least", 10_000)),
     (_FRESH.format(2), "jobs/s", "fork drain", "rq fork drain", Bound("of reference", 5)),
     (_FRESH.format(8), "jobs/s", "fork8 drain", "rq fork drain", Bound("of reference", 6)),
     ("enqueue, beside a bare INSERT", "jobs/s", "default one", "outlive default bare", Bound("of reference", 0.75)),

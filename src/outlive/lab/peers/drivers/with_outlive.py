@@ -25,6 +25,11 @@ def recycled(url: str, number: int) -> None:
     driving.begin(number)
 
 
+@app.task(recycle_after="clean")
+def clean(url: str, number: int) -> None:
+    driving.begin(number)
+
+
 @app.task
 def fresh(url: str, number: int) -> None:
     driving.begin(number)
@@ -33,7 +38,7 @@ def fresh(url: str, number: int) -> None:
 class Queue:
     def __init__(self):
         app.configure(config.Config(database_url=driving.POSTGRES))
-        self._task = {"warm": warm, "recycled": recycled, "fresh": fresh}[os.environ.get("PEER_TASK", "warm")]
+        self._task = app.tasks[f"with_outlive.{os.environ.get('PEER_TASK', 'warm')}"]
 
     def install(self):
         self._connection = db.connect(driving.POSTGRES)
