@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from outlive.cli import app
+from outlive.cli import load
 
 PASSWORD = "s3cret-pass"
 
@@ -38,7 +38,7 @@ class Cli:
 
     def __call__(self, *words: object) -> Ran:
         arguments = [*map(str, words), *([] if self.url is None else ["--database-url", self.url])]
-        result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(load(), arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
 

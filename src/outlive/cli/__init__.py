@@ -1,18 +1,50 @@
 """The command line. A command is a few lines over the store; nothing here decides what becomes of a job."""
 
+from __future__ import annotations
+
+import gc
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-# These modules register their commands.
-from outlive.cli import doctor, enqueue, lab, lists, migrate, operators, queues, show, sources, worker  # noqa: F401
-from outlive.cli.command import app as app
+if TYPE_CHECKING:
+    import typer
+
+MODULES = {
+    "doctor": ("doctor",),
+    "enqueue": ("enqueue",),
+    "lab": ("demo", "bench", "gameday"),
+    "show": ("show",),
+    "lists": ("jobs", "killers", "workers", "stuck", "stats", "records"),
+    "migrate": ("migrate",),
+    "operators": ("retry", "cancel", "release", "prune"),
+    "queues": ("queues",),
+    "sources": ("sources",),
+    "worker": ("worker", "up", "reap"),
+}
+"""The modules of this folder that register commands, with their commands, in the order of `outlive --help`."""
 
 
 def main() -> None:
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
+    gc.disable()  # Imports make no garbage: this saves a tenth of the start.
+    app = load(sys.argv[1:])
+    gc.enable()
     app(prog_name="outlive")
+
+
+def load(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line with the command that these words begin with. Without one of ours, it has all commands."""
+    named = [module for module, commands in MODULES.items() if words and words[0] in commands]
+    for module in named or MODULES:
+        import_module(f"outlive.cli.{module}")
+    from outlive.cli.command import app
+
+    return app
 
 
 def _open_standard_streams() -> None:

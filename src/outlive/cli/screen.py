@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from rich import box
 from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -147,6 +146,8 @@ def listing(
         while json or not sys.stdout.isatty():
             tell(indent=-1)
             time.sleep(1)
+        from rich.live import Live  # Not at the top: it is slow to import, and few commands watch.
+
         with Live(show(look()), console=console(), auto_refresh=False) as live:
             while True:
                 time.sleep(1)
