@@ -3,7 +3,7 @@
 import csv
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, JobFilter, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Column, Row, of, state_of, table_or, time_of
+from outlive.cli.screen import Cell, Column, Row, of, state_of, table_or, time_of
 from outlive.cli.show import innermost
 from outlive.model import Record
 from outlive.states import State
@@ -142,36 +142,61 @@ def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch
 
 @command(app)
 def stats(context: CommandContext, json: Json = False, watch: Watch = False) -> None:
-    """Count the jobs by state, queue and task. It reads every job: millions take seconds."""
-    screen.listing(lambda: context.run(store.stats()), _stats_table, json=json, watch=watch, shape=_counts)
+    """Count the jobs by state, queue and task. More than 5,000 of a state are estimated, and marked with ≈."""
+
+    def look() -> Counts:
+        return context.run(store.stats()), context.run(store.rates())
+
+    screen.listing(look, _stats_table, json=json, watch=watch, shape=_counts)
 
 
-def _counts(rows: Sequence[Row]) -> dict[str, object]:
+Counts = tuple[Sequence[Row], Mapping[str, float]]
+"""The jobs of each state, queue and task, and how many attempts end per second, by state."""
+
+
+def _counts(found: Counts) -> dict[str, object]:
+    rows, ended_per_s = found
     by: dict[str, Counter[str]] = {key: Counter() for key in ("state", "queue", "task")}
     by["state"].update(dict.fromkeys(State, 0))
     for row in rows:
         for key, counter in by.items():
             counter[row[key]] += row["jobs"]
-    counts: dict[str, object] = {f"by_{key}": counter for key, counter in by.items()}
-    return {"jobs": by["state"].total(), **counts, "counts": rows}
+    return {
+        "jobs": by["state"].total(),
+        **{f"by_{key}": counter for key, counter in by.items()},
+        "counts": [{key: row[key] for key in ("state", "queue", "task", "jobs")} for row in rows],
+        "estimated": sorted({row["state"] for row in rows if row["estimated"]}),
+        "ended_per_s": ended_per_s,
+    }
 
 
-def _stats_table(rows: Sequence[Row]) -> RenderableType:
+def _stats_table(found: Counts) -> RenderableType:
     """A row for each queue and task, a column for each state that occurs."""
+    rows, ended_per_s = found
+    if not rows:
+        return Text("there are no jobs", style="dim")
     seen = [state for state in State if any(row["state"] == state for row in rows)]
     lanes: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         lanes.setdefault((row["queue"], row["task"]), Counter())[row["state"]] += row["jobs"]
+    rough = {row["state"] for row in rows if row["estimated"]}
     lines = [{"queue": queue, "task": task, **counts} for (queue, task), counts in sorted(lanes.items())]
     total: Counter[str] = sum(lanes.values(), Counter())
     columns = [Column("queue", of("queue")), Column("task", of("task"), shrink="fold")]
-    columns += [
-        Column(state, lambda row, state=state: Text(f"{row.get(state, 0):,}", "" if row.get(state) else "dim"), "right")  # type: ignore[misc]
-        for state in seen
-    ]
-    if not rows:
-        return Text("there are no jobs", style="dim")
-    return screen.table(columns, [*lines, {"queue": "", "task": f"{total.total():,} jobs", **total}])
+    columns += [Column(state, _jobs_in(state, estimated=state in rough), "right") for state in seen]
+    last = {"queue": "", "task": f"{screen.number(total.total(), estimated=bool(rough))} jobs", **total}
+    notes = [f"{per_s:.3g} {state}" for state, per_s in ended_per_s.items()]
+    return Group(
+        screen.table(columns, [*lines, last]),
+        *([Text("≈ is estimated from a sample of the jobs", style="dim")] if rough else []),
+        *([Text(f"attempts that ended per second lately: {', '.join(notes)}", style="dim")] if notes else []),
+    )
+
+
+def _jobs_in(state: State, *, estimated: bool) -> Cell:
+    return lambda row: Text(
+        screen.number(row.get(state, 0), estimated=estimated), style="" if row.get(state) else "dim"
+    )
 
 
 RECORDS = (

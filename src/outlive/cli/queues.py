@@ -8,7 +8,7 @@ from rich.text import Text
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
-from outlive.cli.screen import Column, count_of, of, table_or, time_of
+from outlive.cli.screen import Column, count_of, estimate_of, of, table_or, time_of
 
 Name = Annotated[str, typer.Argument(help="The queue.")]
 
@@ -17,8 +17,8 @@ app.add_typer(queues_app, name="queues")
 QUEUES = (
     Column("queue", of("name")),
     Column("state", lambda row: Text("paused", "yellow") if row["paused"] else Text("open", "green")),
-    Column("waiting", count_of("waiting"), "right"),
-    Column("ready", count_of("ready"), "right"),
+    Column("waiting", estimate_of("waiting"), "right"),
+    Column("ready", estimate_of("ready"), "right"),
     Column("running", count_of("running"), "right"),
     Column("blocked", count_of("blocked"), "right"),
     Column("quarantined", count_of("quarantined", "bold magenta"), "right"),

@@ -187,6 +187,16 @@ def count_of(key: str, style: str = "bold") -> Cell:
     return lambda row: Text(f"{row[key]:,}", style=style if row[key] else "dim")
 
 
+def estimate_of(key: str) -> Cell:
+    """A count, which the row may say is estimated."""
+    return lambda row: Text(number(row[key], estimated=row["estimated"]), style="bold" if row[key] else "dim")
+
+
+def number(count: int, *, estimated: bool = False) -> str:
+    """A count. An estimated one has three digits that mean something."""
+    return f"≈{round(count, 3 - len(str(count))) if count > 999 else count:,}" if estimated else f"{count:,}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"

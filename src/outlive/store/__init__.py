@@ -53,6 +53,7 @@ from outlive.store.reads import list_sources as list_sources
 from outlive.store.reads import list_stuck as list_stuck
 from outlive.store.reads import list_workers as list_workers
 from outlive.store.reads import outcome as outcome
+from outlive.store.reads import rates as rates
 from outlive.store.reads import stats as stats
 from outlive.store.reads import statuses as statuses
 from outlive.store.sources import ask_source as ask_source

@@ -11,7 +11,7 @@ import msgspec
 from outlive.model import Attempt, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import Names, Table, first_column, scalar, statement, table
+from outlive.store.building import Names, Table, first_column, pairs, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
@@ -92,6 +92,11 @@ def list_records(*, scope: str | None = None, source: str | None = None, limit: 
 
 def stats() -> Statement[Table]:
     return statement("stats", table)
+
+
+def rates() -> Statement[dict[str, float]]:
+    """How many attempts ended per second lately, by the state that they gave their job."""
+    return statement("rates", pairs)
 
 
 def health() -> Statement[Table]:

@@ -1422,6 +1422,112 @@ begin
   return uncounted;
 end $$;
 
+-- Counts: how many jobs there are, without reading them all.
+--
+--     count_waiting   the jobs that wait, by queue, task and state
+--     count_jobs      all jobs, by state, queue and task
+--     end_rates       how many attempts ended per second lately
+--
+-- Up to 5,000 rows are counted. More are estimated from a sample of pages, and `estimated` says so. The functions
+-- run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned: a table
+-- that was filled a moment ago has no statistics.
+
+create or replace function outlive.count_waiting()
+returns table (
+  queue text, task text, state text, jobs bigint, ready bigint, oldest_ready_at timestamptz, estimated boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+  percent double precision;  -- of the pages: about 400 of them
+begin
+  if (select count(*) from (select from outlive.waiting limit 5001) few) <= 5000 then
+    return query
+    select w.queue, w.task, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end, count(*),
+      count(*) filter (where w.ready_at <= outlive.now()), min(w.ready_at), false
+    from outlive.waiting w group by 1, 2, 3;
+    return;
+  end if;
+  percent := least(100, 40000.0 * current_setting('block_size')::int / pg_relation_size('outlive.waiting'));
+  return query
+  with recursive lane as (  -- A loose index scan finds also those that the sample misses.
+    (select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
+     order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1)
+    union all
+    select n.* from lane l, lateral (
+      select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
+      where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
+      order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n),
+  known as (select l.queue, l.task, min(l.ready_at) as oldest_ready_at from lane l group by 1, 2),
+  sampled as (
+    select w.queue, w.task, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state,
+      count(*) as jobs, count(*) filter (where w.ready_at <= outlive.now()) as ready
+    from outlive.waiting w tablesample system (percent) group by 1, 2, 3)
+  select k.queue, k.task, coalesce(s.state, 'pending'), greatest(1, s.jobs * 100 / percent)::bigint,
+    coalesce(s.ready * 100 / percent, (k.oldest_ready_at <= outlive.now())::int)::bigint, k.oldest_ready_at,
+    percent < 100
+  from known k left join sampled s on s.queue = k.queue and s.task = k.task;
+end $$;
+
+create or replace function outlive.count_jobs()
+returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+  many text[] := array(
+    select s from unnest('{succeeded,failed,cancelled}'::text[]) s
+    where (select count(*) from (select from outlive.attempts a where a.state = s limit 5001) few) > 5000);
+  few text[] := array(select unnest('{succeeded,failed,cancelled}'::text[]) except select unnest(many));
+  pages double precision := pg_relation_size('outlive.jobs') / current_setting('block_size')::double precision;
+  percent double precision := least(100, 10000 / greatest(1, pages));  -- of the pages: about 100 of them
+begin
+  return query select w.state, w.queue, w.task, w.jobs, w.estimated from outlive.count_waiting() w;
+  return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
+  return query
+  select case when h.why = 'suspect' then 'pending' else h.why end, h.queue, h.task, count(*), false
+  from outlive.held h group by 1, 2, 3;
+  return query
+  select f.state, j.queue, j.task, count(*), false
+  from outlive.finished() f join outlive.jobs j on j.id = f.job_id
+  where f.state = any(few) group by 1, 2, 3;
+  if many <> '{}' then
+    return query
+    with sampled as materialized (
+      select j.queue, j.task, case when w.id is null and r.id is null and h.id is null then a.state end as state
+      from outlive.jobs j tablesample system (percent)
+        left join lateral (
+          select t.state from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true
+        -- A job that has failed or was cancelled may have been retried.
+        left join lateral (
+          select w.id from outlive.waiting w where w.id = j.id and a.state <> 'succeeded' limit 1) w on true
+        left join lateral (
+          select r.id from outlive.running r where r.id = j.id and a.state <> 'succeeded' limit 1) r on true
+        left join lateral (
+          select h.id from outlive.held h where h.id = j.id and a.state <> 'succeeded' limit 1) h on true),
+    sample as (
+      -- How many jobs a sampled one stands for. A table that was never analysed does not know its rows.
+      select case when percent < 100 and c.reltuples > 0 and c.relpages > 0
+        then c.reltuples / c.relpages * pages / greatest(1, (select count(*) from sampled))
+        else 100 / percent end as weight
+      from pg_class c where c.oid = 'outlive.jobs'::regclass)
+    select s.state, s.queue, s.task, (count(*) * sample.weight)::bigint, percent < 100
+    from sampled s, sample where s.state = any(many) group by 1, 2, 3, sample.weight;
+  end if;
+end $$;
+
+create or replace function outlive.end_rates() returns table (state text, per_s double precision)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+-- How many attempts ended per second in the last minute, or since the newest 2,000 of them.
+begin atomic
+  select s, count(*) / case when count(*) < 2000 then 60
+    else greatest(extract(epoch from outlive.now() - min(a.ended_at)), 0.001) end::double precision
+  from unnest('{succeeded,retryable,failed,quarantined,cancelled}'::text[]) s, lateral (
+    select t.ended_at from outlive.attempts t
+    where t.state = s and t.ended_at > outlive.now() - interval '1 minute' order by t.ended_at desc limit 2000) a
+  group by s;
+end;
+
 -- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
 -- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 
@@ -1504,19 +1610,19 @@ create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
   sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
-  min(c.oldest_ready_at) as oldest_ready_at
+  min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
 from (
-  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready,
-    0 as running, 0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
-  from outlive.waiting group by queue
+  select queue as name, jobs as waiting, ready, 0 as running, 0 as blocked, 0 as quarantined, oldest_ready_at,
+    estimated
+  from outlive.count_waiting()
   union all
-  select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
+  select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
   select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
-    count(*) filter (where why = 'quarantined'), null
+    count(*) filter (where why = 'quarantined'), null, false
   from outlive.held group by queue
   union all
-  select name, 0, 0, 0, 0, 0, null from outlive.queues) c
+  select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
 

@@ -51,6 +51,7 @@ grant select on
   outlive.queue_states,
   outlive.source_health
   to outlive_viewer;
-grant execute on function outlive.now(), outlive.fingerprint(text, json) to outlive_viewer;
+grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.count_waiting(),
+  outlive.count_jobs(), outlive.end_rates() to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

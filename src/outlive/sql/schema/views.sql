@@ -80,19 +80,19 @@ create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
   sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
-  min(c.oldest_ready_at) as oldest_ready_at
+  min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
 from (
-  select queue as name, count(*) as waiting, count(*) filter (where ready_at <= outlive.now()) as ready,
-    0 as running, 0 as blocked, 0 as quarantined, min(ready_at) as oldest_ready_at
-  from outlive.waiting group by queue
+  select queue as name, jobs as waiting, ready, 0 as running, 0 as blocked, 0 as quarantined, oldest_ready_at,
+    estimated
+  from outlive.count_waiting()
   union all
-  select queue, 0, 0, count(*), 0, 0, null from outlive.running group by queue
+  select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
   select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
-    count(*) filter (where why = 'quarantined'), null
+    count(*) filter (where why = 'quarantined'), null, false
   from outlive.held group by queue
   union all
-  select name, 0, 0, 0, 0, 0, null from outlive.queues) c
+  select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
 

@@ -109,7 +109,7 @@ select id, name, hostname, pid, version, queues, state, started_at, last_seen,
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues
--- Every queue that has jobs or was paused. This counts every waiting row.
+-- Every queue that has jobs or was paused. More than 5,000 waiting jobs are estimated.
 select * from outlive.queue_states order by name;
 
 -- name: list_sources
@@ -123,10 +123,13 @@ where (:scope::text is null or r.scope = :scope::text) and (:source::text is nul
 order by r.scope, r.source, r.dedupe_key limit :limit::int;
 
 -- name: stats
--- How many jobs there are of each state, queue and task. This counts every row: it takes seconds on millions of
--- jobs.
-select status as state, queue, task, count(*) as jobs
-from outlive.job_states group by status, queue, task order by 1, 2, 3;
+-- How many jobs there are of each state, queue and task. More than 5,000 of a state are estimated.
+select state, queue, task, sum(jobs)::bigint as jobs, bool_or(estimated) as estimated
+from outlive.count_jobs() group by state, queue, task order by 1, 2, 3;
+
+-- name: rates
+-- How many attempts ended per second lately, by the state that they gave their job. No row: none ended.
+select state, per_s from outlive.end_rates();
 
 -- name: health
 -- What `outlive doctor` judges.

@@ -1,0 +1,107 @@
+"""Counts: exact while they are small, estimated from a sample when they are not."""
+
+import pytest
+
+from outlive import db, store
+from outlive.states import Outcome
+from tests.driving.commands import Cli
+from tests.driving.making import claim, make, make_finished, make_many, make_quarantined, run_job, value
+
+JOBS = """
+insert into outlive.jobs (id, task, queue, args, priority, ready_at, created_at)
+select (lpad(to_hex(i), 16, '0') || md5(i::text)::char(16))::uuid, case when i % 4 = 0 then 'parse' else 'fetch' end,
+  'default', '{}', 5, outlive.now(), outlive.now()
+from generate_series(1, 60000) i
+"""
+ENDED = """
+insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+select id, 1, -row_number() over (), 'succeeded', 'succeeded', outlive.now() - interval '1 day', 0, 0, 0
+from outlive.jobs
+"""
+WAITING = """
+insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+select queue, source, task, priority, ready_at, id from outlive.jobs
+"""
+
+
+def found(connection: db.Connection) -> dict[tuple[str, str], tuple[int, bool]]:
+    return {(row["state"], row["task"]): (row["jobs"], row["estimated"]) for row in db.run(connection, store.stats())}
+
+
+def test_a_few_jobs_are_counted_in_every_place(connection: db.Connection) -> None:
+    make_quarantined(connection)
+    make_finished(connection)
+    make_finished(connection, Outcome.CANCELLED)
+    retried = make(connection)
+    run_job(connection, retried, Outcome.FAILED, final=True)
+    assert found(connection)["failed", "work"] == (1, False)
+    db.run(connection, store.retry([retried]))
+    make_many(connection, 3)
+    claim(connection, limit=1)
+    states = ("quarantined", "succeeded", "cancelled", "running", "pending")
+    assert found(connection) == {(state, "work"): (3 if state == "pending" else 1, False) for state in states}
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_many_finished_jobs_are_estimated_and_rare_states_are_counted(
+    connection: db.Connection, analysed: bool
+) -> None:
+    connection.execute("alter table outlive.jobs set (autovacuum_enabled = off)")
+    connection.execute(JOBS)
+    connection.execute(ENDED)
+    connection.execute("update outlive.attempts set state = 'failed', outcome = 'failed' where token > -8")
+    make_many(connection, 3)
+    if analysed:
+        connection.execute("analyze outlive.jobs")
+    counts = found(connection)
+    assert counts["pending", "work"] == (3, False)
+    assert sum(jobs for (state, _), (jobs, _) in counts.items() if state == "failed") == 7
+    error = 0.05 if analysed else 0.5
+    for task, jobs in (("fetch", 45_000), ("parse", 15_000)):
+        estimate, estimated = counts["succeeded", task]
+        assert estimated
+        assert estimate == pytest.approx(jobs, rel=error + 0.05)
+
+
+def test_many_waiting_jobs_are_estimated_and_no_queue_is_missed(connection: db.Connection) -> None:
+    connection.execute(JOBS)
+    connection.execute(WAITING)
+    make(connection, queue="rare", delay_s=60)
+    queues = {row["name"]: row for row in db.run(connection, store.list_queues())}
+    assert queues["default"]["estimated"]
+    assert queues["default"]["waiting"] == pytest.approx(60_000, rel=0.4)
+    assert queues["default"]["ready"] == queues["default"]["waiting"]
+    assert 1 <= queues["rare"]["waiting"] < 10_000
+    oldest = "select min(ready_at) from outlive.waiting where queue = 'default'"
+    assert queues["default"]["oldest_ready_at"] == value(connection, oldest)
+
+
+def test_counts_read_a_part_of_history(connection: db.Connection) -> None:
+    connection.execute(JOBS)
+    connection.execute(ENDED)
+    connection.execute("vacuum analyze outlive.jobs, outlive.attempts")
+    with connection.transaction():
+        db.run(connection, store.stats())
+        db.run(connection, store.rates())
+        rows = value(connection, "select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables")
+    assert rows < 30_000
+
+
+def test_estimates_are_marked_on_the_screen_and_in_json(connection: db.Connection, database_url: str) -> None:
+    connection.execute(JOBS)
+    connection.execute(ENDED)
+    connection.execute("analyze outlive.jobs")
+    cli = Cli(database_url)
+    assert "≈60,000 jobs" in (out := cli("stats").out)
+    assert "estimated from a sample" in out
+    assert cli("stats", "--json").json["estimated"] == ["succeeded"]
+
+
+def test_rates_are_those_of_the_last_minute(connection: db.Connection) -> None:
+    assert db.run(connection, store.rates()) == {}
+    connection.execute(JOBS)
+    connection.execute(ENDED)
+    assert db.run(connection, store.rates()) == {}
+    for _ in range(6):
+        make_finished(connection)
+    assert db.run(connection, store.rates()) == {"succeeded": pytest.approx(0.1)}
