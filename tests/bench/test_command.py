@@ -64,10 +64,10 @@ def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_
 
 
 SMALL = growth.Sizes(
-    seconds=0.1,
-    drained=3000,
-    pending=(100, 5000),
-    finished=(0, 10_000),
+    seconds=0.5,
+    drained=8000,
+    pending=(100, 12_000),
+    finished=(0, 20_000),
     workers=(1,),
     lanes=(1, 20),
     payload_bytes=(100, 1000),
@@ -96,11 +96,11 @@ def test_every_curve_has_its_points_and_a_picture(
     assert code == 0
     points = json.loads(there.read_text())["points"]
     measured = {(point["curve"], point["at"]) for point in points}
-    assert {("pending", 100), ("pending", 5000), ("lanes", 1), ("lanes", 20)} <= measured
-    assert "finished" not in curves or {("finished", 10_000), ("outlive stats", 10_000)} <= measured
+    assert {("pending", 100), ("pending", 12_000), ("lanes", 1), ("lanes", 20)} <= measured
+    assert "finished" not in curves or {("finished", 20_000), ("outlive stats", 20_000)} <= measured
     assert all(point["value"] > 0 for point in points)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "| pending | pending jobs | 5,000 |" in page.read_text()
+    assert "| pending | pending jobs | 12,000 |" in page.read_text()
     assert "![the figures](growth.png)" in page.read_text()
 
 

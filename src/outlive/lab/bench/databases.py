@@ -45,12 +45,21 @@ class Database:
         if self.content == content:
             return
         self.content = ""
-        self.connection.execute(
-            "truncate outlive.jobs, outlive.waiting, outlive.running, outlive.held, outlive.attempts, "
-            "outlive.dedupe_keys, outlive.sources"
-        )
+        while not self._emptied():
+            pass
         self.add(stocks)
         self.content = content
+
+    def _emptied(self) -> bool:
+        """Empty all tables; False if a statement of a worker, which locks them in another order, was in the way."""
+        try:
+            self.connection.execute(
+                "truncate outlive.jobs, outlive.waiting, outlive.running, outlive.held, outlive.attempts, "
+                "outlive.dedupe_keys, outlive.sources"
+            )
+        except psycopg.errors.DeadlockDetected:
+            return False
+        return True
 
     def add(self, stocks: Sequence[Stock]) -> None:
         for stock in stocks:

@@ -70,7 +70,6 @@ class Worker:
         deadline = time.monotonic() + START_S
         started = self._clock()
         if stock is not None:
-            self.clear()
             stock.put(self.database.connection)
         while not self._ended(started, self._clock()):
             self.expect_alive()
