@@ -6,7 +6,6 @@ A check takes the name of an option and its value, and returns the value parsed:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
@@ -36,6 +35,8 @@ def known(where: str, kind: str, given: Iterable[str], names: Collection[str]) -
     """Refuse a name that does not exist: a misspelt option would have no effect and no error."""
     for name in given:
         if name not in names:
+            import difflib  # Not at the top: each fork of a zygote would pay for it.
+
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
             raise ConfigError(f"{where} has the unknown {kind} {name}; {hint}")

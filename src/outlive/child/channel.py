@@ -65,6 +65,17 @@ class Channel:
         self.worker = WORKER
         self._lock = _thread.allocate_lock()  # Importing threading would halve the rate of forks.
 
+    @property
+    def descriptor(self) -> int:
+        return self._socket.fileno()
+
+    def adopt(self, sock: int, tickets: int) -> None:
+        """In a fork of the zygote: put the child's own socket and tickets behind the numbers of this channel."""
+        for own, number in ((sock, self._socket.fileno()), (tickets, self.tickets)):
+            os.dup2(own, number, inheritable=False)
+            os.close(own)
+        self.pid = getpid()
+
     def receive(self) -> Run:
         """Wait for the next job. Meanwhile a thread that the last job has left can't use the channel."""
         with self._lock:

@@ -41,8 +41,12 @@ def install_handlers(stack: int) -> None:
     faulthandler.register(signal.SIGTERM, stack, all_threads=True, chain=True)
 
 
-def rehearse() -> None:
-    """Run an empty job a few times in the zygote, unseen from outside: children inherit an interpreter that is warm."""
+def rehearse() -> Channel:
+    """Run an empty job a few times in the zygote, unseen from outside: children inherit an interpreter that is warm.
+
+    They inherit the channel too, because making one would copy another thirty pages in each child.
+    """
+    channel = Channel(socket.socket(socket.AF_UNIX), os.open(os.devnull, os.O_RDONLY))
     saved = [os.dup(descriptor) for descriptor in (0, 1, 2)]
     read, write = os.pipe()
     tickets, put = os.pipe()
@@ -52,12 +56,13 @@ def rehearse() -> None:
             _shed_zygote(write)
             os.write(put, write_tickets([0]))
             ours.sendall(encode_frame(Run(0, b"", "", 1, b"[]", last=True, max_result_bytes=100)))
-            channel = Channel(socket.socket(fileno=os.dup(theirs.fileno())), tickets)
+            channel.adopt(os.dup(theirs.fileno()), os.dup(tickets))
             channel.send(attempt({"": _EmptyTask()}, channel.receive(), channel))
     for descriptor, number in zip(saved, (0, 1, 2), strict=True):
         os.dup2(descriptor, number)
     for descriptor in (*saved, read, write, tickets, put):
         os.close(descriptor)
+    return channel
 
 
 class _EmptyTask:
@@ -67,12 +72,12 @@ class _EmptyTask:
         pass
 
 
-def main(tasks: Tasks, target: str, sock: int, output: int, stack: int, tickets: int) -> int:
+def main(tasks: Tasks, target: str, channel: Channel, output: int, stack: int) -> int:
     """Turn the fork of a zygote into a child, and serve."""
     os.setsid()
     kernel.die_with_parent()
     _shed_zygote(output)
-    return serve(tasks, target, sock, stack, Channel(socket.socket(fileno=sock), tickets))
+    return serve(tasks, target, stack, channel)
 
 
 def _shed_zygote(output: int) -> None:
@@ -85,7 +90,7 @@ def _shed_zygote(output: int) -> None:
     _reseed()
 
 
-def serve(tasks: Tasks, target: str, sock: int, stack: int, channel: Channel, first: Run | None = None) -> int:
+def serve(tasks: Tasks, target: str, stack: int, channel: Channel, first: Run | None = None) -> int:
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
     job_gateway.gateway = channel
     origin: Origin | None = None
@@ -93,9 +98,9 @@ def serve(tasks: Tasks, target: str, sock: int, stack: int, channel: Channel, fi
         while True:
             run = first or channel.receive()
             if first is None and run.task in tasks and not tasks[run.task].policy.preload:
-                _exec(target, sock, stack, channel, run)
+                _exec(target, stack, channel, run)
             if origin is None and run.task in tasks and tasks[run.task].policy.recycle_after == "clean":
-                origin = Origin((sock, stack, channel.tickets))
+                origin = Origin((channel.descriptor, stack, channel.tickets))
             done = attempt(tasks, run, channel)
             if origin is not None and not run.last:
                 done = _compared(done, origin)
@@ -114,13 +119,14 @@ def _compared(done: Done, origin: Origin) -> Done:
     return done if changed is None else msgspec.structs.replace(done, changed=changed)
 
 
-def _exec(target: str, sock: int, stack: int, channel: Channel, run: Run) -> None:
+def _exec(target: str, stack: int, channel: Channel, run: Run) -> None:
     """Continue in a new interpreter, for code that does not work after a fork. Socket, output and pid stay the same."""
     handover = os.memfd_create("outlive-handover")
     os.write(handover, msgspec.msgpack.encode((run, *channel.unread())))
-    for descriptor in (sock, stack, channel.tickets, handover):
+    descriptors = (channel.descriptor, stack, channel.tickets, handover)
+    for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    numbers = map(str, (sock, stack, channel.tickets, handover))
+    numbers = map(str, descriptors)
     try:
         os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", target, *numbers])
     except OSError as error:
@@ -162,7 +168,7 @@ def main_after_exec(target: str, sock: int, stack: int, tickets: int, handover: 
         print(error, file=sys.stderr, flush=True)
         return NOT_IMPORTED
     channel.send(Imported(run.token))
-    return serve(app.tasks, target, sock, stack, channel, run)
+    return serve(app.tasks, target, stack, channel, run)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class Zygote:
         kernel.disable_core_dumps()  # Children inherit this setting and the next.
         kernel.prefer_for_oom_kill()
         self.app = import_app(self.target)
-        serving.rehearse()
+        self.channel = serving.rehearse()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGHUP):
@@ -132,7 +132,7 @@ class Zygote:
             self._close()
             (control,) = descriptors
             parent = Zygote(socket.socket(fileno=control), self.target, self.stack)
-            parent.app = self.app
+            parent.app, parent.channel = self.app, self.channel
             signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
             parent.run()
             code = 0
@@ -142,8 +142,7 @@ class Zygote:
     def _close(self) -> None:
         """Close the descriptors that a fork must not share with this process."""
         signal.set_wakeup_fd(-1)
-        self.control.close()
-        for descriptor in (self.wake_read, self.wake_write, self.offspring):
+        for descriptor in (self.control.detach(), self.wake_read, self.wake_write, self.offspring):
             os.close(descriptor)
 
     def _become_child(self, descriptors: list[int]) -> None:
@@ -153,7 +152,8 @@ class Zygote:
             sock, output, stack, tickets = descriptors
             os.dup2(stack, self.stack, inheritable=False)
             os.close(stack)
-            code = serving.main(self.app.tasks, self.target, sock, output, self.stack, tickets)
+            self.channel.adopt(sock, tickets)
+            code = serving.main(self.app.tasks, self.target, self.channel, output, self.stack)
         finally:
             _exit(code)  # The original, from before the import: a job may have replaced it.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import date
-from urllib.parse import urlsplit, urlunsplit
 
 
 def dedupe_key(
@@ -19,6 +17,9 @@ def dedupe_key(
     """`ext_<id>` if the source gives an id; otherwise a hash of the facts that identify the finding."""
     if external_id is not None and str(external_id) != "":
         return f"ext_{external_id}"
+    import hashlib  # Not at the top: each fork of a zygote would pay for the libraries that come with it.
+    from urllib.parse import urlsplit, urlunsplit
+
     parts = urlsplit(url)
     facts = (
         urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")),

@@ -7,18 +7,21 @@ exits at once and waits for it, again and again. No worker that gives each job i
 from __future__ import annotations
 
 import gc
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from outlive.lab.bench.processes import Probing
+if TYPE_CHECKING:
+    from outlive.lab.bench.processes import Probing
 
 
 def forks(target: str, seconds: float, more: Mapping[str, str] = {}) -> Probing[tuple[float, list[str]]]:
     """The rate, and the large libraries that the app has loaded. `more` goes into the environment."""
+    import json  # Not at the top: these import threading, which the zygote does not have, and every fork pays for it.
+    import subprocess
+
     environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **more}  # The zygote starts with it too.
     words = [sys.executable, "-m", "outlive.lab.bench.forking", target, str(seconds)]
     yield
@@ -43,6 +46,8 @@ def main(target: str, seconds: float) -> None:
         times += 1
     per_s = times / (monotonic() - began_s)
     libraries = getattr(sys.modules[target.partition(":")[0]], "LOADED", [])
+    import json
+
     print(json.dumps([per_s, libraries]))
 
 
