@@ -77,7 +77,7 @@ LEFT: dict[str, Callable[[], object]] = {
     "a dead process that it did not wait for": lambda: kept.append(subprocess.Popen(["true"])),
     "a pool of processes": lambda: kept.append(multiprocessing.Pool(2)),
     "50 MB": lambda: kept.append(b"x" * 50_000_000),
-    "9 MB in small pieces": lambda: kept.append([b"%500d" % n for n in range(18_000)]),
+    "20 MB in small pieces": lambda: kept.append([b"%500d" % n for n in range(40_000)]),
     "shared memory with a name": _shared,
     "shared memory without a name": _mapped,
     # Descriptors
