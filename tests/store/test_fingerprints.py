@@ -19,11 +19,13 @@ from tests.driving.making import (
     count,
     counters,
     end,
+    enqueue,
     hold_of,
     lane,
     make,
     make_many,
     register_task,
+    request,
     row_of,
     set_now,
     state_of,
@@ -80,7 +82,8 @@ def test_jobs_that_are_older_than_their_task_s_way_of_counting_are_known_too(con
     waiting = make(connection, args=SPELLINGS[1])
     register_task(connection, quarantine_by="fingerprint", max_crashes=1)
     assert convict(connection, claim_job(connection, waiting)) == [waiting]
-    younger = make(connection, args=SPELLINGS[2])
+    younger = new_job_id()
+    enqueue(connection, [request(id=younger, args=SPELLINGS[2]), request()])
     stored = "select fingerprint is not null from outlive.jobs where id = %s"
     assert (value(connection, stored, waiting), value(connection, stored, younger)) == (False, True)
     assert convict(connection, claim_job(connection, younger)) == [younger]

@@ -240,7 +240,8 @@ returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, for one job. An object holds keyword arguments, an array positional ones. Returns the job's
 -- id, or the id of the unfinished job that holds the same dedupe key. A job without key, options, delay and run_at
--- is written here, which is faster. Every other job is a batch of one.
+-- whose arguments are small is written here, which is faster; its fingerprint is soon computed when it is needed.
+-- Every other job is a batch of one.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -251,7 +252,7 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null
-     and octet_length(args::text) <= least(max_args_bytes, 33554432) and args::jsonb is not null then
+     and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
       from (select) one left join outlive.tasks t on t.name = task;
@@ -260,11 +261,9 @@ begin
       perform outlive.know_sources(array[source], array[task]);
     end if;
     with fresh as (
-      insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, fingerprint, created_at)
+      insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, created_at)
       values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5),
-        outlive.now(), case when exists (
-          select from outlive.tasks t where t.name = task and t.quarantine_by = 'fingerprint')
-        then outlive.fingerprint(task, args) end, outlive.now())
+        outlive.now(), outlive.now())
       on conflict do nothing
       returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
     placed as (

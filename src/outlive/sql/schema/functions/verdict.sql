@@ -9,8 +9,8 @@
 -- Nothing here writes. outlive.settle (completion.sql) writes what the verdict says.
 
 create or replace function outlive.fingerprint(task_name text, args json) returns text language sql stable
--- The same for the same task with the same arguments, however their JSON is written. It is stored with jobs whose
--- task counts kills by fingerprint; for other jobs it is computed when it is needed.
+-- The same for the same task with the same arguments, however their JSON is written. It is stored with the
+-- jobs of a batch whose task counts kills by fingerprint; for other jobs it is computed when it is needed.
 return left(encode(sha256(convert_to(task_name || ' ' || args::jsonb::text, 'UTF8')), 'hex'), 16);
 
 create or replace function outlive.policy_of(job uuid, task_name text)
