@@ -20,7 +20,7 @@ class Mode:
     settings: str
     jobs: int
     workers: int = 1
-    """How many processes run the command. With 0, the mode only enqueues."""
+    """How many processes run the command."""
     environment: Mapping[str, str] = field(default_factory=dict)
     also: Sequence[str] = ()
 

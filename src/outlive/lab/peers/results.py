@@ -15,10 +15,10 @@ from outlive.lab.peers.plan import OURS, System
 COLUMNS: dict[str, Sequence[tuple[str, str]]] = {
     "drain, default /s": [("default", "drain")],
     "drain, tuned /s": [("tuned", "drain")],
-    "enqueue one by one /s": [("default", "one"), ("tuned", "one")],
+    "enqueue one by one /s": [("default", "one"), ("tuned", "one"), ("copy", "one")],
     "in bulk /s": [("default", "bulk"), ("tuned", "bulk"), ("copy", "bulk")],
-    "pick-up p50 ms": [("default", "p50"), ("tuned", "p50")],
-    "p99 ms": [("default", "p99"), ("tuned", "p99")],
+    "pick-up p50 ms": [("default", "p50"), ("tuned", "p50"), ("copy", "p50")],
+    "p99 ms": [("default", "p99"), ("tuned", "p99"), ("copy", "p99")],
     "a process per job /s": [("fork", "drain")],
 }
 """Each column, and the modes that may have it."""

@@ -88,8 +88,7 @@ def measure(system: System, mode: Mode, place: Place, amounts: Amounts) -> dict[
                     )
                     for _ in range(mode.workers)
                 ]
-                if workers:
-                    figures["drain"] = driver.ask("drain", workers, count=count)["per_s"]
+                figures["drain"] = driver.ask("drain", workers, count=count)["per_s"]
                 if "pick-up" in mode.also:
                     waited_ms = driver.ask("pick_up", workers, times=amounts.pickups)["waited_ms"]
                     figures["p50"] = statistics.median(waited_ms)

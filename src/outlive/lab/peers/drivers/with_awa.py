@@ -36,6 +36,8 @@ class Queue:
         await self._copy([Noop(driving.URL, number) for number in numbers], queue="bench")
 
     async def left(self):
+        if os.environ.get("PEER_COPY"):  # Counting takes seconds with queue storage, so these ends are not awaited.
+            return 0
         stats = [one for one in await self._client.queue_stats() if one.queue == "bench"]
         return sum(one.total_queued + one.running for one in stats)
 
