@@ -187,6 +187,57 @@ def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(
     assert (count(connection, "liveness"), count(connection, "sleepers")) == (0, 0)
 
 
+def missed(connection: db.Connection) -> set[UUID]:
+    """The workers that a reaper that looks now would declare dead."""
+    unseen = [worker for worker, key in absent(connection).items() if key == UNSEEN]
+    return db.run(connection, store.missed(unseen, for_s=10.0))
+
+
+@pytest.mark.parametrize("how", [CRASH, RESTART])
+def test_a_worker_that_shows_no_life_is_missed_even_if_no_reaper_lives_for_ten_seconds(
+    connection: db.Connection, connect: Connect, how: str
+) -> None:
+    live_until_restart(connection, connect, how)
+    assert missed(connection) == set()
+    set_now(connection, NOW + timedelta(seconds=10) - A_TICK)
+    assert missed(connection) == set()
+    connection.execute(how.encode())
+    set_now(connection, NOW + timedelta(seconds=10))
+    assert missed(connection) == {ANNA}
+
+
+def test_a_worker_that_shows_life_is_not_missed_for_the_time_before(
+    connection: db.Connection, connect: Connect
+) -> None:
+    live_until_restart(connection, connect, CRASH)
+    assert missed(connection) == set()
+    live(connection, connect(), key=KEY + 1)
+    connection.execute(CRASH)
+    set_now(connection, NOW + timedelta(seconds=10))
+    assert missed(connection) == set()
+    set_now(connection, NOW + timedelta(seconds=20))
+    assert missed(connection) == {ANNA}
+
+
+def test_a_worker_that_took_its_lock_between_a_check_and_its_note_is_not_missed_later(
+    connection: db.Connection, connect: Connect
+) -> None:
+    live_until_restart(connection, connect, CRASH)
+    live(connection, connect(), key=KEY + 1)
+    assert db.run(connection, store.missed([ANNA], for_s=10.0)) == set()
+    connection.execute(CRASH)
+    set_now(connection, NOW + timedelta(days=1))
+    assert missed(connection) == set()
+
+
+def test_a_worker_that_is_heard_of_is_not_missed(connection: db.Connection, connect: Connect) -> None:
+    live_until_restart(connection, connect, CRASH)
+    assert missed(connection) == set()
+    db.run(connection, store.heartbeat(ANNA, "active"))
+    set_now(connection, NOW + timedelta(seconds=10))
+    assert missed(connection) == set()
+
+
 @pytest.mark.parametrize("state", ["dead", "stopped"])
 def test_a_worker_that_ended_before_a_crash_is_not_expected_to_show_life(
     connection: db.Connection, connect: Connect, state: str

@@ -69,6 +69,7 @@ from outlive.store.workers import absent as absent
 from outlive.store.workers import declare_dead as declare_dead
 from outlive.store.workers import give_up_silent as give_up_silent
 from outlive.store.workers import heartbeat as heartbeat
+from outlive.store.workers import missed as missed
 from outlive.store.workers import prune_workers as prune_workers
 from outlive.store.workers import register_tasks as register_tasks
 from outlive.store.workers import register_worker as register_worker

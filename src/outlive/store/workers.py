@@ -10,7 +10,7 @@ import msgspec
 from outlive.model import Dead
 from outlive.policy import Limits
 from outlive.statement import Statement
-from outlive.store.building import any_row, nothing, pairs, scalar, statement, structs
+from outlive.store.building import any_row, first_column_set, nothing, pairs, scalar, statement, structs
 
 
 def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
@@ -55,6 +55,11 @@ def show_life(worker: UUID, key: int) -> Statement[bool]:
 def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
     """Workers that don't hold their lock, with its key. This worker itself, with None: it was declared dead."""
     return statement("absent", pairs, worker=worker)
+
+
+def missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:
+    """Those of these workers that have shown no life for so long since the server started."""
+    return statement("missed", first_column_set, workers=workers, for_s=for_s)
 
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:

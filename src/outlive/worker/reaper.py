@@ -3,7 +3,7 @@
 A worker is declared dead:
 1. if the lock that it holds while it lives (liveness.py) is missing in two checks, half a second apart, or three
    seconds apart just after the reaper itself has reconnected (absences.py);
-2. if it has taken no lock ten seconds after the database server started;
+2. if ten seconds have passed since a reaper first missed it after a start of the database server;
 3. if its last heartbeat is older than `dead_s`. So a worker is found that is frozen, or behind a pooler, where a
    lock proves nothing.
 Besides, an attempt is lost when its lease expires, whatever is known of its worker.
@@ -31,7 +31,7 @@ from outlive.model import Dead, Lost
 from outlive.statement import Statement
 from outlive.states import State
 from outlive.worker import cgroups
-from outlive.worker.absences import Absences
+from outlive.worker.absences import CAUTIOUS_MISSING_S, Absences
 from outlive.worker.alerts import Alerts
 from outlive.worker.announcements import Announcements
 from outlive.worker.session import Session
@@ -42,6 +42,11 @@ OTHERS_RECONNECT_S = 10.0
 CLOCK_JUMP_S = 5.0
 """More than an answer may be late, and much less than a lease."""
 LATE_ANSWER_S = 1.0
+NEVER_LOCKED = 0
+"""The key of a worker that has taken no lock since the server started."""
+NEVER_LOCKED_S = 10.0
+"""How long a worker may take to lock again after the server has started. A worker that died with the server is declared
+dead at most 15 s after the server is back: some seconds until a reaper connects, these ten, and a check."""
 _LOCK = "outlive sweep"
 
 _log = logging.getLogger("outlive.worker")
@@ -87,12 +92,22 @@ class Reaper:
         if None in absent.values():  # A worker that was declared dead finds only itself so, without a key.
             self.hear_own_death()
         others = {worker: key for worker, key in absent.items() if key is not None and worker != self._own_id}
-        self._absences.found(others, now)
-        if proven := self._absences.proven(now):
+        unseen = [worker for worker, key in others.items() if key == NEVER_LOCKED]
+        self._absences.found({worker: key for worker, key in others.items() if key != NEVER_LOCKED}, now)
+        proven = self._absences.proven(now) | await self._missed(unseen, now)
+        if proven:
             self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
         await self._announcements.quarantined()
         await self._announcements.breakers()
+
+    async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:
+        """Those that have taken no lock for ten seconds since the server started, and had the time to reconnect."""
+        if not unseen or now < self._clock_distrusted_until:
+            return {}
+        missed = await self.session.run(store.missed(unseen, for_s=NEVER_LOCKED_S))
+        had_time = now - self._reconnected_at > CAUTIOUS_MISSING_S
+        return dict.fromkeys(missed, NEVER_LOCKED) if had_time else {}
 
     def hear_own_death(self) -> None:
         self.declared_dead = True

@@ -169,6 +169,7 @@ create table outlive.workers (
   last_seen timestamptz not null,
   died_at timestamptz,
   watched boolean not null default false,  -- It has shown life, so it must after every start of the server.
+  missed_at timestamptz,  -- When a reaper first missed it after a start of the server; null once it shows life.
   stop_requested_at timestamptz,  -- It was told to stop: its death after that is not charged to its jobs.
   trouble text,  -- Why it can't run any job at present; null if it can.
   secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.

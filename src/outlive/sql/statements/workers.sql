@@ -35,6 +35,7 @@ update outlive.workers k set
   last_seen = outlive.now(),
   state = :state::text,
   trouble = :trouble::text,
+  missed_at = null,
   stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
 where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
@@ -52,7 +53,8 @@ where id = :worker::uuid and state <> 'dead';
 -- session, which the server may still hold open, is not in the way. Zero rows: another session has that lock, try
 -- another key.
 with watched as (
-  update outlive.workers set watched = true where id = :worker::uuid and not watched)
+  update outlive.workers set watched = true, missed_at = null
+  where id = :worker::uuid and (not watched or missed_at is not null))
 insert into outlive.liveness (worker, key, postmaster_started, backend_pid, backend_started)
 select :worker::uuid, :key::bigint, pg_postmaster_start_time(), pg_backend_pid(), a.backend_start
 from pg_stat_get_activity(pg_backend_pid()) a, (select pg_try_advisory_lock(:key::bigint) as taken) t where t.taken
@@ -64,16 +66,31 @@ returning worker;
 -- name: absent
 -- Workers that should hold their lock and don't. With the key 0: workers without a sign of life since the server
 -- started or crashed, though they had before. With a null key: this worker itself, if it was declared dead.
--- One check proves nothing. The reaper checks again in the same session, half a second later, or many seconds
--- later for the key 0. A check of a read-only database finds no lock missing: a worker whose session broke can't
--- show its life there.
+-- One check proves nothing. The reaper checks again in the same session, half a second later; those with the key
+-- 0 have much longer (`missed`). A check of a read-only database finds no lock missing: a worker whose session
+-- broke can't show its life there.
 select m.worker, m.key from outlive.missing_locks m where current_setting('transaction_read_only') = 'off'
 union all
 select k.id, 0 from outlive.workers k
 where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
-  select from outlive.liveness l where l.worker = k.id and l.postmaster_started = pg_postmaster_start_time())
+    select from outlive.liveness l where l.worker = k.id and l.postmaster_started = pg_postmaster_start_time())
+  and current_setting('transaction_read_only') = 'off'
 union all
 select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
+
+-- name: missed
+-- Those of these workers that any reaper has missed for :for_s since the server started or crashed. The time is
+-- kept here: reapers may die sooner than it passes, and a server that keeps crashing must not hide a death.
+with found as materialized (
+  select k.id, k.missed_at from outlive.workers k where k.id = any(:workers::uuid[])),
+noted as (
+  update outlive.workers k set missed_at = outlive.now() where k.id = any(array(
+    select u.id from outlive.workers u
+    where u.id = any(:workers::uuid[]) and u.missed_at is null and not exists (
+      select from outlive.liveness l where l.worker = u.id and l.postmaster_started = pg_postmaster_start_time())
+    order by u.id for update skip locked)))
+select f.id from found f
+where f.missed_at <= outlive.now() - :for_s::double precision * interval '1 second';
 
 -- name: declare_dead
 -- active, stale, draining -> dead: workers whose lock was missing in two checks and is missing now, or, with the

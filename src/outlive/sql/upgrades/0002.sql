@@ -2,7 +2,8 @@
 
 alter table outlive.running add column begun boolean not null default true;
 alter table outlive.attempts add column worker_name text, add column hostname text;
-alter table outlive.workers add column stop_requested_at timestamptz, add column trouble text,
+alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
+  add column trouble text,
   add column secret uuid not null default gen_random_uuid();
 create index workers_by_last_seen on outlive.workers (last_seen);
 
