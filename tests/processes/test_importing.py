@@ -7,7 +7,7 @@ import pytest
 
 from outlive import db
 from outlive.states import Outcome, State
-from tests.driving.jobs import attempts
+from tests.driving.jobs import attempts, finished
 from tests.driving.making import make_ready
 from tests.driving.workers import Start
 from tests.waiting import eventually
@@ -77,3 +77,25 @@ def test_a_child_that_has_imported_the_app_for_one_job_is_not_believed_to_have_i
     source.write_text(text)
     make_ready(connection)
     assert job.result(timeout=40) == 1
+
+
+def test_a_job_that_is_cancelled_while_its_interpreter_imports_the_app_does_not_begin(
+    start: Start, connection: db.Connection, changing: Any, tmp_path: Path
+) -> None:
+    source = tmp_path / f"{changing.__name__}.py"
+    text = source.read_text().replace("(recycle_after=100)\ndef wait", "(preload=False)\ndef wait")
+    source.write_text(text)
+    start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)
+    importing, path = tmp_path / "importing", tmp_path / "path"
+    until_told_to_stop = (
+        "import pathlib, time\nfrom outlive.child import stops\n"
+        f"pathlib.Path({str(importing)!r}).touch()\nwhile not stops.last_signal(): time.sleep(0.01)\n"
+    )
+    source.write_text(until_told_to_stop + text)
+    job = changing.wait.enqueue(str(path))
+    eventually(importing.exists, within_s=20)
+    job.cancel()
+    assert finished(job) is State.CANCELLED
+    [attempt] = attempts(connection, job)
+    assert attempt.signal is None, "no kill was needed"
+    assert not path.with_suffix(".started").exists()

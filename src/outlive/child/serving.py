@@ -62,6 +62,7 @@ def rehearse() -> Channel:
         os.dup2(descriptor, number)
     for descriptor in (*saved, read, write, tickets, put):
         os.close(descriptor)
+    channel.adopt(os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY))  # The zygote keeps no socket.
     return channel
 
 
@@ -158,6 +159,7 @@ def main_after_exec(target: str, sock: int, stack: int, tickets: int, handover: 
     os.close(handover)
     for descriptor in (sock, stack, tickets):
         os.set_inheritable(descriptor, False)
+    stops.job_has_begun()
     install_handlers(stack)
     signal.signal(signal.SIGINT, stops.on_stop)
     channel = Channel(socket.socket(fileno=sock), tickets)

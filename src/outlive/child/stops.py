@@ -10,6 +10,8 @@ _holds = 1
 """`Stopped` is raised only while this is 0. It is 1 until a job's code runs."""
 _pending = False
 _signal = 0
+_begun = False
+"""The next job has begun: a signal that comes before its code runs is for it."""
 
 
 def on_stop(number: int, frame: FrameType | None) -> None:
@@ -19,6 +21,12 @@ def on_stop(number: int, frame: FrameType | None) -> None:
         _pending = True
     else:
         raise Stopped("the job was told to stop")
+
+
+def job_has_begun() -> None:
+    """The next job began before this interpreter did."""
+    global _begun
+    _begun = True
 
 
 def last_signal() -> int:
@@ -44,8 +52,13 @@ class _LetThrough:
     """`Stopped` may be raised in this block, in which the job's code runs."""
 
     def __enter__(self) -> None:
-        global _holds, _pending, _signal
-        _pending, _signal = False, 0
+        global _holds, _pending, _signal, _begun
+        if not _begun:
+            _pending, _signal = False, 0  # It was for an earlier job, or for none.
+        _begun = False
+        if _pending:
+            _pending = False
+            raise Stopped("the job was told to stop before its code began")
         _holds -= 1
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
