@@ -46,6 +46,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_finished_s: float = 7 * 86400.0
     keep_failed_s: float = 30 * 86400.0
     log_format: str = "text"
+    log_level: str = "info"
     on_worker_dead: str | None = None
     on_quarantine: str | None = None
     on_source_paused: str | None = None
@@ -160,6 +161,8 @@ def _parse(key: str, value: object) -> object:
         return validation.flag(key, value)
     if key == "log_format":
         return validation.choice(key, value, "text", "json")
+    if key == "log_level":
+        return validation.choice(key, value, "debug", "info", "warning", "error")
     return validation.text(key, value)
 
 

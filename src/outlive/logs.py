@@ -16,13 +16,13 @@ import select
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
 
 Format = Literal["text", "json"]
+Fields = Callable[[], Mapping[str, object]]
 
 MAX_QUEUED_CHARS = 4_000_000
 """How much text may wait for a slow stderr; about 30,000 lines."""
@@ -44,18 +44,25 @@ def redacted(text: str) -> str:
     return _IN_SETTING.sub(r"\1***", text) if "password" in text.lower() else text
 
 
-def configure(format: Format = "text", *, level: int = logging.INFO) -> None:
+def configure(format: Format = "text", *, level: str = "INFO") -> None:
     """Send outlive's log lines to stderr in this format. A later call replaces an earlier one."""
     logger = logging.getLogger("outlive")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _Stderr)]:
         logger.removeHandler(handler)
+    global _formatter
+    _formatter = _Json() if format == "json" else _Text()
     handler, others = _Stderr(), _Stderr(logging.WARNING)
     for one in (handler, others):
-        one.setFormatter(_Json() if format == "json" else _Text())
+        one.setFormatter(_formatter)
     logger.addHandler(handler)
     logger.setLevel(level)
     logging.lastResort = others  # Warnings of asyncio, psycopg and other libraries must not block either.
     _writer.gap_line = handler.gap_line
+
+
+def write(level: str, message: str, fields: Fields) -> None:
+    """Write a line of the worker without a LogRecord, which would cost more than the line. JSON has the fields too."""
+    relay(_formatter.line(time.time(), level, "outlive.worker", message, fields))
 
 
 def relay(line: str) -> None:
@@ -105,7 +112,7 @@ class _Writer:
         """Start with an empty queue and no thread, also after a fork. The first line starts the thread."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # Never held during a write.
-        self._queue: deque[str | int | threading.Event] = deque()  # A number stands for lines that were dropped.
+        self._queue: list[str | int | threading.Event] = []  # A number stands for lines that were dropped.
         self._chars = 0
         self._missing = 0
         self._has_lines = threading.Event()
@@ -115,16 +122,12 @@ class _Writer:
             if self._chars < MAX_QUEUED_CHARS:
                 self._chars += len(line)
                 self._queue.append(line)
+            elif self._queue and isinstance(dropped := self._queue[-1], int):
+                self._queue[-1] = dropped + 1
             else:
-                self._drop_line()
-        self._wake()
-
-    def _drop_line(self) -> None:
-        last = self._queue[-1] if self._queue else None
-        if isinstance(last, int):
-            self._queue[-1] = last + 1
-        else:
-            self._queue.append(1)
+                self._queue.append(1)
+        if not self._has_lines.is_set():
+            self._wake()
 
     def flush(self, within_s: float) -> bool:
         if self._thread is None:
@@ -143,51 +146,49 @@ class _Writer:
             except RuntimeError:  # No thread can be started now. The next line tries again.
                 return
             self._thread = thread
-        if not self._has_lines.is_set():
-            self._has_lines.set()
+        self._has_lines.set()
 
     def _run(self) -> None:
         while True:
             self._has_lines.wait()
             time.sleep(GATHER_S)
             self._has_lines.clear()  # Before the queue is emptied: a line that is added meanwhile sets it again.
-            while self._queue:
-                self._write_next()
-            if self._missing and _write(self._encoded_gap()):
+            with self._lock:
+                queue, self._queue = self._queue, []
+            self._write_all(queue)
+            if self._missing and _write(_encoded([self.gap_line(self._missing)])):
                 self._missing = 0
 
-    def _write_next(self) -> None:
-        """Write the first line of the queue, and as many more as fit into ATOMIC_BYTES."""
-        match first := self._pop():
-            case threading.Event():
-                first.set()
-            case int():
-                self._missing += first
-            case str():
-                data, lines, chars = _encoded(first), 1, len(first)
-                while self._queue and isinstance(line := self._queue[0], str) and len(data) + len(line) < ATOMIC_BYTES:
-                    self._pop()
-                    data += _encoded(line)
-                    lines += 1
-                    chars += len(line)
-                if _write((self._encoded_gap() if self._missing else b"") + data):
-                    self._missing = 0
-                else:
-                    self._missing += lines
-                with self._lock:
-                    self._chars -= chars
+    def _write_all(self, queue: list[str | int | threading.Event]) -> None:
+        """Write lines, as many at once as fit into ATOMIC_BYTES."""
+        lines: list[str] = []
+        size = 0
+        for one in queue:
+            more = 0 if not isinstance(one, str) else 1 + len(one if one.isascii() else one.encode(errors="replace"))
+            if lines and (not more or size + more > ATOMIC_BYTES):
+                self._write_lines(lines)
+                lines, size = [], 0
+            match one:
+                case str():
+                    lines.append(one)
+                    size += more
+                case int():
+                    self._missing += one
+                case threading.Event():
+                    one.set()
+        if lines:
+            self._write_lines(lines)
 
-    def _pop(self) -> str | int | threading.Event:
+    def _write_lines(self, lines: list[str]) -> None:
+        gap = [self.gap_line(self._missing)] if self._missing else []
+        self._missing = 0 if _write(_encoded(gap + lines)) else self._missing + len(lines)
         with self._lock:
-            return self._queue.popleft()
-
-    def _encoded_gap(self) -> bytes:
-        return _encoded(self.gap_line(self._missing))
+            self._chars -= sum(map(len, lines))
 
 
-def _encoded(line: str) -> bytes:
+def _encoded(lines: list[str]) -> bytes:
     stream = sys.__stderr__
-    return f"{line}\n".encode(stream.encoding if stream else "utf-8", "backslashreplace")
+    return "\n".join([*lines, ""]).encode(stream.encoding if stream else "utf-8", "backslashreplace")
 
 
 def _write(data: bytes) -> bool:
@@ -208,41 +209,43 @@ def _write(data: bytes) -> bool:
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = redacted(record.getMessage())
+        line = self.line(record.created, record.levelname, record.name, record.getMessage())
+        return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+
+    def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
+        message = redacted(message)
         if not message.isprintable():
             message = "".join(char if char.isprintable() else _escape(char) for char in message)
-        line = f"{_time(record.created)} {record.levelname:<7} {record.name}: {message}"
-        return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+        return f"{_time(created)} {level:<7} {logger}: {message}"
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": _time(record.created),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": redacted(record.getMessage()),
-        }
+        fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
-            line["exception"] = redacted(self.formatException(record.exc_info))
-        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        return msgspec.json.encode(line, enc_hook=str).decode()
+            fields = {"exception": redacted(self.formatException(record.exc_info)), **fields}
+        return self.line(record.created, record.levelname, record.name, record.getMessage(), lambda: fields)
+
+    def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
+        line = {"time": _time(created), "level": level.lower(), "logger": logger, "message": redacted(message)}
+        return msgspec.json.encode({**line, **fields()}, enc_hook=str).decode()
 
 
 def _time(created: float) -> str:
-    second = int(created)
-    return f"{_second(second)}.{int((created - second) * 1000):03}Z"
+    return _millisecond(int(created * 1000))
 
 
 @functools.lru_cache(maxsize=2)
-def _second(since_epoch: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since_epoch))
+def _millisecond(since_epoch: int) -> str:
+    second, rest = divmod(since_epoch, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{rest:03}Z"
 
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
+_formatter: _Text | _Json = _Text()
 _writer = _Writer()
 os.register_at_fork(after_in_child=_writer.begin)
 atexit.register(flush)

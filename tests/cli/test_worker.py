@@ -51,6 +51,32 @@ def test_a_worker_runs_jobs_and_ends_well_when_it_is_told_to(database_url: str, 
     assert "crawler-1" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (["--log-level", "debug"], ["Worker", "Starting job", "completed successfully"]),
+        (["--log-level", "warning"], []),
+        (["--quiet"], []),
+    ],
+)
+def test_the_level_of_the_log_is_the_operators(
+    database_url: str, start: Start, options: list[str], lines: list[str]
+) -> None:
+    job = enqueued(database_url)
+    worker = start(database_url, "worker", TARGET, "--slots", 1, *options)
+    assert job.result(timeout=20) == 42
+    worker.send_signal(signal.SIGTERM)
+    log = ended(worker).err
+    assert all(line in log for line in lines)
+    assert lines or not log
+
+
+def test_an_unknown_level_of_the_log_is_refused(database_url: str, start: Start) -> None:
+    ran = ended(start(database_url, "worker", TARGET, "--log-level", "loud"))
+    assert ran.code != 0
+    assert "log_level is 'loud': it must be debug, info, warning or error" in ran.err
+
+
 def test_a_worker_whose_stderr_is_not_read_runs_every_job_once_and_stops_when_told(
     database_url: str, start: Start
 ) -> None:

@@ -1,6 +1,7 @@
 """Visibility: views, commands and log lines for operators."""
 
 import json
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -90,7 +91,7 @@ def test_one_command_shows_one_jobs_whole_life(start: Start, database_url: str) 
 
 
 def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
-    worker = start()
+    worker = start(log_level="debug")
     assert f"Worker {worker.id} started" in worker.log()
     well = faults.add.enqueue(1, 2)
     raised = faults.raise_error.using(max_attempts=1).enqueue()
@@ -104,8 +105,22 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     assert worker.says(f"Job {late.id} timed out")
     log = worker.log()
     assert all(f"Starting job {job.id}" in log for job in (well, raised, exited, killed, late))
-    assert f"Job {well.id} completed successfully" in log
+    assert re.search(rf"Job {well.id} completed successfully \(tests\.faults\.add, \d\.\d{{3}} s\)", log)
     assert f"Job {raised.id} failed with code 1" in log
     assert f"Job {exited.id} failed with code 7" in log
     assert f"Job {killed.id} failed with code -11" in log
     assert f"Job {late.id} timed out" in log
+
+
+def test_by_default_the_log_has_one_line_for_each_job_at_its_end(start: Start) -> None:
+    worker = start(log_format="json")
+    jobs = [faults.add.enqueue(n, n) for n in range(3)]
+    for job in jobs:
+        finished(job, State.SUCCEEDED)
+        worker.says(f"Job {job.id} completed successfully")
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    for job in jobs:
+        [line] = [line for line in lines if str(job.id) in line["message"]]
+        assert (line["job_id"], line["task"], line["attempt"]) == (str(job.id), "tests.faults.add", 1)
+        assert (line["level"], line["outcome"]) == ("info", "succeeded")
+        assert 0 <= line["duration_s"] < 10

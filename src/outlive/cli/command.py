@@ -5,7 +5,6 @@ A command is a function whose first parameter is a `CommandContext`. `command` r
 
 import functools
 import inspect
-import logging
 import os
 import sys
 import traceback
@@ -89,7 +88,7 @@ class CommandContext:
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
         self.config_file, self.database_url = config_file, database_url
         self.config = self.reconfigured()
-        self.log_from(logging.WARNING)
+        self.log_from("warning")
 
     def has_subcommand(self, group: typer.Context) -> bool:
         """Whether a subcommand follows. The options that all commands share stand after it."""
@@ -97,8 +96,8 @@ class CommandContext:
             raise errors.ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
         return group.invoked_subcommand is not None
 
-    def log_from(self, level: int) -> None:
-        logs.configure(cast("logs.Format", self.config.log_format), level=level)
+    def log_from(self, level: str) -> None:
+        logs.configure(cast("logs.Format", self.config.log_format), level=level.upper())
 
     def reconfigured(self, **flags: object) -> config.Config:
         """The configuration with the flags of one command."""

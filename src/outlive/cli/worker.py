@@ -1,7 +1,6 @@
 """worker and up start a worker. reap runs the reaper of a worker as a command of its own."""
 
 import asyncio
-import logging
 import os
 import signal
 from typing import Annotated
@@ -20,7 +19,13 @@ Queues = Annotated[
     str | None, typer.Option("--queues", help="Which queues to serve, separated by commas. Default: all.")
 ]
 Name = Annotated[str | None, typer.Option("--name", help="The name of this worker. Default: host name and pid.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors.")]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level", metavar="LEVEL", help="debug, info (a line for each job, at its end), warning or error."
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]
 
 
 @command(app)
@@ -30,16 +35,24 @@ def worker(
     slots: Slots = None,
     queues: Queues = None,
     name: Name = None,
+    log_level: LogLevel = None,
     quiet: Quiet = False,
 ) -> None:
     """Run jobs, each in its own process, until SIGTERM or Ctrl-C."""
-    work(context, target, slots=slots, queues=queues, name=name, quiet=quiet)
+    log_level = "warning" if quiet else log_level
+    work(context, target, slots=slots, queues=queues, name=name, log_level=log_level)
 
 
 @command(app)
-def up(context: CommandContext, target: Target, slots: Slots = None, quiet: Quiet = False) -> None:
+def up(
+    context: CommandContext,
+    target: Target,
+    slots: Slots = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, and a worker."""
-    work(context, target, slots=slots, quiet=quiet, migrating=True)
+    work(context, target, slots=slots, log_level="warning" if quiet else log_level, migrating=True)
 
 
 def work(
@@ -47,7 +60,7 @@ def work(
     target: str,
     *,
     slots: int | None,
-    quiet: bool,
+    log_level: str | None,
     queues: str | None = None,
     name: str | None = None,
     migrating: bool = False,
@@ -65,8 +78,8 @@ def work(
 
     if context.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(context.config_file.absolute())  # Jobs read it too.
-    config = context.reconfigured(slots=slots, queues=queues, name=name)
-    context.log_from(logging.WARNING if quiet else logging.INFO)
+    config = context.reconfigured(slots=slots, queues=queues, name=name, log_level=log_level)
+    context.log_from(config.log_level)
     raise typer.Exit(supervisor.work(target, config, database))
 
 
@@ -75,7 +88,7 @@ def reap(
     context: CommandContext, once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False
 ) -> None:
     """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too."""
-    context.log_from(logging.INFO)
+    context.log_from(context.config.log_level)
     with db.translated_errors():
         url = migrate.ready(context.config)
         freed = asyncio.run(_reap(context.config, url, once=once))

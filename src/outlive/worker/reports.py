@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
-from outlive.states import Outcome
+from outlive.worker import job_log
 from outlive.worker.children import Child
 from outlive.worker.completions import Completions
 from outlive.worker.heartbeat import Heartbeat
@@ -20,8 +18,6 @@ from outlive.worker.progress import ProgressWriter
 from outlive.worker.registration import Registration
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
-
-_log = logging.getLogger("outlive.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class AttemptReports:
     wake: Wakeup
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
-        _log_end(job, end)
+        job_log.ended(job, end)
         self.sources.note(job.source, end)
         if completing:
             self.completions.expect(end)
@@ -69,15 +65,3 @@ class AttemptReports:
 
     def slot_freed(self) -> None:
         self.wake.set()
-
-
-def _log_end(job: Claimed, end: Ended) -> None:
-    match end.outcome:
-        case Outcome.SUCCEEDED:
-            _log.info("Job %s completed successfully", job.id)
-        case Outcome.FAILED | Outcome.CRASHED | Outcome.OUT_OF_MEMORY:
-            number = getattr(signal, end.signal or "", None)
-            code = -number if number is not None else 1 if end.exit_code is None else end.exit_code
-            _log.warning("Job %s failed with code %d: %s", job.id, code, end.error)
-        case _:
-            _log.info("Job %s %s: %s", job.id, end.outcome, end.error)

@@ -4,7 +4,6 @@ Everything is real: the workers are `outlive worker`, the sites answer over HTTP
 hang. The demo itself does two things: it kills a worker, and it takes one site down for a while.
 """
 
-import logging
 import signal
 import time
 from contextlib import ExitStack
@@ -44,7 +43,7 @@ from outlive.running r join outlive.workers k on k.id = r.worker where k.pid = %
 
 
 def main(*, json: bool, quick: bool) -> int:
-    logs.configure(level=logging.WARNING)
+    logs.configure(level="WARNING")
     started = time.monotonic()
     with (
         stopped_by_sigterm(),
