@@ -66,10 +66,11 @@ class LaneState(msgspec.Struct, frozen=True):
 
 
 class Unsourced(msgspec.Struct, frozen=True):
-    """The lanes without a source, and whether a suspect waits for an idle worker."""
+    """The lanes without a source, whether a suspect waits for an idle worker, and the queues that are paused."""
 
     lanes: list[LaneState]
     suspect_waits: bool
+    paused: frozenset[str] = frozenset()
 
 
 class Sourced(msgspec.Struct, frozen=True):
@@ -123,6 +124,8 @@ class Ended(msgspec.Struct, frozen=True):
     """Whether the source answered well; None if the end does not tell."""
     records: bytes | None = None
     spawns: bytes | None = None
+    took_s: float | None = None
+    """How long it ran, for the log; None if that is not known. The database measures for itself."""
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -88,6 +88,8 @@ class Done(Frame, frozen=True, tag=4):
     stack: str | None = None
     final: bool = False
     after_s: float | None = None
+    took_s: float = -1.0
+    """How long it ran, as the child measured it; negative if it did not run."""
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
     marked: bool = False

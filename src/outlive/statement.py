@@ -32,11 +32,15 @@ class Statement(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A type of array parameter: the oids of element and array, and the encoder of an element."""
+    """A type of array parameter: the oids of element and array, and the encoder of an element.
+
+    `code` is the format of a number for `struct`, which writes a whole array of them at once.
+    """
 
     element: int
     array: int
     write: Callable[[Any], bytes]
+    code: str = ""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -51,6 +55,13 @@ def column(kind: Kind, values: Iterable[object]) -> Column | None:
     values = list(values)
     if not values:
         return Column(kind.array, struct.pack(">iiI", 0, 0, kind.element))
+    if kind.code and None not in values:
+        sized = [struct.calcsize(f">{kind.code}")] * (2 * len(values))
+        sized[1::2] = values  # type: ignore[assignment]  # They are numbers.
+        return Column(
+            kind.array,
+            struct.pack(">iiIii" + f"i{kind.code}" * len(values), 1, 0, kind.element, len(values), 1, *sized),
+        )
     write, first = kind.write, values[0]
     if values[-1] is first and values.count(first) == len(values):  # As in most columns of a batch of jobs.
         if first is None:
@@ -80,11 +91,15 @@ def _microseconds(moment: datetime) -> bytes:
     return struct.pack(">q", (moment - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 
-BIGINTS = Kind(20, 1016, struct.Struct(">q").pack)
-INTS = Kind(23, 1007, struct.Struct(">i").pack)
-SMALLINTS = Kind(21, 1005, struct.Struct(">h").pack)
-FLOATS = Kind(701, 1022, struct.Struct(">d").pack)
-BOOLEANS = Kind(16, 1000, struct.Struct(">?").pack)
+def _numbers(element: int, array: int, code: str) -> Kind:
+    return Kind(element, array, struct.Struct(f">{code}").pack, code)
+
+
+BIGINTS = _numbers(20, 1016, "q")
+INTS = _numbers(23, 1007, "i")
+SMALLINTS = _numbers(21, 1005, "h")
+FLOATS = _numbers(701, 1022, "d")
+BOOLEANS = _numbers(16, 1000, "?")
 TEXTS = Kind(25, 1009, str.encode)
 UUIDS = Kind(2950, 2951, lambda value: value.bytes)
 JSONS = Kind(114, 199, lambda value: value)

@@ -1,6 +1,7 @@
 """Enqueuing: durable, idempotent, in bulk, all or nothing, with options that arrive."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -200,7 +201,7 @@ def test_enqueuing_wakes_only_a_sleeping_worker(app: outlive.App, connection: db
         db.run(connection, store.sleep(uuid4()))
         add.enqueue(2)
         (note,) = listener.notifies(timeout=10, stop_after=1)
-        assert note.payload == "no source"
+        assert json.loads(note.payload) == ["default", add.name, 5]
 
 
 def test_a_database_without_the_schema_is_refused_with_what_to_do(empty_database_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from outlive import db
 from outlive.model import Claimed, Lane, LaneState, Sourced
-from outlive.worker.lanes import LaneKey, Lanes
+from outlive.worker.lanes import NEEDS_SLOT, SATED, SLACK, LaneKey, Lanes
 from tests import faults
 from tests.driving.workers import Start
 from tests.waiting import eventually
@@ -79,11 +79,45 @@ def test_nothing_is_given_ahead_of_something_more_urgent_that_has_no_slot() -> N
     lanes = found((WARM, 5), ("fresh", 4), ("fresh", 5), (WARM, 6))
 
     def ahead(key: LaneKey) -> object:
-        return "ahead" if key.task == WARM else None
+        return "ahead" if key.task == WARM else NEEDS_SLOT
 
     assert names(offered(lanes, ahead)) == []
     lanes = found((WARM, 5), ("fresh", 5), (WARM, 6))
     assert names(offered(lanes, ahead)) == [(WARM, 5)]
+
+
+def test_nothing_more_is_given_ahead_when_it_is_the_turn_of_a_lane_that_has_no_slot() -> None:
+    lanes = found((WARM, 5), ("fresh", 5))
+
+    def ahead(key: LaneKey) -> object:
+        return "ahead" if key.task == WARM else NEEDS_SLOT
+
+    [first] = offered(lanes, ahead)
+    lanes.claimed([first], [claimed(first)] * 4, limit=4)
+    assert names(offered(lanes, ahead)) == [], "the slots run empty"
+    assert names(offered(lanes)) == [("fresh", 5)]
+
+
+def test_a_lane_whose_children_have_enough_holds_back_only_what_is_less_urgent() -> None:
+    def ahead(key: LaneKey) -> object:
+        return "ahead" if key.task == WARM else SATED
+
+    assert names(offered(found(("fed", 5), (WARM, 5), (WARM, 6)), ahead)) == [(WARM, 5)]
+    assert names(offered(found(("fed", 4), (WARM, 5)), ahead)) == []
+
+
+def test_the_lanes_of_a_paused_queue_are_not_offered_again() -> None:
+    lanes = found(("fresh", 0), (WARM, 9))
+    lanes.found([LaneState("default", "", WARM, 9, MOMENT, ready=True)], {"default"})
+    assert names(offered(lanes)) == [(WARM, 9)]
+
+
+def test_a_lane_that_was_emptied_keeps_some_slack_for_jobs_whose_transactions_commit_late() -> None:
+    lanes = found(("few", 0), ("many", 5))
+    both = offered(lanes)
+    lanes.claimed(both, [claimed(both[0]), claimed(both[1])], limit=2)
+    marks = {lane.task: lane.mark for lane in offered(lanes)}
+    assert marks == {"few": MOMENT - SLACK, "many": MOMENT}
 
 
 def test_a_lane_that_ran_dry_goes_on_before_less_urgent_ones() -> None:
@@ -180,3 +214,14 @@ def test_an_urgent_job_waits_for_no_backlog(start: Start, connection: db.Connect
         "   where v.priority < 9 and u.token > a.token and a.started_at > v.created_at + interval '1 s')"
     ).fetchone()
     assert late == (0,)
+
+
+@pytest.mark.usefixtures("faults_app")
+def test_a_job_of_another_task_gets_its_turn_beside_a_warm_backlog(start: Start, connection: db.Connection) -> None:
+    faults.app.enqueue_many(faults.warm.job(n) for n in range(30_000))
+    start(slots=2)
+    begun = "select count(*) > 100 from outlive.attempts"
+    eventually(lambda: connection.execute(begun).fetchone() == (True,), within_s=30, what="it works")
+    for n in range(3):
+        assert faults.add.enqueue(n, n).result(timeout=10) == 2 * n
+    assert connection.execute("select count(*) > 0 from outlive.waiting").fetchone() == (True,), "the backlog is there"

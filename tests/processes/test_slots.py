@@ -64,7 +64,7 @@ async def one_slot() -> AsyncIterator[tuple[Slots, Watch, Heard]]:
     try:
         zygotes.open(await zygotes.current.ready(), slots)
         await aeventually(lambda: bool(slots.zygotes.ready))
-        slots.pace_s[WARM] = 0.001  # Jobs of this task are given ahead.
+        slots.pace.note(WARM, 0.001, 0.001)  # Jobs of this task are given ahead.
         yield slots, Watch(slots, Leases(lease_s=300, renew_s=20)), heard
     finally:
         slots.end()
@@ -88,6 +88,7 @@ def test_a_job_is_not_stopped_for_the_one_before_it_whose_answer_is_not_read_yet
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.take(claimed("", str(tmp_path / "go")), {})
+            slots.hand_out()
             eventually((tmp_path / "go.begun").exists, what="the first has ended, and the slots don't know it yet")
             (child,) = slots.busy
             watch.end(child, verdict, "by this test")
@@ -104,6 +105,7 @@ def test_a_cancelled_job_does_not_begin_when_the_cancelled_one_before_it_ends(tm
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.take(claimed(str(tmp_path / "first"), str(tmp_path / "second")), {})
+            slots.hand_out()
             eventually((tmp_path / "first.begun").exists)
             slots.cancel({1, 2})
             (child,) = slots.busy
@@ -119,6 +121,7 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.take(claimed(str(tmp_path / "first"), ""), {})
+            slots.hand_out()
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
             watch.end(child, Outcome.TIMED_OUT, "by this test")
@@ -136,6 +139,7 @@ def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> N
             kernel.kill(child.parent.pid)
             eventually(lambda: not alive(child.pid), what="both are dead, and the slots don't know it yet")
             slots.take(claimed(""), {})
+            slots.hand_out()
             assert child.given
             await aeventually(lambda: bool(heard.ends))
             return heard.outcomes()
@@ -151,6 +155,7 @@ def test_a_job_that_fails_because_the_kernel_killed_its_process_is_out_of_memory
             if slots.zygotes.groups is None:
                 pytest.skip("no memory cgroup can be made here")
             slots.take(claimed(str(tmp_path / "go"), task="tests.faults.feed_a_process"), {})
+            slots.hand_out()
             (child,) = slots.busy
             slots.zygotes.give_cgroup(child, child.given[0])
             group = child.group
@@ -167,6 +172,7 @@ def test_a_job_that_takes_the_tickets_of_others_is_killed_and_they_begin_elsewhe
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, watch, heard):
             slots.take(claimed(str(tmp_path / "first"), "", ""), {})
+            slots.hand_out()
             eventually((tmp_path / "first.begun").exists)
             (child,) = slots.busy
             assert tickets.take_back(child.tickets) == {2, 3}  # As a job does that reads its child's descriptors.
@@ -184,6 +190,7 @@ def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_i
         async with one_slot() as (slots, watch, heard):
             os.kill(slots.zygotes.ready[0].pid, signal.SIGSTOP)
             slots.take(claimed("", ""), {})
+            slots.hand_out()
             watch._leases.hold([1, 2], since=-1e9)
             await watch.run_once()
             return heard.outcomes()

@@ -1,5 +1,6 @@
 """Waking workers: a notification while a worker sleeps, and no notification while all are awake."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from outlive import App, db, store
 from outlive.model import Ended
 from outlive.states import Outcome
-from outlive.worker.wakeup import CANCEL, NO_SOURCE, Wakeup
+from outlive.worker.lanes import LaneKey
+from outlive.worker.wakeup import CANCEL, MAX_HINTS, Wakeup
 from tests.driving.making import (
+    TASK,
     WORKER,
     Connect,
     claim,
@@ -78,12 +81,13 @@ def test_enqueuing_a_batch_sends_one_notification_to_sleeping_workers(
     assert listener.heard() == 1
 
 
-def test_a_job_without_a_source_does_not_send_workers_to_their_sources(
+def test_a_job_without_a_source_sends_workers_to_its_lane_and_not_to_their_sources(
     connection: db.Connection, listener: Listener
 ) -> None:
     sleep(connection)
     enqueue(connection, [request()])
-    assert listener.payloads() == [NO_SOURCE]
+    [payload] = listener.payloads()
+    assert json.loads(payload) == ["default", TASK, 5]
     enqueue(connection, [request(source="shop")])
     enqueue(connection, [request(), request(source="shop")])
     assert listener.payloads() == ["", ""]
@@ -100,17 +104,62 @@ def test_a_cancel_request_reaches_the_worker_of_a_running_job_at_once(
     assert listener.payloads() == [CANCEL]
 
 
+def test_a_job_in_a_paused_queue_sends_no_worker_to_its_lane(connection: db.Connection, listener: Listener) -> None:
+    sleep(connection)
+    db.run(connection, store.pause_queue("default"))
+    enqueue(connection, [request()])
+    assert listener.payloads() == [""]
+
+
+def test_a_task_whose_name_is_too_long_for_a_notification_can_be_enqueued(
+    connection: db.Connection, listener: Listener
+) -> None:
+    sleep(connection)
+    enqueue(connection, [request(task="\N{SMILING FACE WITH SUNGLASSES}" * 3000)])
+    [payload] = listener.payloads()
+    wake = Wakeup()
+    wake.look = False
+    wake.notify(payload)
+    assert wake.look
+
+
 @pytest.mark.parametrize(
-    ("payload", "lanes", "sources", "cancels"),
-    [("", True, True, False), (NO_SOURCE, True, False, False), (CANCEL, False, False, True)],
+    ("payload", "lanes", "sources", "cancels", "hints"),
+    [
+        ("", True, True, False, []),
+        ('["slow", "shop.visit", 3]', False, False, False, [LaneKey("slow", "", "shop.visit", 3)]),
+        (CANCEL, False, False, True, []),
+    ],
 )
 def test_a_worker_looks_only_for_what_a_notification_says(
-    payload: str, lanes: bool, sources: bool, cancels: bool
+    payload: str, lanes: bool, sources: bool, cancels: bool, hints: list[LaneKey]
 ) -> None:
     wake = Wakeup()
     wake.look = wake.look_at_sources = False
     wake.notify(payload)
     assert (wake.look, wake.look_at_sources, wake.cancel.is_set()) == (lanes, sources, cancels)
+    assert list(wake.hints) == hints
+
+
+@pytest.mark.parametrize("payload", ['["default", "work", -1]', '["default", "work", 10]', '["a\\u0000b", "work", 5]'])
+def test_a_notification_of_a_stranger_that_names_no_possible_lane_only_makes_a_worker_look(payload: str) -> None:
+    wake = Wakeup()
+    wake.look = False
+    wake.notify(payload)
+    assert wake.look
+    assert not wake.hints
+
+
+def test_a_busy_worker_keeps_few_hints_and_looks_for_the_rest() -> None:
+    wake = Wakeup()
+    wake.look = False
+    for _ in range(2):
+        for n in range(MAX_HINTS):
+            wake.notify(json.dumps(["default", f"task {n}", 5]))
+    assert len(wake.hints) == MAX_HINTS
+    wake.notify(json.dumps(["default", "one more", 5]))
+    assert len(wake.hints) == MAX_HINTS
+    assert wake.look
 
 
 def test_a_worker_that_is_awake_again_is_not_notified(connection: db.Connection, listener: Listener) -> None:

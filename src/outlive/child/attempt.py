@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage, struct_rusage
+from time import monotonic
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -54,7 +55,7 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
     if task is None:
         error = f"this worker does not have the task {run.task}"
         return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
-    usage_before = getrusage(RUSAGE_SELF)
+    usage_before, began = getrusage(RUSAGE_SELF), monotonic()
     findings = Findings()
     account = SourceAccount(run.source, run.token, task.policy)
     job_gateway.account = account  # Requests to sources find it there, and `outlive.current()` finds the context.
@@ -70,9 +71,10 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
         done = _classify_result(value, run, findings, account)
     context.leave()
     job_gateway.account = None
+    took_s = monotonic() - began
     _flush_output()
     marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
-    return _with_measurements(done, usage_before, marked=marked, preload=task.policy.preload, last=run.last)
+    return _with_measurements(done, usage_before, took_s, marked=marked, preload=task.policy.preload, last=run.last)
 
 
 def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
@@ -165,7 +167,9 @@ def _delay_s(after: validation.Duration | None) -> tuple[float | None, str]:
 # What it took
 
 
-def _with_measurements(done: Done, before: struct_rusage, *, marked: bool, preload: bool, last: bool) -> Done:
+def _with_measurements(
+    done: Done, before: struct_rusage, took_s: float, *, marked: bool, preload: bool, last: bool
+) -> Done:
     """Add what only this process can measure."""
     after = getrusage(RUSAGE_SELF)
     # A task without preload runs after an exec, and ru_maxrss then still has the zygote's peak.
@@ -174,6 +178,7 @@ def _with_measurements(done: Done, before: struct_rusage, *, marked: bool, prelo
         kernel.forget_peak()  # The next job in this child must not inherit it.
     return msgspec.structs.replace(
         done,
+        took_s=took_s,
         cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         peak_memory_bytes=peak_bytes,
         marked=marked,
@@ -197,8 +202,10 @@ def _any_subprocess_ended() -> bool:
 
 def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):  # The job may have closed or replaced it.
+        try:  # Not contextlib.suppress, which costs more than the flush.
             stream.flush()
+        except BaseException:  # The job may have closed or replaced it.
+            continue
 
 
 def _mark_output() -> bool:

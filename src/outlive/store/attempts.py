@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from uuid import UUID
 
 import msgspec
@@ -18,6 +19,7 @@ from outlive.statement import (
 from outlive.states import Outcome, State
 from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, statement, structs
 
+_TOKEN = attrgetter("token")
 _EVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -31,7 +33,7 @@ def end_and_claim(
     begun: bool = True,
 ) -> Statement[Turn]:
     """End attempts and claim at most `limit` jobs from the lanes. Jobs that will wait behind others are not `begun`."""
-    ended = sorted(ended, key=lambda end: end.token)
+    ended = sorted(ended, key=_TOKEN)
     all_succeeded = all(end.outcome is Outcome.SUCCEEDED for end in ended)
     others = () if all_succeeded else ended  # A success has no value in their columns.
     return statement(

@@ -11,11 +11,14 @@ from outlive.store.building import Names, nothing, statement
 
 
 def unsourced_lanes(tasks: Sequence[str], queues: Sequence[str] | None = None) -> Statement[Unsourced]:
-    """The lanes without a source that have jobs, and whether a suspect waits."""
+    """The lanes without a source that have jobs, whether a suspect waits, and which queues are paused."""
 
     def decode(_: Names, rows: list[Row]) -> Unsourced:
-        lanes = [LaneState(*row) for row in rows if row[0] is not None]
-        return Unsourced(lanes, suspect_waits=len(lanes) < len(rows))
+        return Unsourced(
+            [LaneState(*row) for row in rows if row[2] is not None],
+            suspect_waits=any(row[0] is None for row in rows),
+            paused=frozenset(row[0] for row in rows if row[0] is not None and row[2] is None),
+        )
 
     return statement("unsourced_lanes", decode, tasks=tasks, queues=queues)
 

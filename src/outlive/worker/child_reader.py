@@ -36,6 +36,13 @@ LAST_WORDS_BYTES = 512 * 1024
 LARGE_BYTES = 256 * 1024
 BUDGET_BYTES = 24 * 1024 * 1024
 """How much data of large frames may wait in memory to be written."""
+PAUSE_S = 0.003
+"""How long reading pauses for a child that has jobs ahead and sends only answers: many at once cost less than one by
+one."""
+PAUSE_AHEAD = 4
+PAUSE_ANSWERS = 64
+"""How many jobs such a child has at least, and how many of its last frames were answers. A child that calls its worker
+must not wait for the reply. An end must not be read late if memory is limited: it would be charged for the next job."""
 MAX_CALLS = 8
 """How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
 interrupts it."""
@@ -59,6 +66,7 @@ class ChildReader:
         """The child whose large frame is being read."""
         self._waiting: deque[Child] = deque()
         """Children that have begun a large frame, and wait for their turn."""
+        self._paused: set[Child] = set()
 
     def hear(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
@@ -77,9 +85,14 @@ class ChildReader:
         except GarbledFrame as error:  # The frames before it count: an earlier job may have answered.
             messages, garbled = error.before, error
         for message in messages:
+            if type(message) is Done:
+                child.answers += 1
+                self._end(child, message)
+                if child.distrusted:
+                    return False
+                continue
+            child.answers = 0
             match message:
-                case Done():
-                    self._end(child, message)
                 case Call():
                     self._call(child, message)
                 case Progress():
@@ -98,7 +111,20 @@ class ChildReader:
             child.flush()
         if child.frames.unfinished_bytes > LARGE_BYTES or self._reading is child:
             self._take_turns(child)
+        elif len(child.given) >= PAUSE_AHEAD and child.answers >= PAUSE_ANSWERS and not child.measured:
+            self._pause(child)
         return True
+
+    def _pause(self, child: Child) -> None:
+        if not self._paused:
+            asyncio.get_running_loop().call_later(PAUSE_S, self._go_on)
+        self._paused.add(child)
+        asyncio.get_running_loop().remove_reader(child.socket.fileno())
+
+    def _go_on(self) -> None:
+        paused, self._paused = self._paused, set()
+        for child in paused.difference(self._waiting):
+            asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)
 
     def hear_all(self, child: Child) -> None:
         """Read what it sent before it died. Bounded: a process that it left behind may still write."""
@@ -180,6 +206,7 @@ class ChildReader:
 
     def forget(self, child: Child) -> None:
         """The child is gone: read the next one."""
+        self._paused.discard(child)
         if child in self._waiting:
             self._waiting.remove(child)
         if child is self._reading:

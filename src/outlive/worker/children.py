@@ -99,6 +99,8 @@ class Child:
     """How many of its calls wait for an answer."""
     unread: int = 0
     """How many answers it may not have read."""
+    answers: int = 0
+    """How many of its last frames were answers of jobs, without another one in between."""
     retiring: bool = False
     distrusted: bool = False
     unread_answer: tuple[int, float] | None = None
@@ -129,6 +131,11 @@ class Child:
         return self.given[0]
 
     @property
+    def measured(self) -> bool:
+        """Whether the memory of its job is limited."""
+        return self.group is not None or self.current.memory_bytes is not None
+
+    @property
     def bound(self) -> bool:
         """Whether it may run more jobs of its task after those that it has."""
         return self.task is not None and not self.retiring
@@ -142,21 +149,26 @@ class Child:
         """Whether it runs this attempt."""
         return bool(self.given) and self.given[0].job.token == token
 
-    def give(self, assignments: list[Assignment], max_result_bytes: int) -> None:
-        """Send it jobs. It runs them in order."""
-        tickets.put(self.tickets, [one.job.token for one in assignments])
+    def give(self, assignments: list[Assignment], max_result_bytes: int) -> bool:
+        """Send it jobs, which it runs in order. False if its tickets are full: then it has none of them."""
+        if not tickets.put(self.tickets, [one.job.token for one in assignments]):
+            return False
+        idle = not self.given
+        self.given.extend(assignments)
+        if idle:
+            self.begin()
+        self.task = assignments[0].job.task
+        frames = []
         for assignment in assignments:
             job = assignment.job
-            self.given.append(assignment)
-            if len(self.given) == 1:
-                self.begin()
-            self.task = job.task
             self.served += 1
             last = self.served >= assignment.facts.recycle_after
-            self.retiring = self.retiring or last
             limits = (last, max_result_bytes, assignment.checkpoint, job.source)
-            self.send(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits))
+            frames.append(encode_frame(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits)))
+        self.retiring = self.retiring or last
+        self.unsent += b"".join(frames)
         self.flush()
+        return True
 
     def take_back(self) -> list[Assignment]:
         """Take back the jobs that it did not begin."""
@@ -276,16 +288,6 @@ class Child:
         os.close(self.output)
         os.close(self.stack)
         os.close(self.tickets)
-
-
-class Load:
-    """A warm child's jobs, and those that it is about to be given."""
-
-    __slots__ = ("added", "child", "length")
-
-    def __init__(self, child: Child) -> None:
-        self.child, self.length = child, len(child.given)
-        self.added: list[Assignment] = []
 
 
 class _Overrides(msgspec.Struct):

@@ -11,8 +11,10 @@ the children of a warm task run one job after the other, and may be given some a
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,10 +22,11 @@ import psycopg
 
 from outlive import store
 from outlive.config import Config
-from outlive.model import Claimed, Lane
+from outlive.model import Claimed, Lane, Turn
+from outlive.statement import Statement
 from outlive.worker.idling import Idling
 from outlive.worker.lane_finder import LaneFinder
-from outlive.worker.lanes import LaneKey
+from outlive.worker.lanes import NEEDS_SLOT, SATED, LaneKey
 from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.reconciliation import Reconciliation
@@ -33,12 +36,18 @@ from outlive.worker.slow_ends import never_accepted
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
 
-MAX_CLAIM = 512
+MAX_CLAIM = 1024
 """How many jobs one statement claims at most."""
-MANY_ENDS = 256
+MANY_ENDS = 512
 """With this many ends the loop writes at once."""
+OVERLAP = 64
+"""With this many claimed jobs and as many ends the next statement is sent before the jobs are handed out."""
 GATHER_S = 0.005
 """How long a busy worker with fewer ends waits for more: one statement for many costs little more than for one."""
+
+_IN_ORDER = attrgetter("priority", "ready_at")
+
+_log = logging.getLogger("outlive.worker")
 
 
 class Offer(NamedTuple):
@@ -82,10 +91,16 @@ class ClaimLoop:
     async def run_once(self) -> None:
         """One turn: end and claim, or wait until there may be something to do."""
         self._wake.clear()  # First: whatever happens from now on wakes the next turn.
+        hinted = self._finder.take_hints(self._slots.tasks, self._config.queues)
+        if self._may_overlap():
+            await self._end_and_claim(self._offer_ahead(self._slots.room.after_unplaced()))
+            return
+        self._slots.hand_out()
         await self._gather_ends()
         await self._connect()
         await self._reconcile_if_due()
-        await self._find_lanes()
+        if not hinted or not self._slots.idle():  # An idle worker claims first what it was told of.
+            await self._find_lanes()
         if await self._claim_suspect_if_idle():
             return
         await self._sources.write_once_due(self._session)
@@ -100,7 +115,7 @@ class ClaimLoop:
             await self._idling.rest()
 
     async def _gather_ends(self) -> None:
-        if len(self._outbox.waiting) < MANY_ENDS and self._slots.has_enough_work():
+        if len(self._outbox.waiting) < MANY_ENDS and self._slots.room.is_filled():
             await asyncio.sleep(GATHER_S)
 
     async def _connect(self) -> None:
@@ -113,11 +128,12 @@ class ClaimLoop:
     async def _reconcile_if_due(self) -> None:
         if self._reconciliation.due:
             started = time.monotonic()
-            await self._begin(await self._reconciliation.run_once(), since=started, marked=False)
+            await self._take(await self._reconciliation.run_once(), since=started, marked=False)
+            self._slots.hand_out()
 
     async def _find_lanes(self) -> None:
         await self._idling.unmark_if_busy()
-        if not self._slots.capacity() and not self._slots.room():
+        if not self._slots.capacity() and not self._slots.room.by_task():
             return
         tasks, queues = list(self._slots.tasks), self._config.queues
         if self._finder.due or self.making_room:  # Another worker may have taken the suspect.
@@ -125,15 +141,30 @@ class ClaimLoop:
         if self._finder.sources_due:
             await self._finder.find_sourced(tasks, queues)
 
+    def _may_overlap(self) -> bool:
+        """Whether to send the next statement first, and to hand out claimed jobs while the database is at work."""
+        return (
+            len(self._slots.unplaced) >= OVERLAP
+            and len(self._outbox.waiting) >= OVERLAP
+            and not self._reconciliation.due
+            and not self._finder.due
+            and not self._finder.suspect_waits
+            and not self._held_back
+            and self._session.connected(self._generation)
+        )
+
     # What to claim
 
+    @property
+    def _held_back(self) -> bool:
+        return self.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned
+
     def _offer(self) -> Offer:
-        held_back = self.making_room or self._outbox.slow.too_much or self._reconciliation.waits_for_disowned
-        if held_back or not self._finder.lanes:
+        if self._held_back or not self._finder.lanes:
             return NO_OFFER
         if free := self._slots.capacity():
             return self._offer_to_free_slots(free)
-        return self._offer_ahead(self._slots.room())
+        return self._offer_ahead(self._slots.room.by_task())
 
     def _offer_to_free_slots(self, free: int) -> Offer:
         """Lanes of fresh tasks, one job for each slot; or of one warm task, with some jobs ahead; or of sources."""
@@ -141,10 +172,10 @@ class ClaimLoop:
         def kind(key: LaneKey) -> Hashable:
             if key.source:
                 return ("source", key.priority)
-            return ("warm", key.task) if self._slots.ahead(key.task) > 1 else "fresh"
+            return ("warm", key.task) if self._slots.room.ahead(key.task) > 1 else "fresh"
 
         def quota(key: LaneKey) -> int:
-            return free if key.source else free * self._slots.ahead(key.task)
+            return free if key.source else free * self._slots.room.ahead(key.task)
 
         # The last lane has the quota that all of its kind share. Empty lanes before it may be of another kind.
         lanes = self._lanes(kind, quota)
@@ -152,15 +183,20 @@ class ClaimLoop:
 
     def _offer_ahead(self, room: Mapping[str, int]) -> Offer:
         """No slot is free: lanes of warm tasks whose children can be given some jobs ahead."""
+        if not room:
+            return NO_OFFER
+        served = self._slots.room.served_tasks()
 
         def kind(key: LaneKey) -> Hashable:
-            return "ahead" if not key.source and key.task in room else None
+            if not key.source and key.task in room:
+                return "ahead"
+            has_children = not key.source and key.task in served
+            return SATED if has_children or self._slots.trouble else NEEDS_SLOT
 
-        lanes = self._lanes(kind, lambda key: room.get(key.task, 0)) if room else []
+        lanes = self._lanes(kind, lambda key: room.get(key.task, 0))
         return Offer(lanes, min(MAX_CLAIM, sum(room.values()))) if lanes else NO_OFFER
 
     def _lanes(self, kind: Callable[[LaneKey], Hashable], quota: Callable[[LaneKey], int]) -> list[Lane]:
-        """The most urgent lanes of one kind. Lanes of the kind None can't be claimed from now."""
         return self._finder.lanes.offer(self._slots.tasks, kind, quota, time.monotonic())
 
     # The statements
@@ -169,9 +205,9 @@ class ClaimLoop:
         ending = await self._outbox.take()
         all_begin_now = offer.limit <= self._slots.capacity()  # Jobs beyond that wait behind others.
         since = time.monotonic()
-        self._reconciliation.unsure = True  # Until `_begin`: the database may have claims that are not known here.
+        self._reconciliation.unsure = True  # Until `_take`: the database may have claims that are not known here.
         try:
-            turn = await self._session.run(
+            turn = await self._run_while_handing_out(
                 store.end_and_claim(
                     self._worker_id,
                     ending,
@@ -191,13 +227,28 @@ class ClaimLoop:
             answered = not isinstance(error, psycopg.Error) or error.sqlstate is not None
             if ending and answered and never_accepted(error):
                 self._reconciliation.unsure = False  # Nothing was written.
-                self._outbox.write_one_by_one(ending)  # One of them can't be stored: only that one fails.
+                _log.warning(
+                    "%d ends are written one by one, because together they are refused: %s", len(ending), error
+                )
+                self._outbox.write_one_by_one(ending)  # Only that one fails.
                 return
             self._outbox.put_back(ending)  # If they were written, reconciliation drops them.
             raise
         self._outbox.written(ending, turn.stale)
         self._finder.lanes.claimed(offer.lanes, turn.claimed, offer.limit)
-        await self._begin(turn.claimed, since=since, marked=all_begin_now)
+        await self._take(turn.claimed, since=since, marked=all_begin_now)
+        if len(turn.claimed) < OVERLAP:  # More of them are handed out in the next turn, see `_may_overlap`.
+            self._slots.hand_out()
+
+    async def _run_while_handing_out(self, statement: Statement[Turn]) -> Turn:
+        """Send the statement, and hand out the jobs of the last one while the database is at work."""
+        running = asyncio.ensure_future(self._session.run(statement))
+        try:
+            await asyncio.sleep(0)  # It is sent now.
+            self._slots.hand_out()
+        finally:
+            turn = await running
+        return turn
 
     async def _claim_sourced(self, offer: Offer) -> None:
         """Claim jobs of one source after the other, as many as each source admits."""
@@ -208,7 +259,8 @@ class ClaimLoop:
         )
         self._finder.lanes.wait(admitted.waits_s, time.monotonic())
         self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
-        await self._begin(admitted.claimed, since=since, marked=True)
+        await self._take(admitted.claimed, since=since, marked=True)
+        self._slots.hand_out()
 
     async def _claim_suspect_if_idle(self) -> bool:
         """An idle worker takes a suspect first, but not two in a row while other jobs wait. True if it has one now."""
@@ -223,11 +275,12 @@ class ClaimLoop:
             store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
         )
         self.making_room = False  # This worker has the suspect, or another one does.
-        await self._begin(claimed, since=since, marked=True)
+        await self._take(claimed, since=since, marked=True)
+        self._slots.hand_out()
         return bool(claimed)
 
-    async def _begin(self, jobs: list[Claimed], *, since: float, marked: bool) -> None:
-        """Hand claimed jobs to slots. `marked`: the database has them as begun.
+    async def _take(self, jobs: list[Claimed], *, since: float, marked: bool) -> None:
+        """Take in claimed jobs. `marked`: the database has them as begun.
 
         Leases count from before the claim, so this worker never trusts one for longer than the database does.
         """
@@ -236,7 +289,7 @@ class ClaimLoop:
         checkpoints = await self._session.run(store.checkpoints(retried)) if retried else {}
         self._leases.hold((job.token for job in jobs), since=since)
         self._reconciliation.unsure = False  # Only now: if anything above fails, reconciliation finds these jobs.
-        self._slots.take(sorted(jobs, key=lambda job: (job.priority, job.ready_at)), checkpoints, marked=marked)
+        self._slots.take(sorted(jobs, key=_IN_ORDER), checkpoints, marked=marked)
         if jobs:
             self._idling.interrupt()
             self._suspect_last = any(job.alone_s > 0 for job in jobs)

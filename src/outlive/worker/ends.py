@@ -28,7 +28,7 @@ _log = logging.getLogger("outlive.worker")
 
 
 def answered(
-    child: Child, ended: Assignment, done: Done, deferred: DeferredEnds, *, draining: bool
+    child: Child, ended: Assignment, done: Done, took_s: float, deferred: DeferredEnds, *, draining: bool
 ) -> tuple[Ended, bool]:
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
@@ -48,6 +48,7 @@ def answered(
             source_ok=done.source_ok,
             records=done.records,
             spawns=done.spawns,
+            took_s=took_s,
         )
         return success, False
     if ended.verdict is not None:
@@ -73,6 +74,7 @@ def answered(
         final=done.final,
         after_s=done.after_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if ended.verdict is None else None,
+        took_s=took_s,
     )
     return end, stopped
 
@@ -103,6 +105,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
         output=output,
         stack=child.take_stack(),
         source_ok=False if outcome is Outcome.TIMED_OUT else None,
+        took_s=time.monotonic() - begun.started,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from outlive import store
 from outlive.worker.lanes import Lanes
@@ -20,6 +20,7 @@ LOOK_S = 1.0
 LANES_SHARE = 0.01
 SOURCES_SHARE = 0.03
 SOURCES_BATCH = 256
+SOON_S = 0.2
 
 _START = ("", "")
 
@@ -43,13 +44,20 @@ class LaneFinder:
     def due(self) -> bool:
         return self._wake.look or not self.lanes or time.monotonic() - self._found_at > self._pause_s
 
+    def take_hints(self, tasks: Container[str], queues: Container[str] | None) -> bool:
+        """Add the lanes in which a job was enqueued. True if there are some, and no search is needed now."""
+        hints, self._wake.hints = self._wake.hints, {}
+        mine = [key for key in hints if key.task in tasks and (queues is None or key.queue in queues)]
+        self.lanes.add(mine)
+        return bool(mine) and not self._wake.look and time.monotonic() - self._found_at < LOOK_S + SOON_S
+
     async def find(self, tasks: Sequence[str], queues: Sequence[str] | None) -> None:
         """Find the lanes without a source that have jobs."""
         started = time.monotonic()
         self._sources_wanted = self._sources_wanted or self._wake.look_at_sources or self.lanes.has_sources
         self._wake.look = self._wake.look_at_sources = False
         found = await self._session.run(store.unsourced_lanes(tasks, queues))
-        self.lanes.found(found.lanes)
+        self.lanes.found(found.lanes, found.paused)
         self.suspect_waits = found.suspect_waits
         self._found_at = time.monotonic()
         self._costs_s.append(self._found_at - started)

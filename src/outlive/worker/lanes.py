@@ -16,11 +16,13 @@ from outlive.model import Claimed, Lane, LaneState, Sourced
 MAX_OFFERED = 64
 MAX_DRY = 32
 SLACK = timedelta(milliseconds=20)
-"""A watermark stays this far behind the last claimed job, because transactions commit late."""
+"""A watermark stays this far behind the last claimed job, because transactions commit late. A lane that has more jobs
+than a claim takes needs no slack: the next search finds the late ones, and claims don't read thousands of dead rows."""
 
 ASK_AGAIN_S = 5.0
 """How long a worker waits for a closed source before it asks again, at most: an operator may change it."""
 
+SATED, NEEDS_SLOT = "sated", "needs a slot"
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -42,12 +44,17 @@ class Lanes:
         self.opens_at: float | None = None
         """When (monotonic) the first source opens that the search has skipped."""
 
-    def found(self, states: Iterable[LaneState]) -> None:
-        """The search found these lanes without a source."""
-        before = self._dry | self._marks
+    def found(self, states: Iterable[LaneState], paused: Container[str] = ()) -> None:
+        """The search found these lanes without a source. The lanes of paused queues are forgotten."""
+        before = {key: mark for key, mark in (self._dry | self._marks).items() if key.queue not in paused}
         self._replace(states, lambda key: not key.source)
         dry = [key for key in before if not key.source and key not in self._marks]
         self._dry = {key: before[key] for key in dry[-MAX_DRY:]}
+
+    def add(self, keys: Iterable[LaneKey]) -> None:
+        """These lanes have jobs without a source. Those that are known keep their turn and their watermark."""
+        for key in keys:
+            self._marks.setdefault(key, self._dry.pop(key, None))
 
     def found_sourced(self, found: Sourced, after: tuple[str, str], now: float) -> None:
         """The search found these lanes, among the sources after `after`, as far as it got."""
@@ -62,11 +69,7 @@ class Lanes:
 
     def _replace(self, states: Iterable[LaneState], looked_at: Callable[[LaneKey], bool]) -> None:
         """Known lanes keep their turn. No visible job is before its lane's watermark."""
-        ready: dict[LaneKey, datetime | None] = {
-            LaneKey(state.queue, state.source, state.task, state.priority): _mark(state.ready_at)
-            for state in states
-            if state.ready
-        }
+        ready: dict[LaneKey, datetime | None] = {_key(state): _mark(state.ready_at) for state in states if state.ready}
         kept = {key: mark for key, mark in self._marks.items() if key in ready or not looked_at(key)}
         self._marks = kept | ready
 
@@ -79,23 +82,23 @@ class Lanes:
     ) -> list[Lane]:
         """The lanes for the next claim: the most urgent first, then in turn; about 64 at most, all of one kind.
 
-        `kind` says what can be claimed together. Kind None: its jobs can't begin now, and no lane that is less urgent
-        is offered.
+        `kind` says what can be claimed together. Lanes that are less urgent than one of another kind are not offered.
+        SATED: the children of its task have enough. NEEDS_SLOT: no slot is free for its jobs; lanes whose turn comes
+        later are not offered, because they would keep all slots busy.
         """
         keys = [key for key in self._marks if key.task in tasks and self._closed.get(key.source, 0.0) <= now]
         keys.sort(key=lambda key: key.priority)
-        kinds = [kind(key) for key in keys]
-        chosen = next((one for one in kinds if one is not None), None)
-        if chosen is None:
+        kinds = {key: kind(key) for key in keys}
+        chosen = next((one for one in kinds.values() if one is not SATED), None)
+        if chosen is None or chosen is NEEDS_SLOT:
             return []
-        bound = next((key.priority for key, one in zip(keys, kinds, strict=True) if one != chosen), 9)
-        mine = (key for key, one in zip(keys, kinds, strict=True) if one == chosen and key.priority <= bound)
+        bound = next((key.priority for key, one in kinds.items() if one != chosen), 9)
+        mine = (key for key, one in kinds.items() if one == chosen and key.priority <= bound)
         offered = list(islice(mine, MAX_OFFERED))
         if offered and not offered[0].source:
             least = offered[-1].priority
-            offered += [
-                key for key in self._dry if key.priority < least and key.task in tasks and kind(key) is not None
-            ]
+            dry = [key for key in self._dry if key.priority < least and key.task in tasks]
+            offered += [key for key in dry if kind(key) not in (SATED, NEEDS_SLOT)]
             offered.sort(key=lambda key: key.priority)
         return [Lane(*key, mark=self._marks.get(key, self._dry.get(key)), quota=quota(key)) for key in offered]
 
@@ -121,17 +124,22 @@ class Lanes:
 
         Those that were not reached, or whose source admits no more now, keep their place: it is their turn next.
         """
-        latest: dict[LaneKey, datetime] = {}
+        latest: dict[tuple[str, str, str, int], datetime] = {}
         for job in jobs:
-            key = LaneKey(job.queue, job.source, job.task, job.priority)
-            latest[key] = max(latest.get(key, job.ready_at), job.ready_at)
-        served = {key.source for key in latest if key.source}
+            place = (job.queue, job.source, job.task, job.priority)  # A LaneKey costs more than all the rest here.
+            if (known := latest.get(place)) is None or job.ready_at > known:
+                latest[place] = job.ready_at
+        served = {source for _, source, _, _ in latest if source}
+        # The last lane that was reached has more jobs if the claim is full. Those before it were emptied.
+        full = (
+            next(reversed([key for key in map(_key, offered) if key in latest]), None) if len(jobs) >= limit else None
+        )
         for lane in offered:
-            key = LaneKey(lane.queue, lane.source, lane.task, lane.priority)
+            key = _key(lane)
             if key in latest:
                 self._marks.pop(key, None)
                 self._dry.pop(key, None)
-                self._marks[key] = latest[key] - SLACK
+                self._marks[key] = latest[key] - (timedelta() if key == full else SLACK)
             elif len(jobs) < limit and lane.source not in self._closed and lane.source not in served:
                 self._marks.pop(key, None)
                 if not lane.source:
@@ -139,6 +147,10 @@ class Lanes:
 
     def __bool__(self) -> bool:
         return bool(self._marks)
+
+
+def _key(lane: Lane | LaneState) -> LaneKey:
+    return LaneKey(lane.queue, lane.source, lane.task, lane.priority)
 
 
 def _mark(first: datetime) -> datetime | None:

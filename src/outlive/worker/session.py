@@ -58,6 +58,11 @@ class Session:
     def pooled(self) -> bool:
         return self._connection is not None and db.pooled(self._connection)
 
+    def connected(self, generation: int) -> bool:
+        """Whether this connection is still in use, and usable as far as is known here."""
+        usable = self._connection is not None and not self._connection.closed and not self._connection.broken
+        return usable and generation == self.generation
+
     async def connect(self) -> db.AsyncConnection:
         """The connection. A broken one is replaced."""
         if self._connection is None or self._connection.closed or self._connection.broken:

@@ -19,15 +19,17 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, SourceLimits
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
+from outlive.worker import job_log
 from outlive.worker.child_reader import ChildReader, ChildReports
-from outlive.worker.children import AHEAD_S, Assignment, Child, Load, assignment
+from outlive.worker.children import Assignment, Child, assignment
 from outlive.worker.deferred_ends import DeferredEnds, EndEvents, looks_stopped, released
 from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, Unclean, answered, divided, unanswered
 from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
+from outlive.worker.room import Room
+from outlive.worker.warm_children import Pace, WarmChildren
 from outlive.worker.zygotes import Zygotes
 
-MAX_AHEAD = 400
 WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
 MOVE_S = 0.04
@@ -54,12 +56,12 @@ class Slots:
         self.reader = ChildReader(report, self._done)
         self.unplaced: deque[Assignment] = deque()
         self.tasks: dict[str, TaskFacts] = {}
-        self.pace_s: dict[str, float] = {}
+        self.pace, self.room = Pace(), Room(self)
         self.draining = False
         self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
         """Why this worker can't begin jobs at present."""
-        self._unbegun, self._unclean, self._not_imported = Unbegun(), Unclean(), NotImported()
+        self._unbegun, self.unclean, self._not_imported = Unbegun(), Unclean(), NotImported()
         self.oom_kills = Kills()
 
     @property
@@ -94,14 +96,14 @@ class Slots:
         return [child for child in self.children if child.given]
 
     @property
-    def _free(self) -> int:
+    def free(self) -> int:
         return self.size - len(self.busy) - len(self.unplaced)
 
     def capacity(self) -> int:
         """How many more jobs can begin now: those with a free slot, and a child that is ready or being forked."""
         if self.draining or self.suspect() is not None:
             return 0
-        return max(0, min(self._free, self.zygotes.at_hand() - len(self.unplaced)))
+        return max(0, min(self.free, self.zygotes.at_hand() - len(self.unplaced)))
 
     def idle(self) -> bool:
         """Whether all slots are free."""
@@ -112,92 +114,57 @@ class Slots:
         given = (child.current for child in self.children if child.given)
         return next((one for one in (*self.unplaced, *given) if one.alone), None)
 
-    def room(self) -> dict[str, int]:
-        """How many more jobs the warm children of each task can be given ahead."""
-        room: dict[str, int] = {}
-        if self.draining or self.suspect() is not None:
-            return room
-        now, free = time.monotonic(), self._free
-        for child in self.children:
-            if child.task not in self.tasks or not child.open_to_more or child.runs_over(now):
-                continue
-            if not child.given:  # Only if no other child can be forked: otherwise any task may have its slot.
-                free -= 1
-                if free < 0:
-                    continue
-            facts = self.tasks[child.task]
-            left = min(self.ahead(child.task) - len(child.given), facts.recycle_after - child.served)
-            if left > 0:
-                room[child.task] = room.get(child.task, 0) + left
-        return room
-
-    def ahead(self, task: str) -> int:
-        """How many jobs a child of this task should have at a time; 1 unless the task is warm."""
-        facts = self.tasks[task]
-        if facts.recycle_after == 1 or facts.limits.source or task in self._unclean.tasks:
-            return 1
-        return max(1, min(MAX_AHEAD, facts.recycle_after, int(AHEAD_S / max(self.pace_s.get(task, AHEAD_S), 1e-6))))
-
-    def has_enough_work(self) -> bool:
-        """Whether the slots have enough to do for some milliseconds."""
-        free = self.capacity()
-        if free:
-            return 2 * free < self.size - 1
-        return all(one.task in self.tasks and len(one.given) > max(1, self.ahead(one.task) // 2) for one in self.busy)
-
     def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
-        """Give claimed jobs to children. A job without a child waits for the next one that is forked."""
+        """Take claimed jobs in. `hand_out` gives them to children."""
         if self.draining:
             for job in jobs:
                 self._release(job, "its worker stops")
             return
-        assignments = []
+        wait_until = time.monotonic() + WAIT_FOR_CHILD_S
         for job in jobs:
-            _log.info("Starting job %s", job.id)
+            job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:
                 self._release(job, *NO_TASK)
                 continue
             try:
-                assignments.append(assignment(job, facts, checkpoints.get(job.id), marked=marked))
+                one = assignment(job, facts, checkpoints.get(job.id), marked=marked)
             except (msgspec.MsgspecError, RecursionError) as error:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
-        self._hand_out(assignments, WAIT_FOR_CHILD_S)
+            else:
+                one.waits_until = wait_until
+                self.unplaced.append(one)
 
-    def _hand_out(self, assignments: list[Assignment], wait_s: float) -> None:
-        """Queue jobs at warm children that have room. The others wait for a ready child."""
-        lines, now, free = dict[str, list[Load]](), time.monotonic(), self._free
-        for one in assignments:
+    def hand_out(self) -> None:
+        """Give jobs to warm children that have room. The others wait for a ready child."""
+        taken, self.unplaced = self.unplaced, deque()
+        warm, free = WarmChildren(self.children), self.free
+        for one in taken:
             if one.job.task not in self.tasks:  # A child from before the last reload returned it.
                 self._release(one.job, *NO_TASK)
                 continue
-            line = self._shortest(lines, one, now)
-            if line is None or (line.length and free > 0):  # A free slot is better than a place in a queue.
-                one.waits_until = now + wait_s
+            jobs = warm.fewest(one)
+            if jobs is None or (jobs and free > 0):  # A free slot is better than a place behind other jobs.
                 self.unplaced.append(one)
                 free -= 1
             else:
-                free -= not line.length
-                line.length += 1
-                line.added.append(one)
-        for line in (line for of_task in lines.values() for line in of_task if line.added):
-            line.child.give(line.added, self.config.max_result_bytes)
+                free -= not jobs
+                warm.add(one)
+        for child, left in warm.give(self.config.max_result_bytes):
+            self._refused(child, left)
         self._place()
 
-    def _shortest(self, lines: dict[str, list[Load]], one: Assignment, now: float) -> Load | None:
-        """The warm child of this task with the fewest jobs that can take one more; `lines` caches them per task."""
-        facts, task = one.facts, one.job.task
-        if facts.recycle_after == 1 or one.job.losses:
-            return None
-        if task not in lines:
-            bound = [child for child in self.children if child.task == task and child.pid]
-            lines[task] = [Load(child) for child in bound if child.open_to_more and not child.runs_over(now)]
-        best: Load | None = None
-        for line in lines[task]:
-            fits = line.length < MAX_AHEAD and line.child.served + len(line.added) < facts.recycle_after
-            if fits and (best is None or line.length < best.length):
-                best = line
-        return best
+    def _hand_on(self, returned: list[Assignment], wait_s: float) -> None:
+        """Give jobs that a child has returned to others."""
+        for one in returned:
+            one.waits_until = time.monotonic() + wait_s
+        self.unplaced.extendleft(reversed(returned))
+        self.hand_out()
+
+    def _refused(self, child: Child, jobs: list[Assignment]) -> None:
+        """A child can't be given these jobs, because its job has written into its tickets."""
+        self.unplaced.extendleft(reversed(jobs))
+        self.reader.distrust(child, "has written tickets")
 
     def _place(self) -> None:
         if self.draining:
@@ -216,10 +183,11 @@ class Slots:
         # A job with losses is given alone: if it kills its worker again, no other job is suspected.
         mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
         mine = [first] if first.job.losses else mine
-        mine = mine[: min(share, self.ahead(first.job.task), first.facts.recycle_after - child.served)]
+        mine = mine[: min(share, self.room.ahead(first.job.task), first.facts.recycle_after - child.served)]
         tokens = {one.job.token for one in mine}
         self.take_unplaced(lambda one: one.job.token in tokens)
-        child.give(mine, self.config.max_result_bytes)
+        if not child.give(mine, self.config.max_result_bytes):
+            self._refused(child, mine)
 
     def _for(self, first: Assignment) -> Child | None:
         """An idle child of the same task, or one without a task."""
@@ -239,7 +207,7 @@ class Slots:
         """A child does not begin its job: it is stopped, or stuck."""
         _log.warning("child %d does not begin its job: it is killed, and another child runs the job", child.pid)
         child.retiring = True
-        self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
+        self._hand_on(self._take_back(child), WAIT_FOR_CHILD_S)
         if not child.given:  # Otherwise it has just begun it.
             child.signal(signal.SIGKILL)
 
@@ -248,7 +216,7 @@ class Slots:
 
         The answer is sent before the next job begins. If it does not arrive, the job has taken the others' tickets.
         """
-        self._hand_out(self._take_back(child), MOVE_S)
+        self._hand_on(self._take_back(child), MOVE_S)
         if len(child.given) <= 1:
             return True
         now, token = time.monotonic(), child.current.job.token
@@ -267,14 +235,15 @@ class Slots:
         """Cancel jobs before they begin. The watch stops running ones."""
         back = self.take_unplaced(lambda one: one.job.token in tokens)
         for child in self.busy:
+            self.reader.hear_output(child)  # The answer of the job before it may not be read yet.
             asked = [one for one in child.given if one.job.token in tokens]
-            if asked and (asked[-1] is not child.current or not child.has_begun()):
+            if asked and child.given and (asked[-1] is not child.current or not child.has_begun()):
                 back += self._take_back(child)
         for one in back:
             if one.job.token in tokens:
                 end = Ended(one.job.token, Outcome.CANCELLED, error="cancelled on request, before it began")
                 self.report.ended(one.job, end)
-        self._hand_out([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
+        self._hand_on([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
 
     def drop_unplaced(self, now: float, leases: Leases) -> None:
         """Release jobs that waited too long for a child."""
@@ -316,17 +285,15 @@ class Slots:
             self.reader.distrust(child, "sends a result over the limit")
             return
         ended = child.given.popleft()
-        if self._unclean.concerns(child, ended, done.changed):
-            self._hand_out(self._take_back(child), WAIT_FOR_CHILD_S)
-        took_s = time.monotonic() - ended.started
-        pace_s = self.pace_s.get(ended.job.task, took_s)
-        self.pace_s[ended.job.task] = pace_s + (took_s - pace_s) * 0.1
+        if self.unclean.concerns(child, ended, done.changed):
+            self._hand_on(self._take_back(child), WAIT_FOR_CHILD_S)
+        took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started)
         child.cpu_s += done.cpu_s or 0.0
         if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
             ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.
         if child.given:
             child.begin()
-        end, stopped = answered(child, ended, done, self.deferred, draining=self.draining)
+        end, stopped = answered(child, ended, done, took_s, self.deferred, draining=self.draining)
         self._report_end(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.recycle_after:
             child.dismiss()  # It was retired after its last job was sent.

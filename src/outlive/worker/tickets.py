@@ -28,8 +28,12 @@ def make() -> tuple[int, int]:
         os.close(write)
 
 
-def put(descriptor: int, tokens: Iterable[int]) -> None:
-    os.write(descriptor, write_tickets(tokens))
+def put(descriptor: int, tokens: Iterable[int]) -> bool:
+    """False if they do not all fit, because a job has opened the pipe and written into it."""
+    data = write_tickets(tokens)
+    with contextlib.suppress(BlockingIOError):
+        return os.write(descriptor, data) == len(data)
+    return False
 
 
 def take_back(descriptor: int) -> set[int]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
+
+import msgspec
 
 from outlive.worker import loops
+from outlive.worker.lanes import LaneKey
 
-NO_SOURCE = "no source"
-"""The notification of a job without a source."""
+Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
+MAX_HINTS = 64
 CANCEL = "cancel"
 """The notification of a cancel request for a running job."""
 
@@ -18,18 +22,23 @@ class Wakeup:
         self.cancel = asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
+        self.hints: dict[LaneKey, None] = {}
+        """Lanes in which a job was enqueued lately."""
 
     def set(self) -> None:
         """There is an end to write, or a slot is free."""
         self._event.set()
 
     def notify(self, payload: str = "") -> None:
-        """Something was enqueued, this worker can run more tasks than before, or a running job was cancelled."""
+        """A job was enqueued in the lane that the payload names; without one, anything may have changed."""
         if payload == CANCEL:
             self.cancel.set()
             return
-        self.look = True
-        self.look_at_sources = self.look_at_sources or payload != NO_SOURCE
+        if (lane := _lane(payload)) is not None and len(self.hints) < MAX_HINTS:
+            self.hints[lane] = None
+        else:
+            self.look = True
+            self.look_at_sources = self.look_at_sources or lane is None
         self._event.set()
 
     def clear(self) -> None:
@@ -37,3 +46,12 @@ class Wakeup:
 
     async def wait(self, at_most_s: float) -> None:
         await loops.wait(self._event, at_most_s)
+
+
+def _lane(payload: str) -> LaneKey | None:
+    """The lane that a notification names; None if it is empty or was cut. Anyone who may log in can send one."""
+    try:
+        queue, task, priority = msgspec.json.decode(payload, type=tuple[str, str, Priority])
+    except msgspec.DecodeError:
+        return None
+    return None if "\0" in queue + task else LaneKey(queue, "", task, priority)

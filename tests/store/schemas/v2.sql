@@ -169,6 +169,7 @@ create table outlive.workers (
   last_seen timestamptz not null,
   died_at timestamptz,
   watched boolean not null default false,  -- It has shown life, so it must after every start of the server.
+  missed_at timestamptz,  -- When a reaper first missed it after a start of the server; null once it shows life.
   stop_requested_at timestamptz,  -- It was told to stop: its death after that is not charged to its jobs.
   trouble text,  -- Why it can't run any job at present; null if it can.
   secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.
@@ -930,8 +931,12 @@ begin
       insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
     select notify or exists (select from outlive.sleepers) into notify;
     if notify then
-      -- A worker that reads this payload saves a search of its sources.
-      perform pg_notify('outlive', case when coalesce(source, '') = '' then 'no source' else '' end);
+      -- A worker that reads the lane of the job saves a search. A name may be too long for a notification.
+      perform pg_notify('outlive', case
+        when coalesce(source, '') <> '' or exists (
+          select from outlive.queues q where q.name = coalesce(queue, 'default') and q.paused_at is not null)
+          then ''
+        else left(json_build_array(coalesce(queue, 'default'), task, coalesce(priority, 5))::text, 1900) end);
     end if;
     return mine;
   end if;

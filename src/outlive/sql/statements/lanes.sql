@@ -4,7 +4,7 @@
 -- The lanes without a source that have jobs, with the earliest time at which a job in each is ready. A loose index
 -- scan reads the part of each queue without a source, one step per lane and priority. Sources cost it nothing, nor
 -- do queues that are paused or not this worker's. Tasks that this worker does not have are left out. A row without
--- a lane: a suspect waits.
+-- a lane: a suspect waits. A row without a task: the queue is paused.
 with recursive mine as materialized (
   select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 lane as (
@@ -25,7 +25,9 @@ union all
 select null, null, null, null, null, null
 where exists (
   select from outlive.held h
-  where h.why = 'suspect' and h.task = any(:tasks::text[]) and h.ready_at <= outlive.now());
+  where h.why = 'suspect' and h.task = any(:tasks::text[]) and h.ready_at <= outlive.now())
+union all
+select q.name, null, null, null, null, null from outlive.queues q where q.paused_at is not null;
 
 -- name: sourced_lanes
 -- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a

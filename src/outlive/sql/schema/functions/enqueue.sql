@@ -270,8 +270,12 @@ begin
       insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
     select notify or exists (select from outlive.sleepers) into notify;
     if notify then
-      -- A worker that reads this payload saves a search of its sources.
-      perform pg_notify('outlive', case when coalesce(source, '') = '' then 'no source' else '' end);
+      -- A worker that reads the lane of the job saves a search. A name may be too long for a notification.
+      perform pg_notify('outlive', case
+        when coalesce(source, '') <> '' or exists (
+          select from outlive.queues q where q.name = coalesce(queue, 'default') and q.paused_at is not null)
+          then ''
+        else left(json_build_array(coalesce(queue, 'default'), task, coalesce(priority, 5))::text, 1900) end);
     end if;
     return mine;
   end if;

@@ -1,0 +1,66 @@
+"""How many jobs the children of a worker can be given ahead, beyond those for which a slot is free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outlive.worker.slots import Slots
+
+
+class Room:
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+
+    def ahead(self, task: str) -> int:
+        """How many jobs a child of this task should have at a time; 1 unless the task is warm."""
+        facts = self._slots.tasks[task]
+        if facts.recycle_after == 1 or facts.limits.source or task in self._slots.unclean.tasks:
+            return 1
+        return min(facts.recycle_after, self._slots.pace.ahead(task))
+
+    def by_task(self) -> Mapping[str, int]:
+        """How many more jobs the warm children of each task can be given."""
+        slots = self._slots
+        room: dict[str, int] = {}
+        if slots.draining or slots.suspect() is not None:
+            return room
+        now, free = time.monotonic(), slots.free
+        for child in slots.children:
+            if child.task not in slots.tasks or not child.open_to_more or child.runs_over(now):
+                continue
+            if not child.given:  # Only if no other child can be forked: otherwise any task may have its slot.
+                free -= 1
+                if free < 0:
+                    continue
+            left = min(self.ahead(child.task) - len(child.given), slots.tasks[child.task].recycle_after - child.served)
+            if left > 0:
+                room[child.task] = room.get(child.task, 0) + left
+        return room
+
+    def after_unplaced(self) -> Mapping[str, int]:
+        """How many more jobs children can be given after those that were taken in, if these are of one warm task."""
+        slots, now = self._slots, time.monotonic()
+        task = slots.unplaced[0].job.task
+        alike = task in slots.tasks and all(one.job.task == task and not one.job.losses for one in slots.unplaced)
+        held_up = slots.draining or slots.trouble or slots.suspect() is not None
+        if not alike or held_up or any(child.runs_over(now) for child in slots.children):
+            return {}
+        given = sum(len(child.given) for child in slots.children)
+        left = slots.size * self.ahead(task) - len(slots.unplaced) - given
+        return {task: left} if left > 0 else {}
+
+    def served_tasks(self) -> set[str | None]:
+        """The warm tasks whose children take more jobs when they have done some."""
+        now = time.monotonic()
+        takers = (child for child in self._slots.busy if child.open_to_more and not child.runs_over(now))
+        return {child.task for child in takers if child.task in self._slots.tasks and self.ahead(child.task) > 1}
+
+    def is_filled(self) -> bool:
+        """Whether the slots have enough to do for some milliseconds."""
+        slots = self._slots
+        if free := slots.capacity():
+            return 2 * free < slots.size - 1
+        return all(one.task in slots.tasks and len(one.given) > max(1, self.ahead(one.task) // 2) for one in slots.busy)
