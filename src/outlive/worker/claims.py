@@ -242,6 +242,8 @@ class ClaimLoop:
 
     async def _run_while_handing_out(self, statement: Statement[Turn]) -> Turn:
         """Send the statement, and hand out the jobs of the last one while the database is at work."""
+        if not self._slots.unplaced:
+            return await self._session.run(statement)
         running = asyncio.ensure_future(self._session.run(statement))
         try:
             await asyncio.sleep(0)  # It is sent now.

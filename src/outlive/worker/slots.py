@@ -137,6 +137,8 @@ class Slots:
 
     def hand_out(self) -> None:
         """Give jobs to warm children that have room. The others wait for a ready child."""
+        if not self.unplaced:
+            return
         taken, self.unplaced = self.unplaced, deque()
         warm, free = WarmChildren(self.children), self.free
         for one in taken:
