@@ -56,7 +56,9 @@ def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_
     assert code == 0
     told = json.loads(there.read_text())
     assert {figure["line"] for figure in told["figures"]} == set(lines)
-    assert all(figure.keys() == KEYS and figure["median"] > 0 for figure in told["figures"])
+    assert all(figure.keys() == KEYS for figure in told["figures"])
+    # A job may begin before the call that enqueues it has returned.
+    assert all(figure["median"] > 0 for figure in told["figures"] if figure["line"] != "pick-up")
     assert told["versions"].keys() == {"outlive", "postgres", "psycopg", "python"}
     assert told["settings"]["synchronous_commit"] == "on"
     assert told["sizes"]["backlog"] == TINY.backlog

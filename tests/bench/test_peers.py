@@ -22,6 +22,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("tiny")
 def test_outlive_is_measured_and_a_peer_that_is_missing_says_why(server_url: str, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_worker_works_again_soon_after_a_spell_of_read_only(
     seen = value(connection, "select last_seen from outlive.workers")
     eventually(lambda: value(connection, "select last_seen from outlive.workers") >= seen, within_s=8)
     fresh = "select worker is not null from outlive.liveness l join pg_stat_activity a on a.pid = l.backend_pid"
-    eventually(lambda: value(connection, fresh), within_s=8, what="it shows life again")
+    eventually(lambda: values(connection, fresh) == [True], within_s=8, what="it shows life again")
 
 
 # Ends

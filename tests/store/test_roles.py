@@ -298,6 +298,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.checkpoints([one.id for one in batch]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said)), run(store.show_life(WORKER, 7)), run(store.absent(WORKER))
+        run(store.missed([WORKER], for_s=10))
         run(store.heartbeat(WORKER, "active")), run(store.give_up_silent(stale_s=60, dead_s=120))
         run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.list_workers())
         run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))

@@ -31,6 +31,20 @@ FIRST = 0.1
 """The part of the jobs that must have begun before the clock starts: by then, all processes of a worker run."""
 
 
+class RedisQueue:
+    """A queue on Redis. Most have no call that sends many jobs."""
+
+    def install(self):
+        import redis  # Not all systems have it.
+
+        self.redis = redis.Redis.from_url(REDIS)
+        self.redis.flushall()
+
+    def bulk(self, numbers):
+        for number in numbers:
+            self.one(number)
+
+
 def begin(number):
     """What each job does: nothing, except that some jobs say when they begin."""
     if number % MARK == 0:

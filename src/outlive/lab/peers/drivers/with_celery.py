@@ -3,7 +3,6 @@
 import os
 
 import celery
-import redis
 
 import driving
 
@@ -21,10 +20,9 @@ def noop(url, number):
     driving.begin(number)
 
 
-class Queue:
+class Queue(driving.RedisQueue):
     def install(self):
-        self._redis = redis.Redis.from_url(driving.REDIS)
-        self._redis.flushall()
+        super().install()
         self._producer = app.amqp.Producer(app.pool.acquire(), auto_declare=False)
 
     def one(self, number):
@@ -36,4 +34,4 @@ class Queue:
             noop.apply_async((driving.URL, number), producer=self._producer)
 
     def left(self):
-        return self._redis.llen("celery") + self._redis.hlen("unacked")
+        return self.redis.llen("celery") + self.redis.hlen("unacked")

@@ -1,7 +1,6 @@
 """Dramatiq, on Redis. It is executed by path."""
 
 import dramatiq
-import redis
 from dramatiq.brokers.redis import RedisBroker
 
 import driving
@@ -15,17 +14,9 @@ def noop(url, number):
     driving.begin(number)
 
 
-class Queue:
-    def install(self):
-        redis.Redis.from_url(driving.REDIS).flushall()
-
+class Queue(driving.RedisQueue):
     def one(self, number):
         noop.send(driving.URL, number)
-
-    def bulk(self, numbers):
-        """Dramatiq has no call that sends many jobs."""
-        for number in numbers:
-            noop.send(driving.URL, number)
 
     def left(self):
         return queues.do_qsize("default")

@@ -1,6 +1,5 @@
 """Huey, on Redis. It is executed by path."""
 
-import redis
 from huey import RedisHuey
 
 import driving
@@ -13,17 +12,9 @@ def noop(url, number):
     driving.begin(number)
 
 
-class Queue:
-    def install(self):
-        redis.Redis.from_url(driving.REDIS).flushall()
-
+class Queue(driving.RedisQueue):
     def one(self, number):
         noop(driving.URL, number)
-
-    def bulk(self, numbers):
-        """Huey has no call that sends many jobs."""
-        for number in numbers:
-            noop(driving.URL, number)
 
     def left(self):
         return huey.pending_count()

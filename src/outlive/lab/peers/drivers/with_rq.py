@@ -1,6 +1,5 @@
 """RQ, on Redis. It is executed by path."""
 
-import redis
 import rq
 from rq.registry import StartedJobRegistry
 
@@ -11,11 +10,10 @@ def noop(url, number):
     driving.begin(number)
 
 
-class Queue:
+class Queue(driving.RedisQueue):
     def install(self):
-        self._redis = redis.Redis.from_url(driving.REDIS)
-        self._redis.flushall()
-        self._queue = rq.Queue(connection=self._redis)
+        super().install()
+        self._queue = rq.Queue(connection=self.redis)
         self._started = StartedJobRegistry(queue=self._queue)
 
     def one(self, number):
