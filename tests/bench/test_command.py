@@ -81,7 +81,7 @@ SMALL = growth.Sizes(
 @pytest.mark.parametrize(
     "curves",
     [
-        pytest.param(["pending", "lanes"], id="some"),
+        pytest.param(["pending", "lanes"], id="some", marks=pytest.mark.long),
         pytest.param(list(growth.GROWTHS), id="all", marks=pytest.mark.long),
     ],
 )
