@@ -78,6 +78,9 @@ LIVENESS = Purpose(
     # The server notices as fast as the client that the other end is gone. Each of these alone can take minutes.
     "set tcp_keepalives_idle = 2; set tcp_keepalives_interval = 1; set tcp_keepalives_count = 2; "
     "set tcp_user_timeout = 4000; set client_connection_check_interval = 1000; "
+    # A database whose sessions are read-only by default still learns who is alive: the disk may be full, and every
+    # worker would be declared dead when it can be written again.
+    "set default_transaction_read_only = off; "
     f"{_limited(lock_s=0, statement_s=0)}",
 )
 """The session whose lock shows that a worker is alive. The server never ends it."""

@@ -17,8 +17,6 @@ import psycopg
 from outlive import db, embedded, store
 from outlive.worker.session import Session
 
-READ_ONLY_S = 0.2
-
 _log = logging.getLogger("outlive.worker")
 
 
@@ -45,12 +43,7 @@ class Liveness:
     async def run_once(self) -> None:
         """Hold the lock, and listen for notifications of enqueue, as long as the session lasts."""
         if not self._shown:
-            try:
-                await self.show()
-            except psycopg.errors.ReadOnlySqlTransaction:
-                # Soon again: when the database can be written, other workers count the time without this one's lock.
-                await asyncio.sleep(READ_ONLY_S)
-                return
+            await self.show()
         connection = await self._session.connect()
         self._shown = False  # However this ends, the next run needs a new session.
         await connection.execute("listen outlive")
