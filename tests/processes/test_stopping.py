@@ -10,6 +10,7 @@ import outlive
 from outlive import db, kernel
 from outlive.states import State
 from tests import faults
+from tests.driving.making import value
 from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
@@ -117,6 +118,19 @@ def test_a_sigterm_for_a_job_alone_is_a_kill_after_a_second(
     eventually(lambda: job.status() is State.QUARANTINED)
     assert connection.execute("select outcome, signal from outlive.attempts").fetchall() == [("crashed", "SIGTERM")]
     assert alive(worker.pid)
+
+
+def test_a_worker_with_many_jobs_ahead_stops_soon_and_gives_them_all_back(
+    start: Start, connection: db.Connection
+) -> None:
+    faults.app.enqueue_stream(faults.warm.job(n) for n in range(20_000))
+    worker = start(slots=4)
+    ahead = "select count(*) from outlive.running"
+    eventually(lambda: value(connection, ahead) > 2000, within_s=30, what="its children have many jobs ahead")
+    kernel.kill(worker.pid, signal.SIGTERM)
+    assert worker.process.wait(10) == 0
+    assert value(connection, ahead) == 0
+    assert "does not answer" not in worker.log()
 
 
 def test_a_stop_that_reaches_the_zygote_while_it_imports_ends_the_worker_as_usual(start: Start, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from outlive.worker.session import Session
 from outlive.worker.slow_ends import write_end
 from outlive.worker.source_outcomes import SourceOutcomes
 
+AT_ONCE = 400
+"""How many ends one statement writes: it must be answered soon, see `Supervisor._say_goodbye`."""
+
 
 async def say_goodbye(
     worker: UUID,
@@ -40,6 +43,7 @@ async def say_goodbye(
         if token not in known:
             ends.append(Ended(token, Outcome.RELEASED, error="its worker stopped"))
     locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
-    if ends := [end for end in ends if end.token not in locked]:
-        await session.run(store.end_and_claim(worker, ends))
+    ends = [end for end in ends if end.token not in locked]
+    for first in range(0, len(ends), AT_ONCE):
+        await session.run(store.end_and_claim(worker, ends[first : first + AT_ONCE]))
     await session.run(store.stop_worker(worker))

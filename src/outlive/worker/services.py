@@ -122,6 +122,11 @@ class Services:
         await self.registration.register_worker()
         await self.liveness.show()
 
+    @property
+    def answers(self) -> int:
+        """Grows while the database answers."""
+        return self._session.answers
+
     async def say_goodbye(self, left: list[Ended]) -> None:
         await say_goodbye(
             self._me.id,

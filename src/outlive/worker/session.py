@@ -50,6 +50,8 @@ class Session:
         self.url, self._purpose = url, purpose
         self.generation = 0
         """Counts the connections made: what was seen on one proves nothing on the next."""
+        self.answers = 0
+        """Counts the statements that succeeded: the database is slow while it grows, and silent while it does not."""
         self._connection: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
         self._failures = Failures()
@@ -91,6 +93,7 @@ class Session:
                     await connection.close()
                 raise
             self._failures.passed(statement)
+            self.answers += 1
 
     def hang_up(self) -> None:
         """Cut the connection under a statement that waits for an answer: it fails at once."""

@@ -211,8 +211,11 @@ class Supervisor:
         """Try until the grace is over if the server refuses connections: it restarts. Try once if it is silent."""
         ends = [Ended(one.job.token, Outcome.RELEASED, error="its worker stopped") for one in left]
         while True:
-            goodbye = asyncio.create_task(services.say_goodbye(ends))
-            await self._at_most(GOODBYE_S, [goodbye], services)
+            goodbye, answers = asyncio.create_task(services.say_goodbye(ends)), -1
+            while not goodbye.done() and answers != services.answers:
+                answers = services.answers
+                await asyncio.wait([goodbye], timeout=GOODBYE_S)
+            await self._at_most(0.0, [goodbye], services)
             if goodbye.cancelled() or not goodbye.done():
                 return False
             if goodbye.exception() is None:

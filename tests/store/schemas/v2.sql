@@ -353,60 +353,67 @@ create or replace function outlive.verdict(
   jitter double precision)
 returns table (
   state text, why text, details text, ready_at timestamptz, failures smallint, crashes smallint, losses smallint)
-language sql stable
-begin atomic
-  -- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
-  -- `killed` tells a kill for memory (a crash) from a MemoryError (a failure). `final` forbids a retry.
-  -- `after_s` replaces the backoff (30 years at most). `jitter` is between 0 and 1.
-  with counted as (
-    select p.*, k.kind,
-      (had).failures + (k.kind = 'failure')::int as f,
-      (had).crashes + (k.kind = 'crash')::int as c,
-      case
-        when k.kind = 'loss' then (had).losses + 1
-        -- A suspect that ended by itself is cleared.
-        when k.kind <> 'none' and ((had).alone or (had).losses >= p.max_losses - 1) then 0
-        else (had).losses end as l
-    from outlive.policy_of((had).id, (had).task) p,
-      lateral (select case
-        when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
-        when outcome in ('crashed', 'out_of_memory') then 'crash'
-        when outcome = 'lost' then 'loss'
-        else 'none' end as kind) k),
-  judged as (
-    select n.*, case
-      when outcome in ('succeeded', 'cancelled') then outcome
-      when (had).cancel_requested then 'cancelled'
-      when n.kind = 'failure' and (final or n.f >= n.max_attempts) then 'failed'
-      when n.kind = 'crash' and n.c + n.kills >= n.max_crashes then 'quarantined'
-      when n.kind = 'loss' and n.on_worker_death = 'fail' then 'failed'
-      -- The loss of a suspect that ran beside other jobs proves nothing: one of them may have killed the worker.
-      -- It stays a suspect, up to twice its limit, so that a job that kills only in company is caught too.
-      when n.kind = 'loss' and n.l >= n.max_losses
-        and ((had).alone or (had).losses = 0 or n.l >= 2 * n.max_losses) then 'quarantined'
-      when n.kind in ('loss', 'none') and n.l > 0 and n.l >= n.max_losses - 1 then 'suspect'
-      else 'again' end as fate
-    from counted n)
-  select
-    case
-      when g.fate = 'suspect' then 'pending'
-      when g.fate <> 'again' then g.fate
-      when g.f + g.c > 0 then 'retryable'
-      else 'pending' end,
-    case when g.fate in ('quarantined', 'suspect') then g.fate end,
-    case
-      when g.fate = 'quarantined' and g.kind = 'crash' then outlive.charge(g.c, g.kills, g.max_crashes)
-      when g.fate = 'quarantined' then format('%s workers vanished while running it%s (max_losses = %s)', g.l,
-        case when (had).alone then ', the last with nothing beside it: proven' else '' end, g.max_losses)
-      when g.fate = 'suspect' then outlive.suspicion(g.l, g.max_losses) end,
-    case
-      when g.kind = 'loss' or (g.kind = 'none' and after_s is null) then (had).ready_at
-      else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
-        g.backoff_s[least(greatest(g.f + g.c, 1), cardinality(g.backoff_s))] * (0.5 + jitter / 2))) end,
-    -- A counter without a limit stops at the end of its range, so that no job can stop the reaper.
-    least(g.f, 32767)::smallint, least(g.c, 32767)::smallint, least(g.l, 32767)::smallint
-  from judged g;
-end;
+language plpgsql stable as $$
+-- What becomes of a job whose attempt `had` ended with `outcome`. `why` is set if the job goes to `held`.
+-- `killed` tells a kill for memory (a crash) from a MemoryError (a failure). `final` forbids a retry.
+-- `after_s` replaces the backoff (30 years at most). `jitter` is between 0 and 1.
+-- Not in SQL: Postgres would plan the function again for each end, which takes twenty times as long as to run it.
+declare
+  policy record;
+  kind text := case
+    when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
+    when outcome in ('crashed', 'out_of_memory') then 'crash'
+    when outcome = 'lost' then 'loss'
+    else 'none' end;
+  f int := had.failures + (kind = 'failure')::int;
+  c int := had.crashes + (kind = 'crash')::int;
+  l int;
+  fate text;
+begin
+  select * into policy from outlive.policy_of(had.id, had.task);
+  if not found then
+    return;
+  end if;
+  l := case
+    when kind = 'loss' then had.losses + 1
+    -- A suspect that ended by itself is cleared.
+    when kind <> 'none' and (had.alone or had.losses >= policy.max_losses - 1) then 0
+    else had.losses end;
+  fate := case
+    when outcome in ('succeeded', 'cancelled') then outcome
+    when had.cancel_requested then 'cancelled'
+    when kind = 'failure' and (final or f >= policy.max_attempts) then 'failed'
+    when kind = 'crash' and c + policy.kills >= policy.max_crashes then 'quarantined'
+    when kind = 'loss' and policy.on_worker_death = 'fail' then 'failed'
+    -- The loss of a suspect that ran beside other jobs proves nothing: one of them may have killed the worker.
+    -- It stays a suspect, up to twice its limit, so that a job that kills only in company is caught too.
+    when kind = 'loss' and l >= policy.max_losses
+      and (had.alone or had.losses = 0 or l >= 2 * policy.max_losses) then 'quarantined'
+    when kind in ('loss', 'none') and l > 0 and l >= policy.max_losses - 1 then 'suspect'
+    else 'again' end;
+  state := case
+    when fate = 'suspect' then 'pending'
+    when fate <> 'again' then fate
+    when f + c > 0 then 'retryable'
+    else 'pending' end;
+  if fate in ('quarantined', 'suspect') then
+    why := fate;
+    details := case
+      when fate = 'suspect' then outlive.suspicion(l, policy.max_losses)
+      when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
+      else format('%s workers vanished while running it%s (max_losses = %s)', l,
+        case when had.alone then ', the last with nothing beside it: proven' else '' end, policy.max_losses) end;
+  end if;
+  ready_at := case
+    when kind = 'loss' or (kind = 'none' and after_s is null) then had.ready_at
+    else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
+      policy.backoff_s[least(greatest(f + c, 1), cardinality(policy.backoff_s))] * (0.5 + jitter / 2))) end;
+  -- A counter without a limit stops at the end of its range, so that no job can stop the reaper.
+  failures := least(f, 32767);
+  crashes := least(c, 32767);
+  losses := least(l, 32767);
+  return next;
+end $$;
 
 -- Completion: how the end of an attempt is written.
 --
