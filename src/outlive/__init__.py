@@ -1,11 +1,8 @@
 """outlive: jobs outlive their workers. A PostgreSQL job system for work that kills processes."""
 
-from outlive.child.context import Context, NoJob, current
-from outlive.client.app import App
-from outlive.client.job import Job
-from outlive.client.records import dedupe_key
-from outlive.client.source import Source
-from outlive.client.task import Task
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from outlive.errors import (
     BadArguments,
     Cancel,
@@ -26,6 +23,14 @@ from outlive.errors import (
 )
 from outlive.model import Record
 from outlive.states import Outcome, State
+
+if TYPE_CHECKING:
+    from outlive.child.context import Context, NoJob, current
+    from outlive.client.app import App
+    from outlive.client.job import Job
+    from outlive.client.records import dedupe_key
+    from outlive.client.source import Source
+    from outlive.client.task import Task
 
 __version__ = "0.1.0"
 
@@ -58,3 +63,15 @@ __all__ = [
     "current",
     "dedupe_key",
 ]
+
+_FOR_APPS = ("child.context", "client.app", "client.job", "client.records", "client.source", "client.task")
+
+
+def __getattr__(name: str) -> object:
+    """The names that apps use are imported when the first of them is used: commands use none, and start faster."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in _FOR_APPS:
+        found = vars(import_module(f"outlive.{module}"))
+        globals().update({key: found[key] for key in __all__ if key in found})
+    return globals()[name]

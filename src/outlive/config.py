@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -126,6 +125,8 @@ def file_in_force(path: str | Path | None = None, *, environ: Mapping[str, str] 
 def _from_file(file: Path | None) -> dict[str, object]:
     if file is None:
         return {}
+    import tomllib  # Not at the top: most commands and jobs read no file.
+
     try:
         given = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
+import msgspec
 import psycopg
 from psycopg import pq
 from psycopg.abc import AdaptContext, Buffer, DumperKey
@@ -37,8 +37,7 @@ AsyncConnection = psycopg.AsyncConnection[Row]
 AnyCursor = psycopg.RawCursor[Row] | psycopg.AsyncRawCursor[Row]
 
 
-@dataclass(frozen=True, slots=True)
-class Purpose:
+class Purpose(msgspec.Struct, frozen=True):
     """What a connection is for: how soon either end notices that the other is gone, and the session's settings."""
 
     keepalives: Mapping[str, int]

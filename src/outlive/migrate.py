@@ -11,7 +11,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, embedded, sql
+from outlive import db, sql
 from outlive.config import Config
 from outlive.errors import ConfigError, SchemaMismatch
 
@@ -100,7 +100,11 @@ def address(config: Config) -> str:
             "database_url is not a Postgres address: write it like postgresql://user:password@host:5432/name, "
             "and escape special characters, a space as %20"
         ) from None
-    return config.database_url or embedded.fall_back(config.home)
+    if config.database_url:
+        return config.database_url
+    from outlive import embedded  # Not at the top: few commands start a server.
+
+    return embedded.fall_back(config.home)
 
 
 def agreed(config: Config, app_url: str | None) -> Config:

@@ -15,6 +15,9 @@ import msgspec
 
 from outlive.states import Outcome
 
+ARGUMENTS_PART_BYTES = 1024 * 1024
+"""A child asks for large arguments in parts of this size, so that the supervisor never holds many whole ones."""
+
 
 def new_job_id() -> UUID:
     """A version 7 uuid: it starts with the local time, to a quarter of a microsecond, so later ids sort later.

@@ -19,8 +19,6 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 """A longer frame can't come from outlive."""
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 """The most that a job's result, its records and the jobs that it spawns have together."""
-ARGUMENTS_PART_BYTES = 1024 * 1024
-"""A child asks for large arguments in parts of this size, so that the supervisor never holds many whole ones."""
 MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 """The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024

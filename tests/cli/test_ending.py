@@ -115,5 +115,5 @@ def test_without_a_url_the_embedded_server_is_used_and_made_ready() -> None:
 
 
 def test_using_the_library_loads_nothing_of_the_command_line() -> None:
-    script = "import outlive, sys; sys.exit(bool({'typer', 'rich', 'outlive.cli'} & set(sys.modules)))"
+    script = "import outlive, sys; outlive.App; sys.exit(bool({'typer', 'rich', 'outlive.cli'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

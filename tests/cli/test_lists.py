@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from outlive import db, store
-from outlive.cli.show import innermost
+from outlive.cli.screen import innermost
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome

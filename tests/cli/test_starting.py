@@ -1,9 +1,18 @@
-"""How a command starts: it imports only its own module."""
+"""How a command starts: it imports only what it needs."""
 
+import os
 import subprocess
 import sys
 
+from typer.main import get_command
+
 from outlive.cli import MODULES, load
+
+FOR_OTHERS = (
+    *("outlive.child", "outlive.client", "outlive.embedded", "outlive.lab", "outlive.protocol", "outlive.worker"),
+    *("pickle", "rich", "sqlite3", "tomllib"),
+)
+"""What a command needs only if it draws a table, reads a file, starts a server or runs jobs."""
 
 
 def test_every_command_is_listed_with_the_module_that_registers_it() -> None:
@@ -25,3 +34,20 @@ def test_a_command_imports_no_other_command_s_module() -> None:
     others = {f"outlive.cli.{module}" for module in MODULES} - {"outlive.cli.queues"}
     assert "outlive.cli.queues" in loaded
     assert not {*others, "outlive.worker", "rich.live", "rich.progress"} & set(loaded)
+
+
+def test_a_command_is_built_without_the_others_of_its_module() -> None:
+    for module, names in MODULES.items():
+        for name in names:
+            built = set(get_command(load([name])).commands)  # type: ignore[attr-defined]
+            assert built & {*names} == {name}, module
+
+
+def test_a_list_without_rows_imports_only_what_it_needs(database_url: str) -> None:
+    script = "import atexit, sys; from outlive.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
+    command = [sys.executable, "-c", script, "jobs"]
+    env = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    said, loaded = ran.stdout.splitlines()
+    assert said == "no job matches"
+    assert [name for name in loaded.split() if f"{name}.".startswith(tuple(f"{part}." for part in FOR_OTHERS))] == []

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from outlive import errors
 from outlive.child import stops
+from outlive.model import ARGUMENTS_PART_BYTES
 from outlive.protocol import (
-    ARGUMENTS_PART_BYTES,
     MAX_CHILD_FRAME_BYTES,
     TICKET_BYTES,
     TO_CHILD,

@@ -135,7 +135,7 @@ def command(to: typer.Typer, name: str | None = None, *, callback: bool = False)
     """Register a command under its function's name, or the callback that a group runs without a subcommand."""
 
     def register(function: F) -> F:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, eval_str=True)
         _, *own = signature.parameters.values()
         takes_filter = "filter" in signature.parameters
         if takes_filter:

@@ -1,24 +1,27 @@
 """The lists: jobs, killers, workers, stuck, stats and records. These commands change nothing."""
 
+from __future__ import annotations
+
 import csv
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, JobFilter, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Cell, Column, Row, of, state_of, table_or, time_of
-from outlive.cli.show import innermost
+from outlive.cli.screen import Cell, Column, Row, innermost, of, state_of, styled, table_or, time_of
 from outlive.model import Record
 from outlive.states import State
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows at most, the newest first.")]
 
@@ -26,12 +29,12 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many
 def tries(row: Row) -> Text:
     """How many attempts the job had, and how they failed."""
     wrong = [f"{row[name]}{name[0].upper()}" for name in ("failures", "crashes", "losses") if row[name]]
-    text = Text(str(row["attempt"]), style="" if row["attempt"] else "dim")
+    text = styled(str(row["attempt"]), style="" if row["attempt"] else "dim")
     return text.append(f" ({' '.join(wrong)})", style="yellow") if wrong else text
 
 
 def task_in_queue(row: Row) -> Text:
-    text = Text(screen.plain(row["task"]))
+    text = styled(screen.plain(row["task"]))
     return text if row["queue"] == "default" else text.append(f" in {screen.plain(row['queue'])}", style="dim")
 
 
@@ -48,23 +51,25 @@ STUCK = (
     Column("task", task_in_queue, shrink="fold"),
     Column("worker", of("locked_by"), shrink="fold"),
     Column("started", time_of("locked_at"), luxury=True),
-    Column("silent for", lambda row: Text(screen.duration(row["time_since_heartbeat_s"]), style="red")),
+    Column("silent for", lambda row: styled(screen.duration(row["time_since_heartbeat_s"]), style="red")),
 )
 _WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
 
 
 def _worker_state(row: Row) -> Text:
     trouble = f"\nstarts no job: {screen.plain(row['trouble'])}" if row["trouble"] else ""
-    return Text(row["state"], style=_WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
+    return styled(row["state"], style=_WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
 
 
 WORKERS = (
-    Column("worker", lambda row: Text(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
+    Column("worker", lambda row: styled(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
     Column("state", _worker_state, shrink="fold"),
-    Column("where", lambda row: Text(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True),
-    Column("running", lambda row: Text(f"{row['running']} of {row['slots']}"), "right"),
+    Column(
+        "where", lambda row: styled(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True
+    ),
+    Column("running", lambda row: styled(f"{row['running']} of {row['slots']}"), "right"),
     Column("started", time_of("started_at"), luxury=True),
-    Column("last seen", lambda row: Text(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
+    Column("last seen", lambda row: styled(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
 )
 
 
@@ -82,7 +87,7 @@ def jobs(
 
 def _murder(row: Row) -> Text:
     """How its last attempt died."""
-    text = Text(screen.plain(row["details"] or "quarantined"), style="bold magenta")
+    text = styled(screen.plain(row["details"] or "quarantined"), style="bold magenta")
     facts = [
         row["signal"] or (f"exit code {row['exit_code']}" if row["exit_code"] is not None else row["outcome"]),
         row["peak_memory_bytes"] and f"peak {screen.size(row['peak_memory_bytes'])}",
@@ -96,12 +101,12 @@ def _murder(row: Row) -> Text:
 
 def _evidence(row: Row) -> Text:
     if row["stack"]:
-        return Text(innermost(row["stack"], 5))
-    return Text(screen.tail(row["output"] or "", 4), style="dim")
+        return styled(innermost(row["stack"], 5))
+    return styled(screen.tail(row["output"] or "", 4), style="dim")
 
 
 def _victim(row: Row) -> Text:
-    text = Text(str(row["id"])).append(f"\n{screen.plain(row['task'])}", style="bold")
+    text = styled(str(row["id"])).append(f"\n{screen.plain(row['task'])}", style="bold")
     text.append(f"\n{screen.moment(row['last_kill_at'] or row['quarantined_at'])}", style="dim")
     return text.append(f"\non {screen.plain(row['killed_on'])}", style="dim") if row["killed_on"] else text
 
@@ -119,8 +124,10 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
 
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
-            return Text("no job is in quarantine", style="green")
-        hint = Text("`outlive show ID` prints all attempts, `outlive release ID` lets the job run again", style="dim")
+            return "no job is in quarantine"
+        from rich.console import Group
+
+        hint = styled("`outlive show ID` prints all attempts, `outlive release ID` lets the job run again", style="dim")
         return Group(screen.table(KILLERS, rows, lines=True), hint)
 
     screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
@@ -136,7 +143,7 @@ def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, wa
 @command(app)
 def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
     """List running jobs whose worker is silent. The reaper of any worker frees them."""
-    show = table_or("no job is stuck", STUCK, style="green")
+    show = table_or("no job is stuck", STUCK)
     screen.listing(lambda: context.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
 
 
@@ -174,7 +181,9 @@ def _stats_table(found: Counts) -> RenderableType:
     """A row for each queue and task, a column for each state that occurs."""
     rows, ended_per_s = found
     if not rows:
-        return Text("there are no jobs", style="dim")
+        return "there are no jobs"
+    from rich.console import Group
+
     seen = [state for state in State if any(row["state"] == state for row in rows)]
     lanes: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
@@ -188,13 +197,13 @@ def _stats_table(found: Counts) -> RenderableType:
     notes = [f"{per_s:.3g} {state}" for state, per_s in ended_per_s.items()]
     return Group(
         screen.table(columns, [*lines, last]),
-        *([Text("≈ is estimated from a sample of the jobs", style="dim")] if rough else []),
-        *([Text(f"attempts that ended per second lately: {', '.join(notes)}", style="dim")] if notes else []),
+        *([styled("≈ is estimated from a sample of the jobs", style="dim")] if rough else []),
+        *([styled(f"attempts that ended per second lately: {', '.join(notes)}", style="dim")] if notes else []),
     )
 
 
 def _jobs_in(state: State, *, estimated: bool) -> Cell:
-    return lambda row: Text(
+    return lambda row: styled(
         screen.number(row.get(state, 0), estimated=estimated), style="" if row.get(state) else "dim"
     )
 
@@ -203,8 +212,8 @@ RECORDS = (
     Column("scope", of("scope")),
     Column("source", of("source")),
     Column("key", of("dedupe_key"), shrink="fold"),
-    Column("strength", lambda row: Text(f"{row['strength']:g}"), "right"),
-    Column("data", lambda row: Text(screen.plain(_data(row))), shrink="cut"),
+    Column("strength", lambda row: styled(f"{row['strength']:g}"), "right"),
+    Column("data", lambda row: styled(screen.plain(_data(row))), shrink="cut"),
 )
 
 

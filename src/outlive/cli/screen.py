@@ -2,7 +2,11 @@
 
 Text of jobs and clients is never trusted. It is printed as `Text`, so that rich finds no markup in it, and without
 control characters, so that a terminal finds no commands in it.
+
+rich is imported when something is drawn. Its import takes a tenth of a command that prints JSON or an empty list.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
@@ -10,21 +14,21 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from outlive import logs
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
 T = TypeVar("T")
 Row = Mapping[str, Any]
-Cell = Callable[[Row], Text]
+Cell = Callable[[Row], "Text"]
 PIPE_WIDTH = 160
 """The width of tables in a pipe: `| grep` needs each job on one line."""
 
@@ -48,15 +52,24 @@ _STATE_STYLES = {
 }
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704  # Called while the BrokenPipeError is handled: pass it on, so that the command ends quietly.
-
-
 def console() -> Console:
     """A console for the current width of the screen."""
+    from rich.console import Console
+
     plain_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return _Console(width=plain_width, highlight=False)
+    made = Console(width=plain_width, highlight=False)
+    made.on_broken_pipe = _pass_on  # type: ignore[method-assign]
+    return made
+
+
+def _pass_on() -> None:
+    raise  # noqa: PLE0704  # Called while the BrokenPipeError is handled: pass it on, so that the command ends quietly.
+
+
+def styled(words: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(words, style=style)
 
 
 def say(*words: RenderableType) -> None:
@@ -65,7 +78,9 @@ def say(*words: RenderableType) -> None:
 
 def complain(message: str) -> None:
     """Print one line to stderr, without passwords."""
-    line = Text("outlive: ", style="bold red").append(plain(logs.redacted(one_line(message))), style="not bold")
+    from rich.console import Console
+
+    line = styled("outlive: ", style="bold red").append(plain(logs.redacted(one_line(message))), style="not bold")
     Console(stderr=True, highlight=False).print(line, soft_wrap=True)
 
 
@@ -83,14 +98,27 @@ def tail(text: str, lines: int) -> str:
     return "\n".join(plain(text).rstrip().splitlines()[-lines:])
 
 
+def innermost(stack: str, most: int) -> str:
+    """The lines nearest to the crash: the end of a traceback, or the start of a dump by faulthandler.
+
+    faulthandler dumps every thread. The current thread is the one that crashed.
+    """
+    if "most recent call first" not in stack:
+        return tail(stack, most)
+    lines = [line for line in plain(stack).splitlines() if line]
+    first = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), None)
+    if first is None:
+        first = next(n for n, line in enumerate(lines) if "most recent call first" in line)
+    return "\n".join(lines[first : first + most])
+
+
 def print_json(value: object, *, indent: int = 2) -> None:
     """Print JSON. Characters that a terminal might obey are written as escapes."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(errors="replace")
     print(re.sub(r"[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text), flush=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column. On a narrow screen a column that shrinks is cut or folded; the others keep their width."""
 
     title: str
@@ -102,6 +130,9 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, lines: bool = False) -> Table:
+    from rich import box
+    from rich.table import Table
+
     made = Table(box=box.ROUNDED if lines else None, header_style="bold", pad_edge=lines, show_lines=lines)
     if console().width < LUXURY_WIDTH:
         columns = [column for column in columns if not column.luxury]
@@ -119,9 +150,9 @@ def _fitted(column: Column, row: Row) -> Text:
     return text
 
 
-def table_or(empty: str, columns: Sequence[Column], *, style: str = "dim") -> Callable[[Sequence[Row]], RenderableType]:
+def table_or(empty: str, columns: Sequence[Column]) -> Callable[[Sequence[Row]], RenderableType]:
     """Shows rows as a table, or this sentence if the list is empty."""
-    return lambda rows: table(columns, rows) if rows else Text(empty, style=style)
+    return lambda rows: table(columns, rows) if rows else empty
 
 
 def listing(
@@ -137,8 +168,10 @@ def listing(
     def tell(indent: int = 2) -> None:
         if json:
             print_json(shape(look()), indent=indent)
+        elif isinstance(shown := show(look()), str):
+            print(shown, flush=True)
         else:
-            console().print(show(look()))
+            console().print(shown)
 
     if not watch:
         return tell()
@@ -158,7 +191,7 @@ def listing(
 
 
 def of(key: str, style: str = "") -> Cell:
-    return lambda row: Text("" if row[key] is None else plain(one_line(row[key])), style=style)
+    return lambda row: styled("" if row[key] is None else plain(one_line(row[key])), style=style)
 
 
 def state_of(key: str) -> Cell:
@@ -166,11 +199,11 @@ def state_of(key: str) -> Cell:
 
 
 def state(word: object) -> Text:
-    return Text(plain(word or ""), style=_STATE_STYLES.get(str(word), ""))
+    return styled(plain(word or ""), style=_STATE_STYLES.get(str(word), ""))
 
 
 def time_of(key: str) -> Cell:
-    return lambda row: Text(brief(row[key]), style="dim")
+    return lambda row: styled(brief(row[key]), style="dim")
 
 
 def moment(value: datetime | None) -> str:
@@ -184,12 +217,12 @@ def brief(value: datetime | None) -> str:
 
 
 def count_of(key: str, style: str = "bold") -> Cell:
-    return lambda row: Text(f"{row[key]:,}", style=style if row[key] else "dim")
+    return lambda row: styled(f"{row[key]:,}", style=style if row[key] else "dim")
 
 
 def estimate_of(key: str) -> Cell:
     """A count, which the row may say is estimated."""
-    return lambda row: Text(number(row[key], estimated=row["estimated"]), style="bold" if row[key] else "dim")
+    return lambda row: styled(number(row[key], estimated=row["estimated"]), style="bold" if row[key] else "dim")
 
 
 def number(count: int, *, estimated: bool = False) -> str:

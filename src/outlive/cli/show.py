@@ -148,24 +148,10 @@ def evidence_of(attempt: Attempt) -> list[RenderableType]:
     if attempt.error:
         parts.append(_indented(attempt.error, "red"))
     if attempt.stack:
-        parts += [_indented("stack", "dim"), _indented(innermost(attempt.stack, TAIL_LINES), left=4)]
+        parts += [_indented("stack", "dim"), _indented(screen.innermost(attempt.stack, TAIL_LINES), left=4)]
     if attempt.output:
         parts += [_indented("output", "dim"), _indented(screen.tail(attempt.output, TAIL_LINES), left=4)]
     return parts
-
-
-def innermost(stack: str, most: int) -> str:
-    """The lines nearest to the crash: the end of a traceback, or the start of a dump by faulthandler.
-
-    faulthandler dumps every thread. The current thread is the one that crashed.
-    """
-    if "most recent call first" not in stack:
-        return screen.tail(stack, most)
-    lines = [line for line in screen.plain(stack).splitlines() if line]
-    first = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), None)
-    if first is None:
-        first = next(n for n, line in enumerate(lines) if "most recent call first" in line)
-    return "\n".join(lines[first : first + most])
 
 
 def _under_way(job: dict[str, Any]) -> Text:

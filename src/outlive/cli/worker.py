@@ -6,7 +6,6 @@ import signal
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from outlive import db, migrate
 from outlive.cli import screen
@@ -94,7 +93,7 @@ def reap(
         freed = asyncio.run(_reap(context.config, url, once=once))
     if once:
         note = "a single run can't notice a jump of the database clock, and trusts it"
-        screen.say(Text(f"{freed} attempts of dead workers ended; {note}"))
+        screen.say(screen.styled(f"{freed} attempts of dead workers ended; {note}"))
 
 
 async def _reap(config: Config, url: str, *, once: bool) -> int:

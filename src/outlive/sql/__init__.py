@@ -5,15 +5,15 @@ ones of Postgres. Nothing builds a query at run time.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 HERE = Path(__file__).parent
-_NAMED = re.compile(r"(?<![:\w]):([a-z]\w*)::(double precision|\w+)(\[\])?")
+_NAMED = re.compile(r":(?<![:\w]:)([a-z]\w*)::(double precision|\w+)(\[\])?")  # A first literal is found fast.
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A statement with numbered parameters: their names in the order of the numbers, and the element type of arrays."""
 
     text: str

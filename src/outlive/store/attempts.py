@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
-from outlive.model import Claimed, Ended, Lane, Lost, Turn
-from outlive.protocol import ARGUMENTS_PART_BYTES, Progress
+from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, Turn
 from outlive.statement import (
     Row,
     Statement,
@@ -18,6 +18,9 @@ from outlive.statement import (
 )
 from outlive.states import Outcome, State
 from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, statement, structs
+
+if TYPE_CHECKING:
+    from outlive.protocol import Progress
 
 _TOKEN = attrgetter("token")
 _EVER = datetime.min.replace(tzinfo=UTC)
