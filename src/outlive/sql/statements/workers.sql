@@ -67,7 +67,7 @@ returning worker;
 -- Workers that should hold their lock and don't. With the key 0: workers without a sign of life since the server
 -- started or crashed, though they had before. With a null key: this worker itself, if it was declared dead.
 -- One check proves nothing. The reaper checks again in the same session, half a second later; those with the key
--- 0 have much longer (`missed`). A read-only check finds no lock missing: on a standby no worker can show its life.
+-- 0 have much longer (`missed`). A read-only check finds no lock missing: on a standby no worker shows its life.
 select m.worker, m.key from outlive.missing_locks m where current_setting('transaction_read_only') = 'off'
 union all
 select k.id, 0 from outlive.workers k
