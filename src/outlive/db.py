@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -125,12 +125,30 @@ def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign
 
 async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
     """The async twin of `run`."""
+    return await (await answer(connection, statement, foreign=foreign)).decoded()
+
+
+class Answer(Generic[T]):
+    """What the server has answered to a statement. The caller decodes it when there is time."""
+
+    def __init__(self, statement: Statement[T], cursor: psycopg.AsyncRawCursor[Row]) -> None:
+        self._statement, self._cursor = statement, cursor
+        self.rows = max(0, cursor.rowcount)
+
+    async def decoded(self) -> T:
+        rows = await self._cursor.fetchall() if _has_rows(self._cursor) else []
+        return _decoded(self._statement, self._cursor, rows)
+
+
+async def answer(
+    connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False
+) -> Answer[T]:
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
     if foreign:
         adapt(cursor)
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return _decoded(statement, cursor, await cursor.fetchall() if _has_rows(cursor) else [])
+    return Answer(statement, cursor)
 
 
 def run_all(

@@ -22,7 +22,8 @@ import psycopg
 
 from outlive import store
 from outlive.config import Config
-from outlive.model import Claimed, Lane, Turn
+from outlive.db import Answer
+from outlive.model import Claimed, Ended, Lane, Turn
 from outlive.statement import Statement
 from outlive.worker.idling import Idling
 from outlive.worker.lane_finder import LaneFinder
@@ -41,7 +42,7 @@ MAX_CLAIM = 1024
 MANY_ENDS = 512
 """With this many ends the loop writes at once."""
 OVERLAP = 64
-"""With this many claimed jobs and as many ends the next statement is sent before the jobs are handed out."""
+"""With this many claimed jobs and as many ends the next statement is sent before the jobs are taken in."""
 GATHER_S = 0.005
 """How long a busy worker with fewer ends waits for more: one statement for many costs little more than for one."""
 
@@ -64,6 +65,16 @@ class Offer(NamedTuple):
 NO_OFFER = Offer([], 0)
 
 
+class Untaken(NamedTuple):
+    """The answer to `end_and_claim`, before its jobs are taken in."""
+
+    answer: Answer[Turn]
+    offer: Offer
+    ending: list[Ended]
+    since: float
+    marked: bool
+
+
 class ClaimLoop:
     def __init__(
         self,
@@ -83,6 +94,7 @@ class ClaimLoop:
         self._idling = Idling(worker_id, session, slots=slots, finder=self._finder, wake=wake)
         self._reconciliation = Reconciliation(worker_id, config, session, slots=slots, leases=leases, outbox=outbox)
         self._generation = 0
+        self._untaken: Untaken | None = None
         self.making_room = False
         """Set by `Suspects`: nothing is claimed until this worker is idle and can run a suspect alone."""
         self._suspect_last = False
@@ -92,10 +104,10 @@ class ClaimLoop:
         """One turn: end and claim, or wait until there may be something to do."""
         self._wake.clear()  # First: whatever happens from now on wakes the next turn.
         hinted = self._finder.take_hints(self._slots.tasks, self._config.queues)
-        if self._may_overlap():
-            await self._end_and_claim(self._offer_ahead(self._slots.room.after_unplaced()))
+        if self._untaken is not None and self._may_overlap(self._untaken):
+            await self._end_and_claim(self._offer_ahead(self._room_after(self._untaken)))
             return
-        self._slots.hand_out()
+        await self._take_untaken()
         await self._gather_ends()
         await self._connect()
         await self._reconcile_if_due()
@@ -128,7 +140,9 @@ class ClaimLoop:
     async def _reconcile_if_due(self) -> None:
         if self._reconciliation.due:
             started = time.monotonic()
-            await self._take(await self._reconciliation.run_once(), since=started, marked=False)
+            with self._reconciliation.unsure_if_it_fails():
+                await self._take(await self._reconciliation.run_once(), since=started, marked=False)
+            self._reconciliation.unsure = False
             self._slots.hand_out()
 
     async def _find_lanes(self) -> None:
@@ -141,10 +155,10 @@ class ClaimLoop:
         if self._finder.sources_due:
             await self._finder.find_sourced(tasks, queues)
 
-    def _may_overlap(self) -> bool:
-        """Whether to send the next statement first, and to hand out claimed jobs while the database is at work."""
+    def _may_overlap(self, untaken: Untaken) -> bool:
+        """Whether to send the next statement first, and to take in claimed jobs while the database is at work."""
         return (
-            len(self._slots.unplaced) >= OVERLAP
+            untaken.answer.rows >= OVERLAP
             and len(self._outbox.waiting) >= OVERLAP
             and not self._reconciliation.due
             and not self._finder.due
@@ -152,6 +166,10 @@ class ClaimLoop:
             and not self._held_back
             and self._session.connected(self._generation)
         )
+
+    def _room_after(self, untaken: Untaken) -> Mapping[str, int]:
+        tasks = {lane.task for lane in untaken.offer.lanes}
+        return self._slots.room.after(tasks.pop(), untaken.answer.rows) if len(tasks) == 1 else {}
 
     # What to claim
 
@@ -205,9 +223,8 @@ class ClaimLoop:
         ending = await self._outbox.take()
         all_begin_now = offer.limit <= self._slots.capacity()  # Jobs beyond that wait behind others.
         since = time.monotonic()
-        self._reconciliation.unsure = True  # Until `_take`: the database may have claims that are not known here.
         try:
-            turn = await self._run_while_handing_out(
+            answer = await self._run_while_taking(
                 store.end_and_claim(
                     self._worker_id,
                     ending,
@@ -217,51 +234,63 @@ class ClaimLoop:
                     begun=all_begin_now,
                 )
             )
-        except psycopg.errors.LockNotAvailable:
-            self._reconciliation.unsure = False  # Nothing was written.
+        except psycopg.errors.LockNotAvailable:  # Nothing was written.
             self._outbox.put_back(ending)
             if not self._outbox.start_being_careful():
                 raise
             return  # Another transaction has locked the row of one of them: the next turn sets those aside.
         except BaseException as error:
             answered = not isinstance(error, psycopg.Error) or error.sqlstate is not None
-            if ending and answered and never_accepted(error):
-                self._reconciliation.unsure = False  # Nothing was written.
+            if ending and answered and never_accepted(error):  # Nothing was written.
                 _log.warning(
                     "%d ends are written one by one, because together they are refused: %s", len(ending), error
                 )
                 self._outbox.write_one_by_one(ending)  # Only that one fails.
                 return
+            self._reconciliation.unsure = True
             self._outbox.put_back(ending)  # If they were written, reconciliation drops them.
             raise
-        self._outbox.written(ending, turn.stale)
-        self._finder.lanes.claimed(offer.lanes, turn.claimed, offer.limit)
-        await self._take(turn.claimed, since=since, marked=all_begin_now)
-        if len(turn.claimed) < OVERLAP:  # More of them are handed out in the next turn, see `_may_overlap`.
-            self._slots.hand_out()
+        self._untaken = Untaken(answer, offer, ending, since, marked=all_begin_now)
+        if answer.rows < OVERLAP:  # More of them are taken in while the next statement runs, see `_may_overlap`.
+            await self._take_untaken()
 
-    async def _run_while_handing_out(self, statement: Statement[Turn]) -> Turn:
-        """Send the statement, and hand out the jobs of the last one while the database is at work."""
-        if not self._slots.unplaced:
-            return await self._session.run(statement)
-        running = asyncio.ensure_future(self._session.run(statement))
+    async def _run_while_taking(self, statement: Statement[Turn]) -> Answer[Turn]:
+        """Send the statement, and take in the jobs of the last one while the database is at work."""
+        if self._untaken is None:
+            return await self._session.answer(statement)
+        running = asyncio.ensure_future(self._session.answer(statement))
         try:
             await asyncio.sleep(0)  # It is sent now.
-            self._slots.hand_out()
+            await self._take_untaken()
         finally:
-            turn = await running
-        return turn
+            answer = await running
+        return answer
+
+    async def _take_untaken(self) -> None:
+        """Take in what the last statement has claimed, and hand it out."""
+        last, self._untaken = self._untaken, None
+        if last is not None:
+            with self._reconciliation.unsure_if_it_fails():
+                try:
+                    turn = await last.answer.decoded()
+                except BaseException:
+                    self._outbox.put_back(last.ending)  # They are written: reconciliation drops them.
+                    raise
+                self._outbox.written(last.ending, turn.stale)
+                self._finder.lanes.claimed(last.offer.lanes, turn.claimed, last.offer.limit)
+                await self._take(turn.claimed, since=last.since, marked=last.marked)
+        self._slots.hand_out()
 
     async def _claim_sourced(self, offer: Offer) -> None:
         """Claim jobs of one source after the other, as many as each source admits."""
         since = time.monotonic()
-        self._reconciliation.unsure = True
-        admitted = await self._session.run(
-            store.claim_sourced(self._worker_id, offer.lanes, limit=offer.limit, lease_s=self._config.lease_s)
-        )
-        self._finder.lanes.wait(admitted.waits_s, time.monotonic())
-        self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
-        await self._take(admitted.claimed, since=since, marked=True)
+        with self._reconciliation.unsure_if_it_fails():
+            admitted = await self._session.run(
+                store.claim_sourced(self._worker_id, offer.lanes, limit=offer.limit, lease_s=self._config.lease_s)
+            )
+            self._finder.lanes.wait(admitted.waits_s, time.monotonic())
+            self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
+            await self._take(admitted.claimed, since=since, marked=True)
         self._slots.hand_out()
 
     async def _claim_suspect_if_idle(self) -> bool:
@@ -271,13 +300,13 @@ class ClaimLoop:
             return False
         self._finder.suspect_waits = False
         since = time.monotonic()
-        self._reconciliation.unsure = True
         tasks, queues = list(self._slots.tasks), self._config.queues
-        claimed = await self._session.run(
-            store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
-        )
-        self.making_room = False  # This worker has the suspect, or another one does.
-        await self._take(claimed, since=since, marked=True)
+        with self._reconciliation.unsure_if_it_fails():
+            claimed = await self._session.run(
+                store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
+            )
+            self.making_room = False  # This worker has the suspect, or another one does.
+            await self._take(claimed, since=since, marked=True)
         self._slots.hand_out()
         return bool(claimed)
 
@@ -290,7 +319,6 @@ class ClaimLoop:
         retried = [job.id for job in jobs if job.attempt > 1]
         checkpoints = await self._session.run(store.checkpoints(retried)) if retried else {}
         self._leases.hold((job.token for job in jobs), since=since)
-        self._reconciliation.unsure = False  # Only now: if anything above fails, reconciliation finds these jobs.
         self._slots.take(sorted(jobs, key=_IN_ORDER), checkpoints, marked=marked)
         if jobs:
             self._idling.interrupt()

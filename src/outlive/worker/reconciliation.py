@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 import psycopg
@@ -35,12 +37,21 @@ class Reconciliation:
         self._slots, self._leases, self._outbox = slots, leases, outbox
         self._every_s = config.renew_s
         self.unsure = False
-        """A statement was sent whose outcome is not known yet."""
+        """A statement was sent whose outcome is not known: the database may have claims that are not known here."""
         self._done_at = time.monotonic()
 
     def start_over(self) -> None:
         """The connection is new, and its server may be another one, which does not know this worker's attempts."""
         self._done_at = -math.inf
+
+    @contextmanager
+    def unsure_if_it_fails(self) -> Iterator[None]:
+        """A block that claims jobs, and takes them in."""
+        try:
+            yield
+        except BaseException:
+            self.unsure = True
+            raise
 
     @property
     def due(self) -> bool:

@@ -40,16 +40,15 @@ class Room:
                 room[child.task] = room.get(child.task, 0) + left
         return room
 
-    def after_unplaced(self) -> Mapping[str, int]:
-        """How many more jobs children can be given after those that were taken in, if these are of one warm task."""
+    def after(self, task: str, untaken: int) -> Mapping[str, int]:
+        """How many more jobs children can be given after these, if all that wait for a child are of this warm task."""
         slots, now = self._slots, time.monotonic()
-        task = slots.unplaced[0].job.task
         alike = task in slots.tasks and all(one.job.task == task and not one.job.losses for one in slots.unplaced)
         held_up = slots.draining or slots.trouble or slots.suspect() is not None
         if not alike or held_up or any(child.runs_over(now) for child in slots.children):
             return {}
         given = sum(len(child.given) for child in slots.children)
-        left = slots.size * self.ahead(task) - len(slots.unplaced) - given
+        left = slots.size * self.ahead(task) - untaken - len(slots.unplaced) - given
         return {task: left} if left > 0 else {}
 
     def served_tasks(self) -> set[str | None]:

@@ -76,6 +76,11 @@ class Session:
         async with self._counting_failures(statement.name) as connection:
             return await db.arun(connection, statement)
 
+    async def answer(self, statement: db.Statement[T]) -> db.Answer[T]:
+        """Like `run`, but the answer is not decoded yet."""
+        async with self._counting_failures(statement.name) as connection:
+            return await db.answer(connection, statement)
+
     async def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
         """Run all of them, or none."""
         async with self._counting_failures("+".join(sorted({one.name for one in statements}))) as connection:
