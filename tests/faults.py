@@ -52,6 +52,11 @@ def warm_until(path: str) -> None:
 
 
 @app.task
+def fresh_until(path: str) -> None:
+    warm_until(path)
+
+
+@app.task
 def touch(path: str) -> None:
     Path(path).touch()
 

@@ -67,7 +67,9 @@ def test_jobs_given_ahead_behind_one_that_leaves_something_run_elsewhere_at_no_c
     worker: Worker, connection: db.Connection
 ) -> None:
     task, many = leftovers.begin, 100
-    for job in leftovers.app.enqueue_many([task.job()] * 500):  # Their pace is known now: others are given ahead.
+    for job in leftovers.app.enqueue_many(
+        task.job() for _ in range(500)
+    ):  # Their pace is known now: others are given ahead.
         job.result(timeout=30)
     jobs = leftovers.app.enqueue_many([task.job("a thread" if n == many // 2 else "") for n in range(many)])
     ran = [job.result(timeout=30) for job in jobs]

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -12,7 +13,7 @@ import outlive
 from outlive import db, kernel
 from outlive.states import State
 from tests import faults
-from tests.driving.making import count, make, make_many
+from tests.driving.making import count, make, make_many, value
 from tests.driving.workers import Start, Worker
 from tests.waiting import eventually
 
@@ -114,20 +115,39 @@ def test_a_job_before_which_every_child_dies_is_blamed_in_the_end(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_waits_behind_a_warm_job_that_runs_over(
-    start: Start, connection: db.Connection, tmp_path: Path, workers: int
+@pytest.mark.parametrize(("task", "many"), [(faults.warm_until, 500), (faults.fresh_until, 50)])
+def test_nothing_waits_behind_a_job_that_runs_over(
+    start: Start,
+    connection: db.Connection,
+    tmp_path: Path,
+    workers: int,
+    task: outlive.Task[[str], None, None],
+    many: int,
 ) -> None:
-    """Another slot takes the jobs that were given ahead; with one slot per worker, the other worker does."""
+    """Another slot takes the jobs that were claimed ahead; with one slot per worker, the other worker does."""
     for _ in range(workers):
         start(slots=2 // workers)
     slow = tmp_path / "slow"
-    all_succeeded(faults.app.enqueue_many([faults.warm_until.job("")] * 500), within_s=60)  # Its pace is known now.
-    first, *quick = faults.app.enqueue_many([faults.warm_until.job(str(slow)), *[faults.warm_until.job("")] * 500])
+    all_succeeded(faults.app.enqueue_many(task.job("") for _ in range(many)), within_s=60)  # Its pace is known now.
+    first, *quick = faults.app.enqueue_many(task.job(path) for path in [str(slow), *[""] * many])
     all_succeeded(quick)
     assert first.status() is State.RUNNING
     slow.touch()
     all_succeeded([first])
     assert {(failures, crashes, losses) for _, failures, crashes, losses in ends(connection)} == {(0, 0, 0)}
+
+
+def test_no_more_jobs_are_claimed_ahead_while_every_slot_has_a_long_one(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    start(slots=2)
+    slow = tmp_path / "slow"
+    task = faults.fresh_until
+    all_succeeded(faults.app.enqueue_many(task.job("") for _ in range(50)), within_s=60)  # Its pace is known now.
+    jobs = faults.app.enqueue_many(task.job(path) for path in [str(slow)] * 2 + [""] * 50)
+    Timer(2.5, slow.touch).start()
+    all_succeeded(jobs, within_s=60)
+    assert value(connection, "select count(*) from outlive.attempts where outcome = 'released'") <= 24
 
 
 def test_a_job_that_is_cancelled_before_it_begins_never_begins(

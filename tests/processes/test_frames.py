@@ -52,7 +52,9 @@ def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(
 ) -> None:
     """60"""
     worker = start(slots=1)
-    quick = faults.app.enqueue_many([faults.babble.job()] * 500)  # Their pace is known now: others are given ahead.
+    quick = faults.app.enqueue_many(
+        faults.babble.job() for _ in range(500)
+    )  # Their pace is known now: others are given ahead.
     eventually(lambda: all(job.status() is State.SUCCEEDED for job in quick), within_s=60)
     jobs = faults.app.enqueue_many([faults.babble.job(where if n == 50 else "") for n in range(100)])
     culprit = jobs.pop(50)

@@ -1,13 +1,21 @@
-"""How many jobs the children of a worker can be given ahead, beyond those for which a slot is free."""
+"""How many jobs a worker can be given ahead, beyond those for which a slot is free.
+
+Warm children have jobs ahead. Short jobs of fresh tasks wait for the next process: with every slot busy, the worker has
+some at hand when a slot gets free, and ends and claims several in one statement.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from outlive.worker.slots import Slots
+
+PROCESS_S = 0.004
+"""About how long it takes to fork a process for a job, and to end it."""
 
 
 class Room:
@@ -22,7 +30,7 @@ class Room:
         return min(facts.recycle_after, self._slots.pace.ahead(task))
 
     def by_task(self) -> Mapping[str, int]:
-        """How many more jobs the warm children of each task can be given."""
+        """How many more jobs of each task can be taken in while every slot is busy."""
         slots = self._slots
         room: dict[str, int] = {}
         if slots.draining or slots.suspect() is not None:
@@ -38,7 +46,28 @@ class Room:
             left = min(self.ahead(child.task) - len(child.given), slots.tasks[child.task].recycle_after - child.served)
             if left > 0:
                 room[child.task] = room.get(child.task, 0) + left
-        return room
+        return room | self._fresh(now)
+
+    def _fresh(self, now: float) -> dict[str, int]:
+        """How many more jobs of each fresh task may wait for a slot. None behind a job that takes long."""
+        slots = self._slots
+        if slots.trouble:
+            return {}
+        room: Counter[str] = Counter()
+        for child in slots.busy:
+            if child.task in slots.tasks and not child.runs_over(now):
+                room[child.task] += self._behind(child.task)
+        for one in slots.unplaced:
+            room[one.job.task] -= 1
+        return {task: left for task, left in room.items() if left > 0}
+
+    def _behind(self, task: str) -> int:
+        """How many jobs of a fresh task may wait behind one of them; 0 if they are not short."""
+        facts = self._slots.tasks[task]
+        if facts.recycle_after > 1 or facts.limits.source:
+            return 0
+        number = self._slots.pace.ahead(task, PROCESS_S)
+        return number if number > 1 else 0
 
     def after(self, task: str, untaken: int) -> Mapping[str, int]:
         """How many more jobs children can be given after these, if all that wait for a child are of this warm task."""
@@ -62,4 +91,6 @@ class Room:
         slots = self._slots
         if free := slots.capacity():
             return 2 * free < slots.size - 1
+        if len(slots.unplaced) >= slots.size:
+            return True
         return all(one.task in slots.tasks and len(one.given) > max(1, self.ahead(one.task) // 2) for one in slots.busy)

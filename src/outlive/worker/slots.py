@@ -32,6 +32,8 @@ from outlive.worker.zygotes import Zygotes
 
 WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
+WAIT_FOR_SLOT_S = 0.1
+"""The same for a job of a fresh task that was claimed while every slot was busy."""
 MOVE_S = 0.04
 """The same for a job that was taken back from a child: another worker may have room for it."""
 NO_TASK = ("this worker does not have the task", 5.0)
@@ -120,7 +122,7 @@ class Slots:
             for job in jobs:
                 self._release(job, "its worker stops")
             return
-        wait_until = time.monotonic() + WAIT_FOR_CHILD_S
+        now = time.monotonic()
         for job in jobs:
             job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:
@@ -132,7 +134,8 @@ class Slots:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
             else:
-                one.waits_until = wait_until
+                behind = facts.recycle_after == 1 and self.free <= 0
+                one.waits_until = now + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
                 self.unplaced.append(one)
 
     def hand_out(self) -> None:

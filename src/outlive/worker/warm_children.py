@@ -27,9 +27,9 @@ class Pace:
         self._average_s[task] = before_s + (took_s - before_s) * 0.1
         return took_s
 
-    def ahead(self, task: str) -> int:
-        """As many jobs as take about AHEAD_S; 1 until it is known how long they take."""
-        return max(1, min(MAX_AHEAD, int(AHEAD_S / max(self._average_s.get(task, AHEAD_S), 1e-6))))
+    def ahead(self, task: str, process_s: float = 1e-6) -> int:
+        """As many jobs as take about AHEAD_S, with a process for each; 1 until it is known how long they take."""
+        return max(1, min(MAX_AHEAD, int(AHEAD_S / (self._average_s.get(task, AHEAD_S) + process_s))))
 
 
 class _Load:
