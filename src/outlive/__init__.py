@@ -66,12 +66,16 @@ __all__ = [
 
 _FOR_APPS = ("child.context", "client.app", "client.job", "client.records", "client.source", "client.task")
 
+if not TYPE_CHECKING:  # Type checkers would take any name for granted.
 
-def __getattr__(name: str) -> object:
-    """The names that apps use are imported when the first of them is used: commands use none, and start faster."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in _FOR_APPS:
-        found = vars(import_module(f"outlive.{module}"))
-        globals().update({key: found[key] for key in __all__ if key in found})
-    return globals()[name]
+    def __getattr__(name: str) -> object:
+        """The names that apps use are imported when the first of them is used: commands use none, and start faster."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        for module in _FOR_APPS:
+            found = vars(import_module(f"outlive.{module}"))
+            globals().update({key: found[key] for key in __all__ if key in found})
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

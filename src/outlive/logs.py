@@ -23,9 +23,12 @@ import msgspec
 
 Format = Literal["text", "json"]
 Fields = Callable[[], Mapping[str, object]]
+Made = Callable[[], str]
 
 MAX_QUEUED_CHARS = 4_000_000
 """How much text may wait for a slow stderr; about 30,000 lines."""
+MADE_CHARS = 120
+"""About how long a line is that is made when it is written."""
 GATHER_S = 0.005
 """How long the thread lets lines gather: waking it for a line costs more than writing the line."""
 ATOMIC_BYTES = 4096
@@ -62,18 +65,23 @@ def configure(format: Format = "text", *, level: str = "INFO") -> None:
 
 def write(level: str, message: str, fields: Fields) -> None:
     """Write a line of the worker without a LogRecord, which would cost more than the line. JSON has the fields too."""
-    relay(_formatter.line(time.time(), level, "outlive.worker", message, fields))
+    relay(line(time.time(), level, _formatter.clean(message), fields))
 
 
-def relay(line: str) -> None:
-    """Write a line of another process unchanged, in order with the others."""
+def line(created: float, level: str, message: str, fields: Fields) -> str:
+    """A line of the worker, for `relay`. Its message must be clean: no text of a job, and no password."""
+    return _formatter.line(created, level, "outlive.worker", message, fields)
+
+
+def relay(line: str | Made) -> None:
+    """Write a line unchanged, in order with the others. A function makes its line in the thread that writes it."""
     stream = sys.stderr
     if stream is None:
         return
     if stream is sys.__stderr__:
         _writer.put(line)
     else:
-        print(line, file=stream, flush=True)
+        print(line if isinstance(line, str) else line(), file=stream, flush=True)
 
 
 def flush(within_s: float = FLUSH_S) -> bool:
@@ -112,15 +120,15 @@ class _Writer:
         """Start with an empty queue and no thread, also after a fork. The first line starts the thread."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # Never held during a write.
-        self._queue: list[str | int | threading.Event] = []  # A number stands for lines that were dropped.
+        self._queue: list[str | Made | int | threading.Event] = []  # A number stands for lines that were dropped.
         self._chars = 0
         self._missing = 0
         self._has_lines = threading.Event()
 
-    def put(self, line: str) -> None:
+    def put(self, line: str | Made) -> None:
         with self._lock:
             if self._chars < MAX_QUEUED_CHARS:
-                self._chars += len(line)
+                self._chars += len(line) if isinstance(line, str) else MADE_CHARS
                 self._queue.append(line)
             elif self._queue and isinstance(dropped := self._queue[-1], int):
                 self._queue[-1] = dropped + 1
@@ -155,9 +163,22 @@ class _Writer:
             self._has_lines.clear()  # Before the queue is emptied: a line that is added meanwhile sets it again.
             with self._lock:
                 queue, self._queue = self._queue, []
-            self._write_all(queue)
+            self._write_all(self._made(queue))
             if self._missing and _write(_encoded([self.gap_line(self._missing)])):
                 self._missing = 0
+
+    def _made(self, queue: list[str | Made | int | threading.Event]) -> list[str | int | threading.Event]:
+        """The queue, with every line made."""
+        lines, more = list[str | int | threading.Event](), 0
+        for one in queue:
+            if callable(one):
+                lines.append(line := one())
+                more += len(line) - MADE_CHARS
+            else:
+                lines.append(one)
+        with self._lock:
+            self._chars += more
+        return lines
 
     def _write_all(self, queue: list[str | int | threading.Event]) -> None:
         """Write lines, as many at once as fit into ATOMIC_BYTES."""
@@ -209,13 +230,16 @@ def _write(data: bytes) -> bool:
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = self.line(record.created, record.levelname, record.name, record.getMessage())
+        line = self.line(record.created, record.levelname, record.name, self.clean(record.getMessage()))
         return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
 
-    def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
+    def clean(self, message: str) -> str:
         message = redacted(message)
-        if not message.isprintable():
-            message = "".join(char if char.isprintable() else _escape(char) for char in message)
+        if message.isprintable():
+            return message
+        return "".join(char if char.isprintable() else _escape(char) for char in message)
+
+    def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
         return f"{_time(created)} {level:<7} {logger}: {message}"
 
 
@@ -224,10 +248,13 @@ class _Json(logging.Formatter):
         fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
             fields = {"exception": redacted(self.formatException(record.exc_info)), **fields}
-        return self.line(record.created, record.levelname, record.name, record.getMessage(), lambda: fields)
+        return self.line(record.created, record.levelname, record.name, self.clean(record.getMessage()), lambda: fields)
+
+    def clean(self, message: str) -> str:
+        return redacted(message)
 
     def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
-        line = {"time": _time(created), "level": level.lower(), "logger": logger, "message": redacted(message)}
+        line = {"time": _time(created), "level": level.lower(), "logger": logger, "message": message}
         return msgspec.json.encode({**line, **fields()}, enc_hook=str).decode()
 
 

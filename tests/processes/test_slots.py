@@ -28,6 +28,7 @@ from tests.driving.workers import alive
 from tests.waiting import aeventually, eventually
 
 WARM = "tests.faults.warm_until"
+FRESH = "tests.faults.fresh_until"
 
 
 class Heard:
@@ -209,3 +210,31 @@ def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones() -> N
             return stacks
 
     assert asyncio.run(play()) == ["of the first job", "of the second job"]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "strict", "waiting", "room"),
+    [
+        (0.005, {}, 0, 6),
+        (0.005, {}, 2, 4),
+        (0.005, {}, 6, 0),
+        (0.02, {}, 0, 0),
+        (0.005, {"on_worker_death": "fail"}, 0, 0),
+        (0.005, {"max_losses": 1}, 0, 0),
+    ],
+)
+def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
+    tmp_path: Path, elapsed_s: float, strict: dict[str, object], waiting: int, room: int
+) -> None:
+    """None of a task that asks for the first loss to count: a job that waits is not marked as begun."""
+
+    async def play() -> Mapping[str, int]:
+        async with one_slot() as (slots, _, _heard):
+            facts = slots.tasks[FRESH]
+            slots.tasks[FRESH] = msgspec.structs.replace(facts, limits=msgspec.structs.replace(facts.limits, **strict))
+            slots.pace.note(FRESH, 0.0, elapsed_s, fresh=True)
+            slots.take(claimed(str(tmp_path / "go"), *[""] * waiting, task=FRESH), {})
+            slots.hand_out()
+            return slots.room.by_task()
+
+    assert asyncio.run(play()) == ({FRESH: room} if room else {})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
@@ -103,11 +103,12 @@ class ClaimLoop:
     async def run_once(self) -> None:
         """One turn: end and claim, or wait until there may be something to do."""
         self._wake.clear()  # First: whatever happens from now on wakes the next turn.
-        hinted = self._finder.take_hints(self._slots.tasks, self._config.queues)
         if self._untaken is not None and self._may_overlap(self._untaken):
             await self._end_and_claim(self._offer_ahead(self._room_after(self._untaken)))
             return
         await self._take_untaken()
+        hinted = self._finder.take_hints(self._slots.tasks, self._config.queues)
+        self._slots.hand_out()
         await self._gather_ends()
         await self._connect()
         await self._reconcile_if_due()
@@ -143,7 +144,6 @@ class ClaimLoop:
             with self._reconciliation.unsure_if_it_fails():
                 await self._take(await self._reconciliation.run_once(), since=started, marked=False)
             self._reconciliation.unsure = False
-            self._slots.hand_out()
 
     async def _find_lanes(self) -> None:
         await self._idling.unmark_if_busy()
@@ -160,6 +160,7 @@ class ClaimLoop:
         return (
             untaken.answer.rows >= OVERLAP
             and len(self._outbox.waiting) >= OVERLAP
+            and not self._wake.hints
             and not self._reconciliation.due
             and not self._finder.due
             and not self._finder.suspect_waits
@@ -221,7 +222,8 @@ class ClaimLoop:
 
     async def _end_and_claim(self, offer: Offer) -> None:
         ending = await self._outbox.take()
-        all_begin_now = offer.limit <= self._slots.capacity()  # Jobs beyond that wait behind others.
+        untaken = 0 if self._untaken is None else self._untaken.answer.rows
+        all_begin_now = untaken + offer.limit <= self._slots.capacity()  # Jobs beyond that wait behind others.
         since = time.monotonic()
         try:
             answer = await self._run_while_taking(
@@ -262,9 +264,13 @@ class ClaimLoop:
         try:
             await asyncio.sleep(0)  # It is sent now.
             await self._take_untaken()
-        finally:
-            answer = await running
-        return answer
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+        except Exception as error:  # This says nothing about the statement that runs.
+            _log.warning("claimed jobs could not be taken in, and are read again: %s", error)
+        return await running
 
     async def _take_untaken(self) -> None:
         """Take in what the last statement has claimed, and hand it out."""
@@ -279,7 +285,6 @@ class ClaimLoop:
                 self._outbox.written(last.ending, turn.stale)
                 self._finder.lanes.claimed(last.offer.lanes, turn.claimed, last.offer.limit)
                 await self._take(turn.claimed, since=last.since, marked=last.marked)
-        self._slots.hand_out()
 
     async def _claim_sourced(self, offer: Offer) -> None:
         """Claim jobs of one source after the other, as many as each source admits."""
@@ -291,7 +296,6 @@ class ClaimLoop:
             self._finder.lanes.wait(admitted.waits_s, time.monotonic())
             self._finder.lanes.claimed(offer.lanes, admitted.claimed, offer.limit)
             await self._take(admitted.claimed, since=since, marked=True)
-        self._slots.hand_out()
 
     async def _claim_suspect_if_idle(self) -> bool:
         """An idle worker takes a suspect first, but not two in a row while other jobs wait. True if it has one now."""
@@ -307,26 +311,34 @@ class ClaimLoop:
             )
             self.making_room = False  # This worker has the suspect, or another one does.
             await self._take(claimed, since=since, marked=True)
-        self._slots.hand_out()
         return bool(claimed)
 
     async def _take(self, jobs: list[Claimed], *, since: float, marked: bool) -> None:
         """Take in claimed jobs. `marked`: the database has them as begun.
 
-        Leases count from before the claim, so this worker never trusts one for longer than the database does.
+        Leases count from before the claim, so this worker never trusts one for longer than the database does. Jobs for
+        which the database must be asked first come last: another statement may be under way.
         """
-        jobs = await self._without_known_killers(jobs)
-        retried = [job.id for job in jobs if job.attempt > 1]
-        checkpoints = await self._session.run(store.checkpoints(retried)) if retried else {}
-        self._leases.hold((job.token for job in jobs), since=since)
-        self._slots.take(sorted(jobs, key=_IN_ORDER), checkpoints, marked=marked)
+        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
+        later = [job for job in jobs if job.attempt > 1 or job.task in asking]
+        now = [job for job in jobs if job.attempt == 1 and job.task not in asking] if later else jobs
+        self._hand_in(now, {}, since=since, marked=marked)
+        if later:
+            later = await self._without_known_killers(later, asking)
+            retried = [job.id for job in later if job.attempt > 1]
+            checkpoints = await self._session.run(store.checkpoints(retried)) if retried else {}
+            self._hand_in(later, checkpoints, since=since, marked=marked)
+
+    def _hand_in(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, since: float, marked: bool) -> None:
         if jobs:
+            self._leases.hold((job.token for job in jobs), since=since)
+            self._slots.take(sorted(jobs, key=_IN_ORDER), checkpoints, marked=marked)
             self._idling.interrupt()
             self._suspect_last = any(job.alone_s > 0 for job in jobs)
+            self._slots.hand_out()
 
-    async def _without_known_killers(self, jobs: list[Claimed]) -> list[Claimed]:
+    async def _without_known_killers(self, jobs: list[Claimed], asking: Container[str]) -> list[Claimed]:
         """Quarantine jobs whose task and arguments have killed under other ids, for the tasks that ask for it."""
-        asking = {name for name, facts in self._slots.tasks.items() if facts.by_fingerprint}
-        tokens = [job.token for job in jobs if job.task in asking] if asking else []
+        tokens = [job.token for job in jobs if job.task in asking]
         quarantined = await self._session.run(store.convict(self._worker_id, tokens)) if tokens else []
         return [job for job in jobs if job.id not in quarantined] if quarantined else jobs

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from outlive.worker.slots import Slots
 
-PROCESS_S = 0.004
-"""About how long it takes to fork a process for a job, and to end it."""
-
 
 class Room:
     def __init__(self, slots: Slots) -> None:
@@ -62,11 +59,17 @@ class Room:
         return {task: left for task, left in room.items() if left > 0}
 
     def _behind(self, task: str) -> int:
-        """How many jobs of a fresh task may wait behind one of them; 0 if they are not short."""
+        """How many jobs of a fresh task may wait behind one of them; 0 if they are not short.
+
+        A death of the worker is not charged to a job that was claimed ahead until its begin is marked. A task that asks
+        for the first loss to count gets no jobs ahead.
+        """
         facts = self._slots.tasks[task]
-        if facts.recycle_after > 1 or facts.limits.source:
+        limits = facts.limits
+        strict = limits.on_worker_death == "fail" or limits.max_losses == 1
+        if facts.recycle_after > 1 or limits.source or strict:
             return 0
-        number = self._slots.pace.ahead(task, PROCESS_S)
+        number = self._slots.pace.ahead(task)
         return number if number > 1 else 0
 
     def after(self, task: str, untaken: int) -> Mapping[str, int]:

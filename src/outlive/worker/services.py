@@ -90,13 +90,7 @@ class Services:
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
-        self._connected: tuple[Session | Liveness, ...] = (
-            hot,
-            session,
-            *self.outbox.slow.pool.sessions,
-            *self.calls.pool.sessions,
-            self.liveness,
-        )
+        self._sessions = (hot, session, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [
@@ -139,9 +133,13 @@ class Services:
         )
 
     def hang_up(self) -> None:
-        for connected in self._connected:
-            connected.hang_up()
+        """Cut the connections under statements that get no answer. The one that shows this worker's life stays: others
+        must not declare it dead before it has said goodbye."""
+        for session in self._sessions:
+            session.hang_up()
 
     async def close(self) -> None:
-        for connected in self._connected:
-            await connected.close()
+        self.liveness.hang_up()
+        await self.liveness.close()
+        for session in self._sessions:
+            await session.close()

@@ -292,7 +292,8 @@ class Slots:
         ended = child.given.popleft()
         if self.unclean.concerns(child, ended, done.changed):
             self._hand_on(self._take_back(child), WAIT_FOR_CHILD_S)
-        took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started)
+        fresh = ended.facts.recycle_after == 1
+        took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started, fresh=fresh)
         child.cpu_s += done.cpu_s or 0.0
         if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
             ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.

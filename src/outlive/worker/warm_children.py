@@ -19,17 +19,21 @@ class Pace:
     def __init__(self) -> None:
         self._average_s: dict[str, float] = {}
 
-    def note(self, task: str, took_s: float, elapsed_s: float) -> float:
-        """How long a job took: what its child says, unless that makes no sense, or plainly more time has passed."""
+    def note(self, task: str, took_s: float, elapsed_s: float, *, fresh: bool = False) -> float:
+        """How long a job took: what its child says, unless that makes no sense, or plainly more time has passed.
+
+        A job of a fresh task has its slot for all the time that has passed, with its process.
+        """
         if elapsed_s > OVER_S or not 0.0 <= took_s < DAY_S:
             took_s = elapsed_s
-        before_s = self._average_s.get(task, took_s)
-        self._average_s[task] = before_s + (took_s - before_s) * 0.1
+        occupied_s = elapsed_s if fresh else took_s
+        before_s = self._average_s.get(task, occupied_s)
+        self._average_s[task] = before_s + (occupied_s - before_s) * 0.1
         return took_s
 
-    def ahead(self, task: str, process_s: float = 1e-6) -> int:
-        """As many jobs as take about AHEAD_S, with a process for each; 1 until it is known how long they take."""
-        return max(1, min(MAX_AHEAD, int(AHEAD_S / (self._average_s.get(task, AHEAD_S) + process_s))))
+    def ahead(self, task: str) -> int:
+        """As many jobs as take about AHEAD_S; 1 until it is known how long they take."""
+        return max(1, min(MAX_AHEAD, int(AHEAD_S / max(self._average_s.get(task, AHEAD_S), 1e-6))))
 
 
 class _Load:

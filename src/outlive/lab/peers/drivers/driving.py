@@ -3,25 +3,18 @@
 `python -m driving MODULE` imports a module of this directory, which has a class `Queue`, and answers requests: one line
 of JSON each, on standard input and output. It is executed by path with the interpreter of the system that it drives, so
 it imports nothing of outlive and nothing but the standard library.
-
-The jobs are no-ops. Each has a number; those whose number is a multiple of PEER_MARK send a datagram when they begin.
 """
 
 import asyncio
 import inspect
 import json
-import os
 import socket
 import sys
 import time
 from importlib import import_module
 
-POSTGRES = os.environ.get("PEER_POSTGRES", "")
-REDIS = os.environ.get("PEER_REDIS", "")
-MARK = int(os.environ.get("PEER_MARK", "1000"))
-SOCKET = os.environ.get("PEER_SOCKET", "")
+from shared import MARK, SOCKET
 
-URL = "https://example.org/page"
 BATCH = 1000
 WARM_UP = 5
 PAUSE_S = 0.02
@@ -29,28 +22,6 @@ PATIENCE_S = 60.0
 """The longest silence of the workers before the driver gives up."""
 FIRST = 0.1
 """The part of the jobs that must have begun before the clock starts: by then, all processes of a worker run."""
-
-
-class RedisQueue:
-    """A queue on Redis. Most have no call that sends many jobs."""
-
-    def install(self):
-        import redis  # Not all systems have it.
-
-        self.redis = redis.Redis.from_url(REDIS)
-        self.redis.flushall()
-
-    def bulk(self, numbers):
-        for number in numbers:
-            self.one(number)
-
-
-def begin(number):
-    """What each job does: nothing, except that some jobs say when they begin."""
-    if number % MARK == 0:
-        now = time.monotonic()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-            out.sendto(f"{number} {now}".encode(), SOCKET)
 
 
 class Driver:

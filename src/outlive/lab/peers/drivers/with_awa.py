@@ -10,8 +10,7 @@ import sys
 from dataclasses import dataclass
 
 import awa
-
-import driving
+import shared
 
 
 @dataclass
@@ -22,7 +21,7 @@ class Noop:
 
 class Queue:
     async def install(self):
-        self._client = awa.AsyncClient(driving.POSTGRES)
+        self._client = awa.AsyncClient(shared.POSTGRES)
         await self._client.migrate()
         self._copy = self._client.insert_many_copy
         if os.environ.get("PEER_COPY"):
@@ -30,10 +29,10 @@ class Queue:
             self._copy = self._client.enqueue_many_copy
 
     async def one(self, number):
-        await self._client.insert(Noop(driving.URL, number), queue="bench")
+        await self._client.insert(Noop(shared.URL, number), queue="bench")
 
     async def bulk(self, numbers):
-        await self._copy([Noop(driving.URL, number) for number in numbers], queue="bench")
+        await self._copy([Noop(shared.URL, number) for number in numbers], queue="bench")
 
     async def left(self):
         if os.environ.get("PEER_COPY"):  # Counting takes seconds with queue storage, so these ends are not awaited.
@@ -43,11 +42,11 @@ class Queue:
 
 
 async def work(workers):
-    client = awa.AsyncClient(driving.POSTGRES)
+    client = awa.AsyncClient(shared.POSTGRES)
 
     @client.task(Noop, queue="bench")
     async def noop(job):
-        driving.begin(job.args.number)
+        shared.begin(job.args.number)
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

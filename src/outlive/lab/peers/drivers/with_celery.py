@@ -3,10 +3,9 @@
 import os
 
 import celery
+import shared
 
-import driving
-
-app = celery.Celery("bench", broker=driving.REDIS)
+app = celery.Celery("bench", broker=shared.REDIS)
 app.conf.update(
     task_ignore_result=True,
     task_acks_late=bool(os.environ.get("PEER_ACKS_LATE")),
@@ -17,21 +16,21 @@ app.conf.update(
 
 @app.task(name="noop")
 def noop(url, number):
-    driving.begin(number)
+    shared.begin(number)
 
 
-class Queue(driving.RedisQueue):
+class Queue(shared.RedisQueue):
     def install(self):
         super().install()
         self._producer = app.amqp.Producer(app.pool.acquire(), auto_declare=False)
 
     def one(self, number):
-        noop.delay(driving.URL, number)
+        noop.delay(shared.URL, number)
 
     def bulk(self, numbers):
         """Celery has no call that sends many jobs; one producer for all of them saves a little."""
         for number in numbers:
-            noop.apply_async((driving.URL, number), producer=self._producer)
+            noop.apply_async((shared.URL, number), producer=self._producer)
 
     def left(self):
         return self.redis.llen("celery") + self.redis.hlen("unacked")

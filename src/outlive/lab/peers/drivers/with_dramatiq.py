@@ -1,22 +1,21 @@
 """Dramatiq, on Redis. It is executed by path."""
 
 import dramatiq
+import shared
 from dramatiq.brokers.redis import RedisBroker
 
-import driving
-
-queues = RedisBroker(url=driving.REDIS)
+queues = RedisBroker(url=shared.REDIS)
 dramatiq.set_broker(queues)
 
 
 @dramatiq.actor(actor_name="noop")
 def noop(url, number):
-    driving.begin(number)
+    shared.begin(number)
 
 
-class Queue(driving.RedisQueue):
+class Queue(shared.RedisQueue):
     def one(self, number):
-        noop.send(driving.URL, number)
+        noop.send(shared.URL, number)
 
     def left(self):
         return queues.do_qsize("default")

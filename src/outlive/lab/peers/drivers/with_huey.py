@@ -1,20 +1,19 @@
 """Huey, on Redis. It is executed by path."""
 
+import shared
 from huey import RedisHuey
 
-import driving
-
-huey = RedisHuey("bench", url=driving.REDIS, results=False)
+huey = RedisHuey("bench", url=shared.REDIS, results=False)
 
 
 @huey.task()
 def noop(url, number):
-    driving.begin(number)
+    shared.begin(number)
 
 
-class Queue(driving.RedisQueue):
+class Queue(shared.RedisQueue):
     def one(self, number):
-        noop(driving.URL, number)
+        noop(shared.URL, number)
 
     def left(self):
         return huey.pending_count()

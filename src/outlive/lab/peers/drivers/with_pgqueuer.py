@@ -5,32 +5,31 @@ import os
 from contextlib import asynccontextmanager
 
 import asyncpg
+import shared
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.queries import Queries
-
-import driving
 
 
 @asynccontextmanager
 async def main():
     """What `pgq run with_pgqueuer:main` runs."""
     if pool := int(os.environ.get("PEER_POOL", "0")):
-        driver = AsyncpgPoolDriver(await asyncpg.create_pool(driving.POSTGRES, min_size=pool, max_size=pool))
+        driver = AsyncpgPoolDriver(await asyncpg.create_pool(shared.POSTGRES, min_size=pool, max_size=pool))
     else:
-        driver = AsyncpgDriver(await asyncpg.connect(driving.POSTGRES))
+        driver = AsyncpgDriver(await asyncpg.connect(shared.POSTGRES))
     worker = PgQueuer(driver)
 
     @worker.entrypoint("noop")
     async def noop(job):
-        driving.begin(json.loads(job.payload)["number"])
+        shared.begin(json.loads(job.payload)["number"])
 
     yield worker
 
 
 class Queue:
     async def install(self):
-        self._connection = await asyncpg.connect(driving.POSTGRES)
+        self._connection = await asyncpg.connect(shared.POSTGRES)
         self._queries = Queries(AsyncpgDriver(self._connection))
         await self._queries.install()
         if os.environ.get("PEER_AUTOVACUUM"):
@@ -47,4 +46,4 @@ class Queue:
 
 
 def _payload(number):
-    return json.dumps({"url": driving.URL, "number": number}).encode()
+    return json.dumps({"url": shared.URL, "number": number}).encode()

@@ -1,15 +1,14 @@
 """Procrastinate. It is executed by path."""
 
 import procrastinate
+import shared
 
-import driving
-
-app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=driving.POSTGRES))
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=shared.POSTGRES))
 
 
 @app.task(name="noop")
 async def noop(url, number):
-    driving.begin(number)
+    shared.begin(number)
 
 
 class Queue:
@@ -18,10 +17,10 @@ class Queue:
         await app.schema_manager.apply_schema_async()
 
     async def one(self, number):
-        await noop.defer_async(url=driving.URL, number=number)
+        await noop.defer_async(url=shared.URL, number=number)
 
     async def bulk(self, numbers):
-        await noop.batch_defer_async(*({"url": driving.URL, "number": number} for number in numbers))
+        await noop.batch_defer_async(*({"url": shared.URL, "number": number} for number in numbers))
 
     async def left(self):
         query = "select exists (select from procrastinate_jobs where status in ('todo', 'doing')) as some"

@@ -1,26 +1,25 @@
 """RQ, on Redis. It is executed by path."""
 
 import rq
+import shared
 from rq.registry import StartedJobRegistry
-
-import driving
 
 
 def noop(url, number):
-    driving.begin(number)
+    shared.begin(number)
 
 
-class Queue(driving.RedisQueue):
+class Queue(shared.RedisQueue):
     def install(self):
         super().install()
         self._queue = rq.Queue(connection=self.redis)
         self._started = StartedJobRegistry(queue=self._queue)
 
     def one(self, number):
-        self._queue.enqueue("with_rq.noop", driving.URL, number)
+        self._queue.enqueue("with_rq.noop", shared.URL, number)
 
     def bulk(self, numbers):
-        jobs = [rq.Queue.prepare_data("with_rq.noop", (driving.URL, number)) for number in numbers]
+        jobs = [rq.Queue.prepare_data("with_rq.noop", (shared.URL, number)) for number in numbers]
         self._queue.enqueue_many(jobs)
 
     def left(self):
