@@ -17,24 +17,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 Format = Literal["text", "json"]
 Fields = Callable[[], Mapping[str, object]]
-Made = Callable[[], str]
+FieldsOf = Callable[[int], Mapping[str, object]]
+Item = tuple[Any, ...]
+Make = Callable[[list[Item]], list[str]]
 
 MAX_QUEUED_CHARS = 4_000_000
 """How much text may wait for a slow stderr; about 30,000 lines."""
 MADE_CHARS = 120
-"""About how long a line is that is made when it is written."""
-GATHER_S = 0.005
+"""About how long a line is that is not made yet."""
+GATHER_S = 0.02
 """How long the thread lets lines gather: waking it for a line costs more than writing the line."""
 ATOMIC_BYTES = 4096
 """Linux writes this many bytes to a pipe in one piece, so lines of several processes don't mix."""
 FLUSH_S = 1.0
 
+_WORKER = "outlive.worker"
 _IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
 _IN_SETTING = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&']+)", re.IGNORECASE)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -65,23 +68,33 @@ def configure(format: Format = "text", *, level: str = "INFO") -> None:
 
 def write(level: str, message: str, fields: Fields) -> None:
     """Write a line of the worker without a LogRecord, which would cost more than the line. JSON has the fields too."""
-    relay(line(time.time(), level, _formatter.clean(message), fields))
+    relay(_formatter.line(time.time(), level, _WORKER, _formatter.clean(message), fields))
 
 
-def line(created: float, level: str, message: str, fields: Fields) -> str:
-    """A line of the worker, for `relay`. Its message must be clean: no text of a job, and no password."""
-    return _formatter.line(created, level, "outlive.worker", message, fields)
+def lines(
+    created: list[float], level: str, messages: list[str], fields: Callable[[int], Mapping[str, object]]
+) -> list[str]:
+    """Lines of the worker, for `gather`. Their messages must be clean: no text of a job, and no password."""
+    return _formatter.lines(created, level, _WORKER, messages, fields)
 
 
-def relay(line: str | Made) -> None:
-    """Write a line unchanged, in order with the others. A function makes its line in the thread that writes it."""
+def relay(line: str) -> None:
+    """Write a line unchanged, in order with the others."""
     stream = sys.stderr
     if stream is None:
         return
     if stream is sys.__stderr__:
         _writer.put(line)
     else:
-        print(line if isinstance(line, str) else line(), file=stream, flush=True)
+        print(line, file=stream, flush=True)
+
+
+def gather(make: Make, item: Item) -> None:
+    """Like `relay`, for one of many lines: `make` makes all that wait at once, in the thread that writes them."""
+    if sys.stderr is sys.__stderr__ and sys.stderr is not None:
+        _writer.gather(make, item)
+    else:
+        relay(make([item])[0])
 
 
 def flush(within_s: float = FLUSH_S) -> bool:
@@ -109,6 +122,16 @@ def _warning(text: str) -> logging.LogRecord:
     return logging.LogRecord("outlive.logs", logging.WARNING, __file__, 0, text, None, None)
 
 
+class _Unmade(NamedTuple):
+    """Lines that the thread makes."""
+
+    make: Make
+    items: list[Item]
+
+
+_Queue = list[str | _Unmade | int | threading.Event]
+
+
 class _Writer:
     """A thread that writes lines to stderr. Code that logs only appends to its queue."""
 
@@ -120,22 +143,40 @@ class _Writer:
         """Start with an empty queue and no thread, also after a fork. The first line starts the thread."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # Never held during a write.
-        self._queue: list[str | Made | int | threading.Event] = []  # A number stands for lines that were dropped.
+        self._queue: _Queue = []  # A number stands for lines that were dropped.
         self._chars = 0
         self._missing = 0
         self._has_lines = threading.Event()
 
-    def put(self, line: str | Made) -> None:
+    def put(self, line: str) -> None:
         with self._lock:
             if self._chars < MAX_QUEUED_CHARS:
-                self._chars += len(line) if isinstance(line, str) else MADE_CHARS
+                self._chars += len(line)
                 self._queue.append(line)
-            elif self._queue and isinstance(dropped := self._queue[-1], int):
-                self._queue[-1] = dropped + 1
             else:
-                self._queue.append(1)
+                self._drop()
         if not self._has_lines.is_set():
             self._wake()
+
+    def gather(self, make: Make, item: Item) -> None:
+        with self._lock:
+            if self._chars < MAX_QUEUED_CHARS:
+                self._chars += MADE_CHARS
+                last = self._queue[-1] if self._queue else None
+                if isinstance(last, _Unmade) and last.make is make:
+                    last.items.append(item)
+                else:
+                    self._queue.append(_Unmade(make, [item]))
+            else:
+                self._drop()
+        if not self._has_lines.is_set():
+            self._wake()
+
+    def _drop(self) -> None:
+        if self._queue and isinstance(dropped := self._queue[-1], int):
+            self._queue[-1] = dropped + 1
+        else:
+            self._queue.append(1)
 
     def flush(self, within_s: float) -> bool:
         if self._thread is None:
@@ -167,13 +208,14 @@ class _Writer:
             if self._missing and _write(_encoded([self.gap_line(self._missing)])):
                 self._missing = 0
 
-    def _made(self, queue: list[str | Made | int | threading.Event]) -> list[str | int | threading.Event]:
+    def _made(self, queue: _Queue) -> list[str | int | threading.Event]:
         """The queue, with every line made."""
         lines, more = list[str | int | threading.Event](), 0
         for one in queue:
-            if callable(one):
-                lines.append(line := one())
-                more += len(line) - MADE_CHARS
+            if isinstance(one, _Unmade):
+                made = one.make(one.items)
+                more += sum(map(len, made)) - MADE_CHARS * len(made)
+                lines += made
             else:
                 lines.append(one)
         with self._lock:
@@ -242,6 +284,10 @@ class _Text(logging.Formatter):
     def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
         return f"{_time(created)} {level:<7} {logger}: {message}"
 
+    def lines(self, created: list[float], level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
+        head = f" {level:<7} {logger}: "
+        return [f"{_time(moment)}{head}{message}" for moment, message in zip(created, messages, strict=True)]
+
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -256,6 +302,19 @@ class _Json(logging.Formatter):
     def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
         line = {"time": _time(created), "level": level.lower(), "logger": logger, "message": message}
         return msgspec.json.encode({**line, **fields()}, enc_hook=str).decode()
+
+    def lines(
+        self,
+        created: list[float],
+        level: str,
+        logger: str,
+        messages: list[str],
+        fields: Callable[[int], Mapping[str, object]],
+    ) -> list[str]:
+        each = enumerate(zip(created, messages, strict=True))
+        return [
+            self.line(moment, level, logger, message, functools.partial(fields, n)) for n, (moment, message) in each
+        ]
 
 
 def _time(created: float) -> str:

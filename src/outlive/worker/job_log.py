@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from functools import partial
 from uuid import UUID
 
 from outlive import logs
@@ -17,13 +16,13 @@ _log = logging.getLogger("outlive.worker")
 
 def starting(job: Claimed) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        logs.write("DEBUG", f"Starting job {job.id} ({job.task})", lambda: _fields(job))
+        logs.write("DEBUG", f"Starting job {job.id} ({job.task})", lambda: _fields(job.id, job.task, job.attempt))
 
 
 def ended(job: Claimed, end: Ended) -> None:
     if end.outcome is Outcome.SUCCEEDED:
         if _log.isEnabledFor(logging.INFO):
-            logs.relay(partial(_success, time.time(), job.id, job.task, job.attempt, end.took_s))
+            logs.gather(_successes, (time.time(), job.id, job.task, job.attempt, end.took_s))
         return
     if end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY):
         level, words = logging.WARNING, f"failed with code {_code(end)}: {end.error}"
@@ -33,24 +32,19 @@ def ended(job: Claimed, end: Ended) -> None:
         logs.write(
             "INFO" if level == logging.INFO else "WARNING",
             f"Job {job.id} {words} ({job.task}{_took(end.took_s)})",
-            lambda: _fields(job) | {"outcome": end.outcome, "duration_s": end.took_s},
+            lambda: _fields(job.id, job.task, job.attempt) | {"outcome": end.outcome, "duration_s": end.took_s},
         )
 
 
-def _success(created: float, id: UUID, task: str, attempt: int, took_s: float | None) -> str:
-    """The line of a success. It does not keep the result until it is written."""
-    return logs.line(
-        created,
-        "INFO",
-        f"Job {id} completed successfully ({task}{_took(took_s)})",
-        lambda: {
-            "job_id": id,
-            "task": task,
-            "attempt": attempt,
-            "outcome": Outcome.SUCCEEDED,
-            "duration_s": took_s,
-        },
-    )
+def _successes(ended: list[tuple[float, UUID, str, int, float | None]]) -> list[str]:
+    """The lines of successes. What waits for them has no results."""
+
+    def fields(n: int) -> dict[str, object]:
+        _, id, task, attempt, took_s = ended[n]
+        return _fields(id, task, attempt) | {"outcome": Outcome.SUCCEEDED, "duration_s": took_s}
+
+    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for _, id, task, _, took_s in ended]
+    return logs.lines([one[0] for one in ended], "INFO", words, fields)
 
 
 def _took(took_s: float | None) -> str:
@@ -63,5 +57,5 @@ def _code(end: Ended) -> int:
     return -number if number is not None else 1 if end.exit_code is None else end.exit_code
 
 
-def _fields(job: Claimed) -> dict[str, object]:
-    return {"job_id": job.id, "task": job.task, "attempt": job.attempt}
+def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
+    return {"job_id": id, "task": task, "attempt": attempt}
