@@ -69,6 +69,8 @@ CLAIMS = Purpose(_SECONDS, f"{_PINNED}; {_limited(lock_s=0.1, statement_s=60)}")
 """A worker's claims, which wait for no other transaction."""
 SERVICE = Purpose(_SECONDS, _limited(lock_s=5, statement_s=60))
 """The other statements of a worker."""
+FIRINGS = Purpose(_SECONDS, _limited(lock_s=0.5, statement_s=60))
+"""Schedules. Their firings follow one after the other, so none waits for long."""
 COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=120))
 """Ends of attempts that are large or wait for a lock. A lease that expires meanwhile is no danger: the statement has
 locked the attempt."""

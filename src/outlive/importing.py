@@ -24,13 +24,20 @@ class App(Protocol):
     @property
     def sources(self) -> Mapping[str, Any]: ...
     @property
+    def schedules(self) -> Mapping[str, Any]: ...
+    @property
     def database_url(self) -> str | None: ...
+
+
+def full_name(target: str) -> str:
+    """`pkg.module:app`, also if only `pkg.module` is given."""
+    name, _, attribute = target.partition(":")
+    return f"{name}:{attribute or 'app'}"
 
 
 def import_app(target: str) -> App:
     """Import `pkg.module:app`; modules in the current directory come first."""
-    name, _, attribute = target.partition(":")
-    attribute = attribute or "app"
+    name, _, attribute = full_name(target).partition(":")
     if not name or "/" in name or name.endswith(".py"):
         module_name = name.removesuffix(".py").strip("./").replace("/", ".") or "pkg.module"
         raise AppNotFound(f"{name!r} is not the name of a module: write it like {module_name}:app")

@@ -165,6 +165,63 @@ class SourceLimits(msgspec.Struct, frozen=True):
     breaker_pause_s: float = 300.0
 
 
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as its app declares it. Either `cron` or `every_s` is given. `args` is JSON."""
+
+    name: str
+    task: str
+    args: bytes
+    cron: str | None = None
+    every_s: float | None = None
+    timezone: str = "UTC"
+    missed: str = "once"
+    overlap: str = "queue"
+    jitter_s: float = 0.0
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """Schedules that an app's declaration has deleted, taken over from another app, or left to the operator."""
+
+    deleted: list[str] = []
+    taken: list[str] = []
+    refused: list[str] = []
+
+
+class DueSchedule(msgspec.Struct, frozen=True):
+    """A schedule that is due at `next_at`; None: that must be computed first, from `changed_at` on."""
+
+    name: str
+    cron: str | None
+    every_s: float | None
+    timezone: str
+    missed: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    next_at: datetime | None
+    changed_at: datetime
+    trouble: str | None
+
+
+class DueSchedules(msgspec.Struct, frozen=True):
+    """The schedules that are due now, and when the next of the others is; `exist`: there are schedules at all."""
+
+    now: datetime
+    exist: bool
+    upcoming: datetime | None
+    due: list[DueSchedule]
+
+
+class Fired(msgspec.Struct, frozen=True):
+    """How many jobs a firing has made, and the earlier job for whose sake it has made none."""
+
+    jobs: int
+    busy: UUID | None
+
+
 class Record(msgspec.Struct, frozen=True):
     """A record that a job has found."""
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from outlive.model import SourceLimits
+from outlive.model import Schedule, SourceLimits
 from outlive.policy import Limits
 from outlive.states import Outcome
 
@@ -171,6 +171,7 @@ class Ready(Frame, frozen=True, tag=9):
 
     tasks: list[TaskFacts]
     sources: list[SourceLimits]
+    schedules: list[Schedule]
     threads: list[str]
     database_url: str | None
 

@@ -55,6 +55,14 @@ def seconds(name: str, value: object) -> float:
     return result
 
 
+def interval(name: str, value: object) -> float:
+    """The time between two firings of a schedule."""
+    result = seconds(name, value)
+    if not 1 <= result <= 1e9:
+        raise refused(name, value, "a duration of at least one second")
+    return result
+
+
 def _parse_duration(text: str) -> float | None:
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)

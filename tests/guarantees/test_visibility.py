@@ -26,6 +26,7 @@ EXPECTED = {
     "worker_states": "id name hostname pid state last_seen slots running",
     "killers": "id task crashes losses signal exit_code peak_memory_bytes output stack killed_on last_kill_at",
     "queue_states": "name paused waiting running quarantined",
+    "schedule_states": "name task cron every_s timezone paused next_at last_tick last_job last_state trouble",
     "source_health": "name enabled rate_limit_per_minute failure_streak last_success_at last_failure_at paused_until",
 }
 

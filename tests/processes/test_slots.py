@@ -15,7 +15,7 @@ import pytest
 
 from outlive import kernel
 from outlive.config import Config
-from outlive.model import Claimed, Ended, SourceLimits
+from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
 from outlive.worker import tickets
@@ -53,7 +53,9 @@ class Heard:
 
     def slot_freed(self) -> None: ...
     def trouble_changed(self, trouble: str | None) -> None: ...
-    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None: ...
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None: ...
 
 
 @asynccontextmanager

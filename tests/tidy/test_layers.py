@@ -13,7 +13,7 @@ LAYERS = [
     {"__init__", "__main__", "cli", "web", "integrations", "lab"},
     {"client", "worker", "child"},
     {"store", "migrate"},
-    {"db", "sql", "embedded"},
+    {"db", "sql", "embedded", "ticks"},
     {
         "statement",
         "states",

@@ -46,6 +46,22 @@ assert_type(app.enqueue_stream(fetch.job(url) for url in ("a", "b")), int)
 assert_type(app.get_job(uuid.uuid4()), outlive.Job[Any])
 
 
+@app.schedule("*/5 * * * *", timezone="Europe/Berlin", args={"n": 1}, missed="all", overlap="skip")
+@app.schedule(every=datetime.timedelta(hours=1), name="hourly", start=datetime.datetime.now(datetime.UTC))
+@app.task(timeout="10m")
+def scheduled(n: int = 0) -> int:
+    return n
+
+
+@app.schedule(every="30s", jitter=5, queue="slow", priority=1)
+async def plain(n: int = 0) -> str:
+    return str(n)
+
+
+assert_type(scheduled.enqueue(1), outlive.Job[int])
+assert_type(plain.enqueue(1).result(), str)
+
+
 def in_a_transaction(connection: psycopg.Connection[tuple[int, str]]) -> None:
     add.using(connection=connection).enqueue(1)
     app.enqueue_many([add.job(1)], connection=connection)

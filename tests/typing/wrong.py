@@ -31,6 +31,19 @@ def misspelt() -> None: ...
 def mistyped() -> None: ...
 
 
+@app.schedule("* * * * *", evry="5s")  # error: call-arg
+@app.schedule(every="5s", missed="some")  # error: arg-type
+def mistimed() -> None: ...
+
+
+@app.schedule(every="5s")
+def scheduled(n: int = 0) -> int:
+    return n
+
+
+scheduled.enqueue("1")  # error: arg-type
+
+
 async def main() -> None:
     await asum.aenqueue(1, "2")  # error: arg-type
     await afetch.aenqueue()  # error: call-arg

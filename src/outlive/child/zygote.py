@@ -79,7 +79,8 @@ class Zygote:
         gc.collect()
         gc.freeze()
         limits = [one.limits for one in self.app.sources.values()]
-        self.say(Ready(facts_of(self.app), limits, _threads(), self.app.database_url))
+        schedules = list(self.app.schedules.values())
+        self.say(Ready(facts_of(self.app), limits, schedules, _threads(), self.app.database_url))
 
     def run(self) -> None:
         poll = select.poll()

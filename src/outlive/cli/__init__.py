@@ -22,6 +22,7 @@ MODULES = {
     "migrate": ("migrate",),
     "operators": ("retry", "cancel", "release", "prune"),
     "queues": ("queues",),
+    "schedules": ("schedules",),
     "sources": ("sources",),
     "worker": ("worker", "up", "reap"),
 }

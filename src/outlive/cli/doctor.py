@@ -73,6 +73,7 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield from judge_server(health)
     yield from judge_jobs(health, ready)
     yield from judge_workers(context.run(store.list_workers()))
+    yield from judge_schedules(context.run(store.list_schedules()))
     yield judge_limits(cgroups.find())
 
 
@@ -150,6 +151,17 @@ def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
                 "problem",
                 f"worker {worker['name']} can't start any job: {worker['trouble']}",
                 f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed",
+            )
+
+
+def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Findings about schedules that can't fire."""
+    for schedule in schedules:
+        if schedule["trouble"]:
+            yield Finding(
+                "problem",
+                f"schedule {schedule['name']} can't fire: {schedule['trouble']}",
+                f"outlive schedules set {schedule['name']}, or reset it",
             )
 
 

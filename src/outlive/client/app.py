@@ -14,12 +14,13 @@ from uuid import UUID
 from outlive import config as configuration
 from outlive import policy, store, validation
 from outlive.client.job import Job
+from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source, source_name
 from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import BoundJob, Task
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
-from outlive.model import JobRequest, Record, SourceLimits
+from outlive.model import JobRequest, Record, Schedule, SourceLimits
 from outlive.statement import Statement
 from outlive.validation import Duration, count, optional, positive
 
@@ -73,11 +74,12 @@ class Decorator(Protocol):
 
 
 class App:
-    """An application's tasks and sources, and its access to the database."""
+    """An application's tasks, sources and schedules, and its access to the database."""
 
     def __init__(self, database_url: str | None = None) -> None:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.sources: dict[str, Source] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.database_url = database_url
         self._config: Config | None = None
         self._runner = StatementRunner(lambda: self.config)
@@ -119,6 +121,13 @@ class App:
             return task
 
         return register if function is None else register(function)
+
+    def schedule(self, cron: str | None = None, /, **options: Unpack[ScheduleOptions]) -> ScheduleDecorator:
+        """Enqueue jobs of a task at the times of a cron expression, or every so often: `@app.schedule(every="30s")`.
+
+        Workers store the schedule at startup, and one of them makes the job of each firing; operators override it.
+        """
+        return decorator(self, cron, options)
 
     def source(
         self,

@@ -184,7 +184,7 @@ class Task(Generic[P, C, R]):
         return positional or named
 
 
-def _run_at(name: str, value: object) -> datetime:
+def moment(name: str, value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise refused(name, value, "a datetime with a time zone")
     return value
@@ -205,7 +205,7 @@ _FIELDS: Checks = {
     "source": ("source", lambda _, value: source_name(value)),
     "priority": ("priority", lambda name, value: count(name, value, least=0, most=9)),
     "delay": ("delay_s", seconds),
-    "run_at": ("run_at", _run_at),
+    "run_at": ("run_at", moment),
     "dedupe_key": ("dedupe_key", optional(_dedupe_key)),
     "on_conflict": ("on_conflict", lambda name, value: choice(name, value, "skip", "raise", "replace")),
 }

@@ -1,4 +1,9 @@
-"""Registration: the database learns of this worker, its tasks and its sources, at the start and after each reload."""
+"""Registration: the database learns of this worker and its app, at the start and after each reload.
+
+Tasks and sources are written after each import of the app. Schedules are declared by a worker that starts, and when a
+reload has changed them. So a worker of an older version that merely runs on, or imports its app again because a zygote
+has died, takes back nothing that newer workers have declared.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,15 @@ import socket
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
+import psycopg
+
 from outlive import store
 from outlive.config import Config
-from outlive.model import SourceLimits
+from outlive.importing import full_name
+from outlive.model import Schedule, SourceLimits
 from outlive.protocol import TaskFacts
 from outlive.worker.identity import Identity
+from outlive.worker.schedules import Schedules
 from outlive.worker.session import Session
 
 AGAIN_S = 0.2
@@ -23,15 +32,23 @@ _log = logging.getLogger("outlive.worker")
 
 
 class Registration:
-    def __init__(self, me: Identity, config: Config, session: Session) -> None:
-        self._me, self._config, self._session = me, config, session
+    def __init__(self, me: Identity, target: str, config: Config, session: Session, schedules: Schedules) -> None:
+        self._me, self._app, self._config, self._session = me, full_name(target), config, session
+        self._schedules = schedules
         self._tasks: Mapping[str, TaskFacts] = {}
         self._sources: Sequence[SourceLimits] = ()
+        self._to_declare: Sequence[Schedule] = ()
+        self._declared: Sequence[Schedule] | None = None
+        self._declares_later = False
         self._due = asyncio.Event()
         self._locked: list[str] = []
 
-    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None:
-        self._tasks, self._sources = tasks, sources
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None:
+        self._tasks, self._sources, self._to_declare = tasks, sources, schedules
+        if self._me.formerly is not None and self._declared is None:
+            self._declared = schedules  # It has declared them under its former id.
         self._due.set()
 
     async def register_worker(self) -> None:
@@ -56,15 +73,31 @@ class Registration:
         if await self._register_app():
             await asyncio.sleep(AGAIN_S)
 
-    async def _register_app(self) -> list[str]:
-        """Register tasks and sources. Returns the locked sources: they keep their old limits until the next try."""
+    async def _register_app(self) -> bool:
+        """Register tasks, sources and schedules. True: other transactions have locked some, so it must be repeated."""
         tasks = self._tasks
         locked = await self._session.run(store.register_sources(self._sources))
         await self._session.run(store.register_tasks(facts.limits for facts in tasks.values()))
         locked = locked + await self._session.run(store.spread_limits(tasks))
+        complete = await self._declare_schedules() and not locked
         if locked and locked != self._locked:
             _log.warning("another transaction has locked sources (%s): their new limits wait for it", ", ".join(locked))
         self._locked = locked
-        if not locked and tasks is self._tasks:
+        if complete and tasks is self._tasks:
             self._due.clear()
-        return locked
+        return not complete
+
+    async def _declare_schedules(self) -> bool:
+        """Declare the schedules, unless this worker has. False: another transaction has locked one of them."""
+        schedules = self._to_declare
+        if schedules == self._declared:
+            return True
+        try:
+            await self._schedules.declare(schedules, self._app)
+        except psycopg.errors.LockNotAvailable:
+            if not self._declares_later:
+                _log.warning("another transaction has locked schedules: what this app declares waits for it")
+            self._declares_later = True
+            return False
+        self._declared, self._declares_later = schedules, False
+        return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outlive.model import Claimed, Ended, SourceLimits
+from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.worker import job_log
 from outlive.worker.children import Child
@@ -56,8 +56,10 @@ class AttemptReports:
         written_later = sum(len(part) for part in parts if part is not None)
         return written_later + self.progress.pending_bytes + self.calls.pending_bytes
 
-    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None:
-        self.registration.app_imported(tasks, sources)
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None:
+        self.registration.app_imported(tasks, sources, schedules)
         self.wake.notify()
 
     def trouble_changed(self, trouble: str | None) -> None:

@@ -25,6 +25,7 @@ from outlive.worker.reaper import Reaper
 from outlive.worker.registration import Registration
 from outlive.worker.renewal import Renewal
 from outlive.worker.reports import AttemptReports
+from outlive.worker.schedules import Schedules
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
@@ -50,6 +51,7 @@ class Services:
         self._me = me
         hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
+        firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.
         wake = self.wake = Wakeup()
         self.leases = Leases(lease_s=config.lease_s, renew_s=config.renew_s)
         self.outbox = Outbox(me.id, hot, self.leases, wake)
@@ -59,7 +61,8 @@ class Services:
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.heartbeat = Heartbeat(me.id, session, self.reaper, every_s=config.heartbeat_s)
-        self.registration = Registration(me, config, session)
+        self.schedules = Schedules(session, firing)
+        self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         reports = AttemptReports(
             me,
             outbox=self.outbox,
@@ -90,7 +93,7 @@ class Services:
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
-        self._sessions = (hot, session, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions)
+        self._sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [
@@ -109,6 +112,7 @@ class Services:
             ("progress", self.progress.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
+            ("schedules", self.schedules.run_once),
         ]
 
     async def register(self) -> None:

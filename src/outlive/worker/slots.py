@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from outlive.config import Config
-from outlive.model import Claimed, Ended, SourceLimits
+from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker import job_log
@@ -49,7 +49,9 @@ class AttemptEvents(ChildReports, EndEvents, Protocol):
 
     def slot_freed(self) -> None: ...
     def trouble_changed(self, trouble: str | None) -> None: ...
-    def app_imported(self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits]) -> None: ...
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None: ...
 
 
 class Slots:
@@ -75,7 +77,7 @@ class Slots:
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
         for one in self.take_unplaced(lambda one: one.job.task not in self.tasks):
             self._release(one.job, *NO_TASK)
-        self.report.app_imported(self.tasks, ready.sources)
+        self.report.app_imported(self.tasks, ready.sources, ready.schedules)
 
     def child_ready(self) -> None:
         """A child is ready for a job, or a slot is free."""

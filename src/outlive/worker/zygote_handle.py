@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from outlive import kernel, logs
+from outlive import kernel, logs, ticks
 from outlive.errors import AppNotFound
 from outlive.protocol import (
     FROM_ZYGOTE,
@@ -145,13 +145,18 @@ class ZygoteHandle:
         self._output = Output(printed)
 
     async def ready(self) -> Ready:
-        """Wait until the app is imported, and return its tasks and sources; AppNotFound if it can't be imported."""
+        """Wait until the app is imported, and return what it declares.
+
+        AppNotFound: it can't be imported. ConfigError: one of its schedules makes no sense.
+        """
         loop = asyncio.get_running_loop()
         frames = FrameReader(FROM_ZYGOTE)
         while True:
             data = await loop.sock_recv(self.control, 262144)
             for message in frames.feed(data):
                 if isinstance(message, Ready):
+                    for schedule in message.schedules:
+                        ticks.timetable(schedule)
                     self.facts = message
                     return message
                 if isinstance(message, Broken):

@@ -16,7 +16,7 @@ from typing import Protocol
 from uuid import UUID
 
 from outlive import kernel
-from outlive.errors import AppNotFound
+from outlive.errors import AppNotFound, ConfigError
 from outlive.protocol import Exited, Forked, Left, NotForked, Ready
 from outlive.worker import cgroups
 from outlive.worker.child_reader import ChildReader
@@ -121,7 +121,7 @@ class Zygotes:
             new.start()
             self._next = new
             ready = await new.ready()
-        except (AppNotFound, OSError) as error:
+        except (AppNotFound, ConfigError, OSError) as error:
             _log.error("the reload failed, and the worker goes on with the old app: %s", error)
             if self._next is not None:
                 self._end(new)
@@ -328,7 +328,7 @@ class Zygotes:
                 new.start()
                 self.current = dead = new
                 ready = await new.ready()
-            except (AppNotFound, OSError) as error:
+            except (AppNotFound, ConfigError, OSError) as error:
                 not_imported = f"the app can't be imported again: {last_line(str(error))}"
                 if not_imported != self._not_imported:  # Log it once, not every second.
                     _log.error("the new zygote can't import the app yet: %s", error)

@@ -49,9 +49,10 @@ grant select on
   outlive.killers,
   outlive.worker_states,
   outlive.queue_states,
-  outlive.source_health
+  outlive.source_health,
+  outlive.schedule_states
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.count_waiting(),
-  outlive.count_jobs(), outlive.end_rates() to outlive_viewer;
+  outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules) to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

@@ -13,6 +13,7 @@
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
 -- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip locked rows.
+-- A firing locks its row of `schedules` before all of these.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -272,3 +273,37 @@ create table outlive.progress (
   checkpoint json,
   updated_at timestamptz not null
 ) with (fillfactor = 70);
+
+-- A schedule is what its app declares, and what operators have changed of that: a column that differs from
+-- `declared` keeps its value when a worker with a new declaration starts. A firing makes the job and moves next_at
+-- in one transaction. Times that Python can't hold are refused, because workers read these rows.
+create table outlive.schedules (
+  name text collate "C" primary key check (name <> '' and octet_length(name) <= 200),
+  task text collate "C" not null check (task <> '' and octet_length(task) <= 200),
+  args json not null default '{}' check (
+    json_typeof(args) in ('object', 'array') and octet_length(args::text) <= 65536 and args::jsonb is not null),
+  queue text collate "C" check (queue <> '' and octet_length(queue) <= 200),  -- Null: that of its task.
+  priority smallint check (priority between 0 and 9),
+  cron text check (length(cron) <= 200),
+  every_s double precision check (every_s between 1 and 1e9),
+  timezone text not null default 'UTC' check (octet_length(timezone) <= 200),
+  missed text collate "C" not null default 'once' check (missed in ('skip', 'once', 'all')),
+  overlap text collate "C" not null default 'queue' check (overlap in ('skip', 'queue', 'cancel')),
+  jitter_s double precision not null default 0 check (jitter_s between 0 and 86400),
+  starts_at timestamptz check (starts_at between '2000-01-01Z' and '9000-01-01Z'),
+  ends_at timestamptz check (ends_at between '2000-01-01Z' and '9000-01-01Z'),
+  paused_at timestamptz check (paused_at between '2000-01-01Z' and '9000-01-01Z'),
+  declared json,  -- The app's last declaration, by column; null: an operator has made this schedule.
+  declared_by text collate "C",  -- The app, as its worker was started: pkg.module:app.
+  next_at timestamptz check (next_at = 'infinity' or next_at between '2000-01-01Z' and '9000-01-01Z'),
+    -- Null: to be computed. Infinity: it fires no more.
+  last_tick timestamptz check (last_tick between '2000-01-01Z' and '9000-01-01Z'),
+  last_job uuid,
+  trouble text,  -- Why it can't fire; null if it can.
+  created_at timestamptz not null default outlive.now()
+    check (created_at between '2000-01-01Z' and '9000-01-01Z'),
+  changed_at timestamptz not null default outlive.now()
+    check (changed_at between '2000-01-01Z' and '9000-01-01Z'),
+  constraint schedules_cron_or_every check ((cron is null) <> (every_s is null))
+);
+create index schedules_by_next on outlive.schedules (next_at);

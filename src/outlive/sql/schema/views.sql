@@ -111,6 +111,15 @@ from outlive.sources s, lateral (
     coalesce(s.set_burst, s.burst) as burst,
     coalesce(s.set_max_concurrency, s.max_concurrency) as max_concurrency) e;
 
+-- `changed`: an operator has changed what the app declares. `next_at` is null if there are no more firings.
+create view outlive.schedule_states as
+select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap, s.jitter_s,
+  s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by,
+  s.declared is not null and outlive.changed(s) as changed,
+  case when s.next_at < 'infinity' then s.next_at end as next_at,
+  s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
+from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
+
 -- The queues that have waiting jobs and are not paused: a loose index scan, one step per queue.
 create view outlive.open_queues as
 with recursive queue as (

@@ -1,0 +1,177 @@
+"""schedules: lists the schedules and their next firings; pauses, resumes, runs, sets, resets and removes them."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from outlive import store, ticks
+from outlive.cli import screen
+from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, command
+from outlive.cli.screen import Column, Row, of, table_or
+from outlive.errors import ConfigError
+from outlive.model import Schedule
+from outlive.validation import choice, identifier, interval
+
+Name = Annotated[str, typer.Argument(help="The schedule.")]
+NEXT_IN_JSON = 5
+NEXT_IN_TABLE = 2
+
+schedules_app = typer.Typer(help="List the schedules; pause, resume, run, set, reset and remove them.")
+app.add_typer(schedules_app, name="schedules")
+
+
+def _state(row: Row) -> Text:
+    if row["trouble"]:
+        return Text(f"in trouble: {screen.plain(screen.one_line(row['trouble']))}", style="bold red")
+    if row["paused"]:
+        return Text("paused", style="yellow")
+    return Text("on", style="green") if row["next"] else Text("ended", style="dim")
+
+
+def _when(row: Row) -> Text:
+    words = f"every {screen.duration(row['every_s'])}" if row["cron"] is None else f"{row['cron']} {row['timezone']}"
+    return Text(screen.plain(words) + (" (changed)" if row["changed"] else ""))
+
+
+def _last(row: Row) -> Text:
+    if row["last_job"] is None:
+        return Text("")
+    state = row["last_state"]
+    return Text(f"{row['last_job']} ").append(screen.state(state) if state else Text("pruned", style="dim"))
+
+
+SCHEDULES = (
+    Column("schedule", of("name"), shrink="fold"),
+    Column("task", of("task"), shrink="fold", luxury=True),
+    Column("when", _when, shrink="fold"),
+    Column("next firings", lambda row: Text(", ".join(screen.brief(tick) for tick in row["next"][:NEXT_IN_TABLE]))),
+    Column("last job", _last),
+    Column("state", _state, shrink="fold"),
+)
+
+
+@command(schedules_app, callback=True)
+def schedules(
+    context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
+) -> None:
+    """List the schedules; pause, resume, run, set, reset and remove them."""
+    if not context.has_subcommand(group):
+        show = table_or("there are no schedules", SCHEDULES)
+        screen.listing(lambda: _listed(context, limit), show, json=json, watch=watch)
+
+
+@command(schedules_app)
+def pause(context: CommandContext, name: Name) -> None:
+    """Stop firing a schedule. Its jobs continue."""
+    context.run(store.pause_schedule(name))
+    shown = screen.plain(name)
+    screen.say(Text(f"schedule {shown} is paused; `outlive schedules resume {shown}` resumes it"))
+
+
+@command(schedules_app)
+def resume(context: CommandContext, name: Name) -> None:
+    """Fire a schedule again. What it has missed meanwhile follows its option `missed`."""
+    context.run(store.resume_schedule(name))
+    screen.say(Text(f"schedule {screen.plain(name)} is resumed"))
+
+
+@command(schedules_app)
+def run(context: CommandContext, name: Name) -> None:
+    """Enqueue a job of a schedule now, beside its firings, also while it is paused."""
+    screen.say(Text(str(context.run(store.run_schedule(name)))))
+
+
+@command(schedules_app, "set")
+def set_(
+    context: CommandContext,
+    name: Name,
+    cron: Annotated[str | None, typer.Option(help="Fire at these times.")] = None,
+    every: Annotated[str | None, typer.Option(help="Fire at this interval, such as 30s, in place of --cron.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="The time zone of --cron, such as Europe/Berlin.")] = None,
+    missed: Annotated[str | None, typer.Option(help="skip, once or all.")] = None,
+    overlap: Annotated[str | None, typer.Option(help="skip, queue or cancel.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task; a new schedule needs it.")] = None,
+    args: Annotated[str | None, typer.Option(help="The arguments of its jobs, as a JSON object or array.")] = None,
+) -> None:
+    """Change a schedule for all workers, or make a new one with --task. Deploys keep the change; `reset` undoes it."""
+    if cron is not None and every is not None:
+        raise ConfigError("--cron and --every are both given: give only one of them")
+    values: dict[str, object] = {}
+    if cron is not None or every is not None:
+        values |= {"cron": cron, "every_s": None if every is None else interval("--every", every)}
+    if missed is not None:
+        values["missed"] = choice("--missed", missed, "skip", "once", "all")
+    if overlap is not None:
+        values["overlap"] = choice("--overlap", overlap, "skip", "queue", "cancel")
+    if args is not None:
+        values["args"] = _parsed(args)
+    values |= {key: value for key, value in (("timezone", timezone), ("task", task)) if value is not None}
+    if not values:
+        raise ConfigError("nothing is set: give --cron, --every or another option")
+    found = {row["name"]: row for row in context.run(store.list_schedules(limit=1_000_000))}
+    _check(identifier("the name of a schedule", name), found.get(name, {}), values)
+    if name in found:
+        context.run(store.set_schedule(name, values))
+    else:
+        context.run(store.add_schedule(name, values))
+    screen.say(Text(f"schedule {screen.plain(name)} is {'set' if name in found else 'made'}"))
+
+
+@command(schedules_app)
+def reset(context: CommandContext, name: Name) -> None:
+    """Take back what was set: the app's declaration applies again."""
+    context.run(store.reset_schedule(name))
+    screen.say(Text(f"schedule {screen.plain(name)} is as its app declares it"))
+
+
+@command(schedules_app)
+def remove(context: CommandContext, name: Name) -> None:
+    """Delete a schedule. If an app declares it, the next worker of that app to start makes it again."""
+    context.run(store.remove_schedule(name))
+    screen.say(Text(f"schedule {screen.plain(name)} is removed"))
+
+
+def _listed(context: CommandContext, limit: int) -> list[dict[str, Any]]:
+    rows = context.run(store.list_schedules(limit=limit))
+    for row in rows:
+        row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
+        row["next"] = _next_firings(row, row.pop("now"))
+        row["args"] = msgspec.Raw(row["args"])
+    return rows
+
+
+def _next_firings(row: Row, now: datetime) -> list[datetime]:
+    """The next firings, without jitter, whether it is paused or not."""
+    try:
+        timetable = ticks.timetable(_schedule(row))
+    except ConfigError:
+        return []
+    begin = max(now, row["next_at"] - ticks.RESOLUTION) if row["next_at"] else now
+    return list(islice(timetable.after(begin), NEXT_IN_JSON))
+
+
+def _schedule(row: Row) -> Schedule:
+    fields = {key: row[key] for key in Schedule.__struct_fields__ if key in row and row[key] is not None}
+    return Schedule(**{"args": b"{}", **fields})
+
+
+def _parsed(args: str) -> object:
+    try:
+        found = msgspec.json.decode(args)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--args is not JSON ({error})") from None
+    if not isinstance(found, dict | list):
+        raise ConfigError("--args must be an object, for arguments by name, or an array")
+    return msgspec.Raw(args.encode())
+
+
+def _check(name: str, row: Mapping[str, Any], values: Mapping[str, object]) -> None:
+    """Refuse what no worker could fire."""
+    if not row and ("task" not in values or not {"cron", "every_s"} & values.keys()):
+        raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
+    ticks.timetable(_schedule({**row, **values, "name": name}))

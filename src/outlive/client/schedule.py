@@ -1,0 +1,143 @@
+"""Schedules as an app declares them: `@app.schedule("*/5 * * * *")` above a task.
+
+Only the form of a cron expression is checked here. The worker that registers it parses it and looks up its time zone,
+because the libraries for that would cost every fork of a job's process (ADR 4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
+
+from outlive.client.task import Task, moment
+from outlive.errors import ConfigError
+from outlive.model import Schedule
+from outlive.policy import Checks, parse
+from outlive.validation import Duration, choice, count, identifier, interval, known, optional, refused, seconds
+
+if TYPE_CHECKING:
+    from outlive.client.app import App
+
+P = ParamSpec("P")
+C = TypeVar("C")
+R = TypeVar("R")
+MAX_ARGS_BYTES = 65536
+"""The largest arguments of a schedule: after an outage, a thousand of its jobs may be made at once."""
+MAX_CRON = 200
+MAX_JITTER_S = 86400.0
+YEARS = range(2000, 9000)
+"""The years that workers and the database can compute with."""
+
+_CRON = re.compile(r"([0-9A-Z*,/#-]+ +){4,5}[0-9A-Z*,/#-]+", re.IGNORECASE)
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `@app.schedule`."""
+
+    every: Duration
+    """Fire at this interval, in place of a cron expression: from `start` on, or in step with 1970-01-01 00:00 UTC."""
+    timezone: str
+    """The zone of the cron expression, such as "Europe/Berlin"; UTC if it is not given."""
+    name: str | None
+    """The name of the schedule; that of its task if it is not given. A second schedule of a task needs its own."""
+    args: Mapping[str, Any] | Sequence[Any] | None
+    """The arguments of each job: by name, or by position."""
+    missed: Literal["skip", "once", "all"]
+    """What becomes of firings more than 10 s late: none of them run, one run for all, or each (at most 1,000)."""
+    overlap: Literal["skip", "queue", "cancel"]
+    """If the job of the firing before is not finished: make none, make one beside it, or cancel that one first."""
+    jitter: Duration
+    """Each firing is delayed by a part of this, the same whenever it is computed."""
+    start: datetime | None
+    """There are no firings before this, with a time zone."""
+    end: datetime | None
+    """There are no firings after this, with a time zone."""
+    queue: str | None
+    priority: int | None
+
+
+class ScheduleDecorator(Protocol):
+    """What `@app.schedule(…)` returns. It returns the task, and makes one of a plain function."""
+
+    @overload
+    def __call__(self, function: Task[P, C, R], /) -> Task[P, C, R]: ...  # type: ignore[overload-overlap]  # It comes first.
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> ScheduleDecorator:
+    """Check the options, and return what registers the schedule of a task."""
+    known("@app.schedule", "option", options, ScheduleOptions.__annotations__)
+    fields = parse(options, _OPTIONS)
+    if (cron is None) == (fields.get("every_s") is None):
+        raise ConfigError("@app.schedule takes either a cron expression or every=…: give exactly one of them")
+    if cron is not None and not (isinstance(cron, str) and len(cron) <= MAX_CRON and _CRON.fullmatch(cron.strip())):
+        must_be = "a cron expression: minute, hour, day of month, month and day of week, as in '*/5 * * * *'"
+        raise refused("the schedule", cron, must_be)
+    starts_at, ends_at = fields.get("starts_at"), fields.get("ends_at")
+    if starts_at is not None and ends_at is not None and ends_at < starts_at:
+        raise ConfigError(f"end is {ends_at}, before start, {starts_at}: the schedule would never fire")
+    name = fields.pop("name", None)
+    args = options.get("args")
+
+    def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
+        task: Task[..., Any, Any] = function if isinstance(function, Task) else app.task(function)
+        if app.tasks.get(task.name) is not task:
+            raise ConfigError(f"{task.name} is not a task of this app: put @app.schedule above its @app.task")
+        packed = _packed(task, args)
+        schedule = Schedule(name=name or task.name, task=task.name, args=packed, cron=cron and cron.strip(), **fields)
+        if app.schedules.setdefault(schedule.name, schedule) != schedule:
+            raise ConfigError(f"two schedules are named {schedule.name}: give one of them another name with name=…")
+        return task
+
+    return cast("ScheduleDecorator", register)
+
+
+def _packed(task: Task[..., Any, Any], args: object) -> bytes:
+    match args:
+        case None:
+            packed = task.pack((), {})
+        case Mapping():
+            packed = task.pack((), dict(args))
+        case list() | tuple():
+            packed = task.pack(tuple(args), {})
+        case _:
+            raise refused("args", args, "a mapping of arguments by name, or a list of them by position")
+    if len(packed) > MAX_ARGS_BYTES:
+        raise ConfigError(
+            f"the arguments of a schedule of {task.name} have {len(packed):,} bytes, over the limit of "
+            f"{MAX_ARGS_BYTES:,}: store them elsewhere and pass a reference"
+        )
+    return packed
+
+
+def _jitter(name: str, value: object) -> float:
+    jitter_s = seconds(name, value)
+    if jitter_s > MAX_JITTER_S:
+        raise refused(name, value, "a duration of at most a day")
+    return jitter_s
+
+
+def _bound(name: str, value: object) -> datetime:
+    if moment(name, value).year not in YEARS:
+        raise refused(name, value, f"between the years {YEARS.start} and {YEARS.stop}")
+    return moment(name, value)
+
+
+_OPTIONS: Checks = {
+    "every": ("every_s", optional(interval)),
+    "timezone": ("timezone", identifier),
+    "name": ("name", optional(identifier)),
+    "missed": ("missed", lambda name, value: choice(name, value, "skip", "once", "all")),
+    "overlap": ("overlap", lambda name, value: choice(name, value, "skip", "queue", "cancel")),
+    "jitter": ("jitter_s", _jitter),
+    "start": ("starts_at", optional(_bound)),
+    "end": ("ends_at", optional(_bound)),
+    "queue": ("queue", optional(identifier)),
+    "priority": ("priority", optional(lambda name, value: count(name, value, least=0, most=9))),
+}
+"""For each option of a schedule, its name in `Schedule` and its check."""

@@ -1,0 +1,230 @@
+-- Schedules: how apps declare them, how they fire, and what operators do with them.
+--
+--     schedule_changed   trigger: a schedule with other times computes its next firing again
+--     changed            whether an operator has changed a schedule
+--     declare_schedules  what an app declares, merged with what operators have changed
+--     tick_hash, tick_id the same firing always has the same id and jitter
+--     fire               makes the jobs of ticks that are due
+--     the_schedule       the row that a verb is about
+--     pause_schedule, resume_schedule, run_schedule, reset_schedule, remove_schedule
+--
+-- SQLSTATEs: OL003 there is no such schedule, or the verb makes no sense for it.
+
+create or replace function outlive.schedule_changed() returns trigger language plpgsql as $$
+-- Its firings from now on follow the new times. The ones before are not made up for. If the clock was set back
+-- since the last firing, they begin after that one.
+begin
+  new.next_at := null;
+  new.trouble := null;
+  new.changed_at := greatest(outlive.now(), old.last_tick);
+  return new;
+end $$;
+
+create or replace trigger schedule_changed before update on outlive.schedules for each row
+when ((old.cron, old.every_s, old.timezone, old.starts_at, old.ends_at) is distinct from
+      (new.cron, new.every_s, new.timezone, new.starts_at, new.ends_at))
+execute function outlive.schedule_changed();
+
+create or replace function outlive.changed(s outlive.schedules) returns boolean language sql stable
+-- A schedule of an app whose columns differ from its declaration.
+begin atomic
+  select (s.task, s.args::jsonb, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap,
+      s.jitter_s, s.starts_at, s.ends_at)
+    is distinct from
+      (d.task, d.args::jsonb, d.queue, d.priority, d.cron, d.every_s, d.timezone, d.missed, d.overlap,
+      d.jitter_s, d.starts_at, d.ends_at)
+  from json_populate_record(null::outlive.schedules, s.declared) d;
+end;
+
+create or replace function outlive.kept(mine anycompatible, was anycompatible, declared anycompatible)
+returns anycompatible language sql immutable as $$
+-- The value of a column after a new declaration: an operator's stays, the app's follows.
+select case when mine is distinct from was then mine else declared end
+$$;
+
+create or replace function outlive.declare_schedules(declarations json, app text) 
+returns table (schedule text, outcome text) language plpgsql as $$
+-- Write the schedules of an app, and delete those that it no longer declares. What an operator has changed stays
+-- as it is, until the schedule is reset. A row is a schedule that was deleted, one that another app had declared
+-- (taken), or an operator's own, which is left alone (refused).
+declare
+  declaration json;
+  d outlive.schedules;
+  s outlive.schedules;
+  was outlive.schedules;
+begin
+  perform pg_advisory_xact_lock(hashtextextended('outlive declare_schedules', 0));  -- One at a time: no deadlocks.
+  return query delete from outlive.schedules t where t.declared_by = app
+    and t.name not in (select e ->> 'name' from json_array_elements(declarations) e)
+    returning t.name, 'deleted';
+  for declaration in select e from json_array_elements(declarations) e loop
+    d := json_populate_record(null::outlive.schedules, declaration);
+    insert into outlive.schedules (name, task, args, queue, priority, cron, every_s, timezone, missed, overlap,
+      jitter_s, starts_at, ends_at, declared, declared_by)
+    values (d.name, d.task, d.args, d.queue, d.priority, d.cron, d.every_s, d.timezone, d.missed, d.overlap,
+      d.jitter_s, d.starts_at, d.ends_at, declaration, app)
+    on conflict do nothing;
+    continue when found;
+    select t.* into s from outlive.schedules t where t.name = d.name for update;
+    if s.declared_by is distinct from app then
+      schedule := s.name;
+      outcome := case when s.declared is null then 'refused' else 'taken' end;
+      return next;
+    end if;
+    continue when s.declared is null;
+    was := json_populate_record(null::outlive.schedules, s.declared);
+    if (s.cron, s.every_s) is distinct from (was.cron, was.every_s) then
+      d.cron := s.cron;
+      d.every_s := s.every_s;
+    end if;
+    update outlive.schedules t set
+      task = outlive.kept(s.task, was.task, d.task),
+      args = case when s.args::jsonb is distinct from was.args::jsonb then s.args else d.args end,
+      queue = outlive.kept(s.queue, was.queue, d.queue),
+      priority = outlive.kept(s.priority, was.priority, d.priority),
+      cron = d.cron,
+      every_s = d.every_s,
+      timezone = outlive.kept(s.timezone, was.timezone, d.timezone),
+      missed = outlive.kept(s.missed, was.missed, d.missed),
+      overlap = outlive.kept(s.overlap, was.overlap, d.overlap),
+      jitter_s = outlive.kept(s.jitter_s, was.jitter_s, d.jitter_s),
+      starts_at = outlive.kept(s.starts_at, was.starts_at, d.starts_at),
+      ends_at = outlive.kept(s.ends_at, was.ends_at, d.ends_at),
+      declared = declaration,
+      declared_by = app
+    where t.name = d.name;
+  end loop;
+end $$;
+
+create or replace function outlive.tick_hash(schedule text, tick timestamptz) returns bytea language sql stable
+return sha256(convert_to(schedule || ' ' || extract(epoch from tick), 'UTF8'));
+
+create or replace function outlive.tick_id(schedule text, tick timestamptz) returns uuid language sql stable
+-- A version 7 uuid: it starts with the milliseconds of the tick, and the rest is a hash.
+begin atomic
+  select encode(overlay(overlay(overlay(substring(h.hash for 16)
+    placing substring(int8send((extract(epoch from tick) * 1000)::bigint) from 3) from 1 for 6)
+    placing set_byte('\x00'::bytea, 0, 112 | (get_byte(h.hash, 6) & 15)) from 7 for 1)
+    placing set_byte('\x00'::bytea, 0, 128 | (get_byte(h.hash, 8) & 63)) from 9 for 1), 'hex')::uuid
+  from (select outlive.tick_hash(schedule, tick) as hash) h;
+end;
+
+create or replace function outlive.fire(
+  schedule text, seen_next timestamptz, seen_changed timestamptz, ticks timestamptz[], following timestamptz)
+returns table (jobs int, busy uuid) language plpgsql as $$
+-- (none) -> pending, one job for each tick; and `following`, the tick after them, is written. Zero rows: another
+-- worker fires it, or an operator has changed or paused it since it was read. `busy` is the job of an earlier
+-- firing for whose sake this one makes no job. A tick that was fired before makes no second job: it is left out,
+-- and if the row was made again since, its id is the same.
+declare
+  s outlive.schedules;
+  ids uuid[];
+  ready timestamptz[];
+begin
+  select t.* into s from outlive.schedules t
+  where t.name = schedule and t.next_at is not distinct from seen_next and t.changed_at = seen_changed
+    and t.paused_at is null
+  for update skip locked;
+  if not found then
+    return;
+  end if;
+  ticks := array(select u.tick from unnest(ticks) u(tick) where u.tick > coalesce(s.last_tick, '-infinity')
+    order by u.tick);
+  if s.overlap <> 'queue' and cardinality(ticks) > 0 then
+    ticks := ticks[cardinality(ticks):];  -- The others would overlap with each other.
+    if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') then
+      if s.overlap = 'skip' then
+        ticks := '{}';
+        busy := s.last_job;
+      else
+        perform outlive.cancel(array[s.last_job]);
+      end if;
+    end if;
+  end if;
+  jobs := cardinality(ticks);
+  if jobs > 0 then
+    select array_agg(outlive.tick_id(schedule, t.tick) order by t.tick),
+      array_agg(t.tick + (get_byte(t.hash, 16) * 256 + get_byte(t.hash, 17)) / 65536.0 * s.jitter_s
+        * interval '1 second' order by t.tick)
+      into ids, ready
+    from (select u.tick, outlive.tick_hash(schedule, u.tick) as hash from unnest(ticks) u(tick)) t;
+    perform outlive.enqueue(ids, array[s.task], array[s.queue], null, array_fill(s.args, array[jobs]),
+      array_fill(coalesce(s.priority, 5::smallint), array[jobs]), null, ready, null, null, null, 65536, true);
+    s.last_tick := ticks[jobs];
+    s.last_job := ids[jobs];
+  end if;
+  update outlive.schedules t
+  set (next_at, last_tick, last_job, trouble) = (coalesce(following, 'infinity'), s.last_tick, s.last_job, null)
+  where t.name = schedule;
+  return next;
+end $$;
+
+create or replace function outlive.the_schedule(name text) returns outlive.schedules language plpgsql as $$
+-- Lock the row of a schedule. OL003: there is no such schedule.
+#variable_conflict use_variable
+declare
+  s outlive.schedules;
+begin
+  select t.* into s from outlive.schedules t where t.name = name for update;
+  if not found then
+    raise exception using errcode = 'OL003', message =
+      format('there is no schedule %s: `outlive schedules` lists the schedules', name);
+  end if;
+  return s;
+end $$;
+
+create or replace function outlive.pause_schedule(name text) returns void language plpgsql as $$
+-- It fires no more until it is resumed.
+#variable_conflict use_variable
+begin
+  perform outlive.the_schedule(name);
+  update outlive.schedules t set paused_at = coalesce(t.paused_at, outlive.now()) where t.name = name;
+end $$;
+
+create or replace function outlive.resume_schedule(name text) returns void language plpgsql as $$
+-- It fires again. The firings that were due meanwhile follow `missed`.
+#variable_conflict use_variable
+begin
+  perform outlive.the_schedule(name);
+  update outlive.schedules t set paused_at = null where t.name = name;
+end $$;
+
+create or replace function outlive.run_schedule(name text) returns uuid language plpgsql as $$
+-- (none) -> pending: a job of this schedule, now, whether it is paused or not. Its next firing stays as it is. The
+-- next one overlaps with this job only if no earlier job is unfinished.
+#variable_conflict use_variable
+declare
+  s outlive.schedules := outlive.the_schedule(name);
+  job uuid;
+begin
+  job := outlive.enqueue(s.task, s.args, queue => s.queue, priority => s.priority::int);
+  if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') is not true then
+    update outlive.schedules t set last_job = job where t.name = name;
+  end if;
+  return job;
+end $$;
+
+create or replace function outlive.reset_schedule(name text) returns void language plpgsql as $$
+-- Take back what operators have changed: the declaration of the app applies again.
+#variable_conflict use_variable
+declare
+  s outlive.schedules := outlive.the_schedule(name);
+begin
+  if s.declared is null then
+    raise exception using errcode = 'OL003', message =
+      format('no app has declared the schedule %s: change it with `outlive schedules set`, or remove it', name);
+  end if;
+  update outlive.schedules t set
+    (task, args, queue, priority, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at) =
+    (d.task, d.args, d.queue, d.priority, d.cron, d.every_s, d.timezone, d.missed, d.overlap, d.jitter_s,
+     d.starts_at, d.ends_at)
+  from json_populate_record(null::outlive.schedules, s.declared) d where t.name = name;
+end $$;
+
+create or replace function outlive.remove_schedule(name text) returns void language plpgsql as $$
+-- Delete a schedule. If an app declares it, the next worker of that app to start makes it again.
+#variable_conflict use_variable
+begin
+  perform outlive.the_schedule(name);
+  delete from outlive.schedules t where t.name = name;
+end $$;

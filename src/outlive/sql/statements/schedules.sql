@@ -1,0 +1,78 @@
+-- Statements about schedules: what apps declare, which are due, how they fire, and what operators change.
+
+-- name: declare_schedules
+-- Write what this worker's app declares, and delete what it declares no more. A row is a schedule that was
+-- deleted, taken over from another app, or refused because it is an operator's.
+select schedule, outcome from outlive.declare_schedules(:schedules::json, :app::text);
+
+-- name: due_schedules
+-- The schedules that are due, or whose next firing must be computed, those in trouble last. There is always a row:
+-- without a name, none is due. `exist`: there are schedules. `upcoming`: when the next of the others is due.
+select c.now, exists (select from outlive.schedules) as exist,
+  (select nullif(min(u.next_at), 'infinity') from outlive.schedules u
+   where u.next_at > c.now and u.paused_at is null) as upcoming,
+  s.name, s.cron, s.every_s, s.timezone, s.missed, s.starts_at, s.ends_at, s.next_at, s.changed_at, s.trouble
+from (select outlive.now() as now) c
+  left join outlive.schedules s on s.paused_at is null and (s.next_at is null or s.next_at <= c.now)
+order by s.trouble is not null, s.next_at limit :limit::int;
+
+-- name: fire
+-- (none) -> pending, one job for each tick of a schedule. Zero rows: another worker fires it, or an operator has
+-- changed it.
+select jobs, busy from outlive.fire(:schedule::text, :seen_next::timestamptz, :seen_changed::timestamptz,
+  :ticks::timestamptz[], :following::timestamptz);
+
+-- name: note_trouble
+-- Say why a schedule can't fire. Its next firing clears this. Zero rows: it was changed meanwhile, another worker
+-- has fired it or said so, or a transaction has locked it, and the other schedules don't wait for that.
+with seen as (
+  select name from outlive.schedules
+  where name = :schedule::text and next_at is not distinct from :seen_next::timestamptz
+    and changed_at = :seen_changed::timestamptz and trouble is distinct from :trouble::text
+  for update skip locked)
+update outlive.schedules s set trouble = :trouble::text from seen where s.name = seen.name
+returning s.name;
+
+-- name: list_schedules
+-- Every schedule, with the state of its last job, and the database's time.
+select s.*, t.args, outlive.now() as now
+from outlive.schedule_states s join outlive.schedules t on t.name = s.name order by s.name limit :limit::int;
+
+-- name: add_schedule
+-- An operator makes a schedule. Zero rows: there is one of this name.
+insert into outlive.schedules (name, task, args, cron, every_s, timezone, missed, overlap)
+select :name::text, v.task, coalesce(v.args, '{}'), v.cron, v.every_s, coalesce(v.timezone, 'UTC'),
+  coalesce(v.missed, 'once'), coalesce(v.overlap, 'queue')
+from json_populate_record(null::outlive.schedules, :values::json) v
+on conflict do nothing
+returning name;
+
+-- name: set_schedule
+-- An operator changes a schedule. A column that is not named stays. Zero rows: there is no such schedule.
+with changed as (
+  select (json_populate_record(s, :values::json)).* from outlive.schedules s where s.name = :name::text for update)
+update outlive.schedules s set
+  (task, args, cron, every_s, timezone, missed, overlap) =
+  (c.task, c.args, c.cron, c.every_s, c.timezone, c.missed, c.overlap)
+from changed c where s.name = c.name
+returning s.name;
+
+-- name: pause_schedule
+-- It fires no more until it is resumed. BadArguments: there is no such schedule.
+select outlive.pause_schedule(:name::text);
+
+-- name: resume_schedule
+-- It fires again, and what it missed follows its choice. BadArguments: there is no such schedule.
+select outlive.resume_schedule(:name::text);
+
+-- name: run_schedule
+-- (none) -> pending: a job now, beside its firings. BadArguments: there is no such schedule.
+select outlive.run_schedule(:name::text);
+
+-- name: reset_schedule
+-- The declaration of the app applies again. BadArguments: there is no such schedule, or no app has declared it.
+select outlive.reset_schedule(:name::text);
+
+-- name: remove_schedule
+-- Delete a schedule. BadArguments: there is no such schedule.
+select outlive.remove_schedule(:name::text);

@@ -1,0 +1,130 @@
+"""Ticks: the moments at which a schedule fires, by a cron expression in a time zone or by a fixed interval.
+
+Ticks are in UTC, and each is later than the one before. Where daylight saving shifts the local time, cronsim decides
+as Debian's cron does: a time that is skipped fires when the clocks have jumped, and a time that comes twice fires the
+first time. Expressions with a star as minute or hour fire by the time that passes, also then.
+
+No job's process imports this module: each fork would pay for cronsim and zoneinfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import takewhile
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from outlive.errors import ConfigError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RESOLUTION = timedelta(microseconds=1)
+
+
+class Times(Protocol):
+    """What a schedule says about its ticks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def cron(self) -> str | None: ...
+    @property
+    def every_s(self) -> float | None: ...
+    @property
+    def timezone(self) -> str: ...
+    @property
+    def starts_at(self) -> datetime | None: ...
+    @property
+    def ends_at(self) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """The ticks of one schedule."""
+
+    cron: str | None
+    every: timedelta
+    zone: tzinfo
+    starts_at: datetime | None
+    ends_at: datetime | None
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """The ticks after a moment. `starts_at` can be the first one, and `ends_at` the last one."""
+        moment = moment.astimezone(UTC)  # Times of one local zone compare by their local time.
+        if self.starts_at is not None:
+            moment = max(moment, self.starts_at - RESOLUTION)
+        for tick in self._by_interval(moment) if self.cron is None else self._by_cron(self.cron, moment):
+            if self.ends_at is not None and tick > self.ends_at:
+                return
+            yield tick
+
+    def _by_interval(self, moment: datetime) -> Iterator[datetime]:
+        origin = self.starts_at or EPOCH
+        number = (moment - origin) // self.every + 1
+        while True:
+            yield origin + number * self.every
+            number += 1
+
+    def _by_cron(self, cron: str, moment: datetime) -> Iterator[datetime]:
+        last = moment
+        sim = CronSim(cron, moment.astimezone(self.zone))
+        if self.zone is not UTC and not sim.parts[1].startswith("*") and not sim.parts[2].startswith("*"):
+            # cronsim follows Debian's rules for five fields only. For six, this makes it: it counts in local time, and
+            # corrects what it finds.
+            sim.fixup_tz, sim.dt = self.zone, sim.dt.replace(tzinfo=None)
+        for local in sim:
+            tick = local.astimezone(UTC)
+            if tick > last:  # The local time may have been set back since `moment`, and cronsim gives an earlier one.
+                last = tick
+                yield tick
+
+    def newest(self, first: datetime, now: datetime, *, most: int) -> list[datetime]:
+        """The newest ticks from `first` to now, the oldest of them first.
+
+        They are looked for in ever longer spans before now: an outage may have been long, and all ticks since `first`
+        too many to go through.
+        """
+        first, now = first.astimezone(UTC), now.astimezone(UTC)
+        span = timedelta(minutes=1)
+        while True:
+            begin = max(first - RESOLUTION, now - span)
+            found = list(takewhile(lambda tick: tick <= now, self.after(begin)))
+            if len(found) >= most or begin < first:
+                return found[-most:]
+            span *= 2
+
+
+def timetable(schedule: Times) -> Timetable:
+    """The timetable of a schedule. ConfigError, which names the schedule: there is no such cron expression or zone."""
+    if (schedule.cron is None) == (schedule.every_s is None):
+        raise ConfigError(f"the schedule {schedule.name} needs either a cron expression or an interval, and not both")
+    if schedule.cron is not None:
+        try:
+            CronSim(schedule.cron, EPOCH)
+        except CronSimError as error:
+            raise ConfigError(
+                f"the schedule {schedule.name} has the cron expression {schedule.cron!r:.100}, which can't be read "
+                f"({error}): write minute, hour, day of month, month and day of week, as in '*/5 8-18 * * MON-FRI'"
+            ) from None
+    return Timetable(
+        schedule.cron,
+        timedelta(seconds=schedule.every_s or 0.0),
+        _zone(schedule),
+        schedule.starts_at and schedule.starts_at.astimezone(UTC),
+        schedule.ends_at and schedule.ends_at.astimezone(UTC),
+    )
+
+
+def _zone(schedule: Times) -> tzinfo:
+    if schedule.timezone == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(schedule.timezone)
+    except (KeyError, ValueError, OSError):
+        raise ConfigError(
+            f"the schedule {schedule.name} has the time zone {schedule.timezone!r:.100}, which is not known here: "
+            f"write it like 'Europe/Berlin', and where the system has no time zones, install the package tzdata"
+        ) from None

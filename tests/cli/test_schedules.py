@@ -1,0 +1,149 @@
+"""The command schedules."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from outlive import db, store
+from outlive.model import Schedule
+from tests.driving.commands import Cli
+from tests.driving.making import count, value
+from tests.driving.schedules import let_sessions_begin_with
+
+NAME = "shop.report"
+
+
+@pytest.fixture
+def report(connection: db.Connection) -> None:
+    """A schedule that an app has declared."""
+    said = Schedule(name=NAME, task=NAME, args=b'{"kind":"long"}', cron="0 9 * * *", timezone="Europe/Berlin")
+    db.run(connection, store.declare_schedules([said], "shop:app"))
+
+
+def shown(cli: Cli, name: str = NAME) -> dict[str, Any]:
+    (row,) = [row for row in cli("schedules", "--json").json if row["name"] == name]
+    return dict(row)
+
+
+def test_schedules_are_listed_with_their_next_firings(cli: Cli, report: None) -> None:
+    row = shown(cli)
+    expected: dict[str, object] = {
+        "task": NAME,
+        "cron": "0 9 * * *",
+        "every_s": None,
+        "timezone": "Europe/Berlin",
+        "paused": False,
+    }
+    expected |= {"args": {"kind": "long"}, "missed": "once", "overlap": "queue", "changed": False, "trouble": None}
+    assert {key: row[key] for key in expected} == expected
+    firings = [datetime.fromisoformat(tick) for tick in row["next"]]
+    assert len(firings) == 5
+    assert firings == sorted(firings)
+    assert {(tick.hour, tick.minute) for tick in firings} <= {(7, 0), (8, 0)}
+    table = cli("schedules").out
+    for words in (NAME, "0 9 * * * Europe/Berlin", " on"):
+        assert words in table
+
+
+def test_next_firings_are_in_order_while_the_clocks_of_the_database_go_back(
+    cli: Cli, connection: db.Connection
+) -> None:
+    db.run(connection, store.add_schedule("pay", {"task": "shop.pay", "every_s": 600.0}))
+    let_sessions_begin_with(connection, "timezone", "Europe/Berlin")
+    let_sessions_begin_with(connection, "outlive.now", "2026-10-25T01:05Z")  # 02:05 in Berlin, the second time.
+    connection.execute("update outlive.schedules set next_at = '2026-10-25T00:50Z'")  # 02:50, the first time.
+    assert [tick[11:16] for tick in shown(cli, "pay")["next"]] == ["01:10", "01:20", "01:30", "01:40", "01:50"]
+    assert shown(cli, "pay")["next_at"] == "2026-10-25T00:50:00Z"
+
+
+def test_without_schedules_it_says_so(cli: Cli) -> None:
+    assert cli("schedules").out == "there are no schedules\n"
+    assert cli("schedules", "--json").json == []
+
+
+def test_pause_and_resume_switch_a_schedule_off_and_on(cli: Cli, report: None) -> None:
+    ran = cli("schedules", "pause", NAME)
+    assert ran.out == f"schedule {NAME} is paused; `outlive schedules resume {NAME}` resumes it\n"
+    assert shown(cli)["paused"] is True
+    assert "paused" in cli("schedules").out
+    assert cli("schedules", "resume", NAME).out == f"schedule {NAME} is resumed\n"
+    assert shown(cli)["paused"] is False
+
+
+def test_run_prints_the_id_of_the_job(cli: Cli, connection: db.Connection, report: None) -> None:
+    job = cli("schedules", "run", NAME).out.strip()
+    assert value(connection, "select args from outlive.jobs where id = %s", job) == {"kind": "long"}
+    row = shown(cli)
+    assert (row["last_job"], row["last_state"]) == (job, "pending")
+    assert f"{job} pending" in cli("schedules").out
+
+
+def test_set_overrules_the_app_until_it_is_reset(cli: Cli, report: None) -> None:
+    assert cli("schedules", "set", NAME, "--every", "90s", "--missed", "all").out == f"schedule {NAME} is set\n"
+    row = shown(cli)
+    assert (row["cron"], row["every_s"], row["missed"], row["changed"]) == (None, 90.0, "all", True)
+    assert "every 90.0 s (changed)" in cli("schedules").out
+    assert cli("schedules", "reset", NAME).out == f"schedule {NAME} is as its app declares it\n"
+    row = shown(cli)
+    assert (row["cron"], row["every_s"], row["missed"], row["changed"]) == ("0 9 * * *", None, "once", False)
+
+
+def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db.Connection) -> None:
+    words = ("--task", "shop.pay", "--cron", "*/5 * * * *", "--args", json.dumps({"n": 1}), "--overlap", "skip")
+    assert cli("schedules", "set", "pay", *words).out == "schedule pay is made\n"
+    row = shown(cli, "pay")
+    assert (row["task"], row["args"], row["timezone"]) == ("shop.pay", {"n": 1}, "UTC")
+    assert (row["overlap"], row["declared_by"]) == ("skip", None)
+    assert cli("schedules", "remove", "pay").out == "schedule pay is removed\n"
+    assert count(connection, "schedules") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--cron", "61 * * * *"), "has the cron expression '61 * * * *', which can't be read (Bad minute)"),
+        (("--timezone", "Europe/Berln"), "has the time zone 'Europe/Berln', which is not known here"),
+        (("--cron", "* * * * *", "--every", "5s"), "--cron and --every are both given"),
+        (("--every", "100ms"), "--every is '100ms': it must be a duration of at least one second"),
+        (("--missed", "some"), "--missed is 'some': it must be skip, once or all"),
+        (("--overlap", "some"), "--overlap is 'some': it must be skip, queue or cancel"),
+        (("--args", "{"), "--args is not JSON"),
+        (("--args", "3"), "--args must be an object"),
+        ((), "nothing is set"),
+    ],
+)
+def test_set_refuses_what_no_worker_could_fire_and_changes_nothing(
+    cli: Cli, report: None, words: tuple[str, ...], reason: str
+) -> None:
+    before = shown(cli)
+    ran = cli("schedules", "set", NAME, *words)
+    assert ran.code == 2
+    assert reason in " ".join(ran.err.split())
+    assert shown(cli) == before
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run", "reset", "remove"])
+def test_a_schedule_that_there_is_not_is_named(cli: Cli, verb: str) -> None:
+    ran = cli("schedules", verb, "missing")
+    assert ran.code == 2
+    assert "there is no schedule missing" in " ".join(ran.err.split())
+
+
+def test_set_says_what_a_new_schedule_needs(cli: Cli) -> None:
+    ran = cli("schedules", "set", "missing", "--cron", "* * * * *")
+    assert ran.code == 2
+    assert "there is no schedule missing: to make it, give --task, and --cron or --every" in " ".join(ran.err.split())
+
+
+def test_a_schedule_in_trouble_is_seen_in_the_list_and_by_the_doctor(cli: Cli, connection: db.Connection) -> None:
+    db.run(connection, store.add_schedule("broken", {"task": "shop.pay", "cron": "61 * * * *"}))
+    (seen,) = db.run(connection, store.due_schedules()).due
+    db.run(connection, store.note_trouble(seen, "no such minute"))
+    row = shown(cli, "broken")
+    assert (row["trouble"], row["next"]) == ("no such minute", [])
+    assert "in trouble: no such minute" in cli("schedules").out
+    ran = cli("doctor")
+    assert ran.code == 1
+    assert "schedule broken can't fire: no such minute" in ran.out

@@ -1,0 +1,305 @@
+"""Schedules of real workers: they fire, follow deploys and operators, and one that is broken stops no other."""
+
+import asyncio
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outlive import db, store
+from outlive.worker.schedules import LOOK_S, LOOK_WITHOUT_S
+from tests.driving.making import count, row, value, values
+from tests.driving.schedules import ENDS, Clockwork, assert_each_second_once, let_sessions_begin_with, ticks_of
+from tests.driving.workers import Start, Worker
+from tests.waiting import eventually
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TARGET = "tests.processes.scheduled:app"
+TICK = "tests.processes.scheduled.tick"
+SOURCE = """
+import outlive
+app = outlive.App()
+
+@app.schedule(WHEN)
+@app.task
+def report(kind: str = "short") -> str:
+    return kind
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A module whose schedule a test changes."""
+    return tmp_path / "scheduled_shop.py"
+
+
+def write(shop: Path, when: str | None) -> None:
+    line = "" if when is None else f"@app.schedule({when})\n"
+    shop.write_text(SOURCE.replace("@app.schedule(WHEN)\n", line))
+
+
+def deploy(start: Start, shop: Path, when: str | None, **how: Any) -> Worker:
+    """Start a worker of a new version."""
+    write(shop, when)
+    return start(target="scheduled_shop:app", folder=shop.parent, slots=1, **how)
+
+
+def declared(connection: db.Connection) -> list[tuple[str | None, float | None]]:
+    return connection.execute("select cron, every_s from outlive.schedules").fetchall()
+
+
+def test_a_worker_fires_its_schedule_and_runs_the_jobs(start: Start, connection: db.Connection) -> None:
+    start(target=TARGET, slots=1)
+    eventually(lambda: len(ticks_of(connection, TICK)) >= 4, within_s=15, what="four ticks")
+    ticks = ticks_of(connection, TICK)
+    assert_each_second_once(ticks)
+    assert all(tick.microsecond == 0 for tick in ticks)
+    eventually(lambda: connection.execute(ENDS).fetchall() >= [(4, 4)], what="their jobs run")
+    late = "select max(extract(epoch from created_at - ready_at)) from outlive.jobs"
+    assert value(connection, late) < 5  # It wakes up for it. The first ones may be made up for.
+    assert row(connection, "select name, task, declared_by from outlive.schedules") == {
+        "name": TICK,
+        "task": TICK,
+        "declared_by": TARGET,
+    }
+
+
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        ("'61 * * * *'", "has the cron expression '61 * * * *', which can't be read (Bad minute)"),
+        ("'0 9 * * *', timezone='Europe/Berln'", "has the time zone 'Europe/Berln', which is not known here"),
+    ],
+)
+def test_a_worker_refuses_to_start_with_a_schedule_that_it_cannot_read(
+    start: Start, connection: db.Connection, shop: Path, when: str, reason: str
+) -> None:
+    worker = deploy(start, shop, when, wait=False)
+    assert worker.process.wait(30) == 2
+    assert f"the schedule scheduled_shop.report {reason}" in " ".join(worker.log().split())
+    assert count(connection, "schedules") == 0
+
+
+def test_a_deploy_changes_and_removes_schedules(start: Start, connection: db.Connection, shop: Path) -> None:
+    deploy(start, shop, "'0 9 * * *'").stop()
+    assert declared(connection) == [("0 9 * * *", None)]
+    deploy(start, shop, "every='1h'").stop()
+    assert declared(connection) == [(None, 3600.0)]
+    worker = deploy(start, shop, None)
+    assert declared(connection) == []
+    worker.says("the app scheduled_shop:app declares them no more: scheduled_shop.report. If they belong to another")
+
+
+def test_a_worker_names_its_schedule_that_an_operators_keeps_from_being_in_force(
+    start: Start, connection: db.Connection, shop: Path
+) -> None:
+    db.run(connection, store.add_schedule("scheduled_shop.report", {"task": TICK, "every_s": 5.0}))
+    worker = deploy(start, shop, "'0 9 * * *'")
+    worker.says("the schedule scheduled_shop.report of this app is not in force, because an operator has made one")
+    assert declared(connection) == [(None, 5.0)]
+
+
+def test_an_older_worker_that_runs_on_takes_nothing_back(start: Start, connection: db.Connection, shop: Path) -> None:
+    old = deploy(start, shop, "'0 9 * * *'")
+    deploy(start, shop, "every='1h'")
+    write(shop, "'0 9 * * *'")  # The old one imports its own version again.
+    for _ in range(2):  # What it does after the first time is done before the second.
+        before = value(connection, "select updated_at from outlive.tasks")
+        os.kill(old.zygote(), signal.SIGKILL)
+        registered = "select updated_at > %s from outlive.tasks"
+        eventually(lambda: value(connection, registered, before), what="it registers its tasks again")  # noqa: B023
+    assert declared(connection) == [(None, 3600.0)]
+
+
+def test_a_reload_declares_what_has_changed(start: Start, connection: db.Connection, shop: Path) -> None:
+    worker = deploy(start, shop, "'0 9 * * *'")
+    write(shop, "'61 9 * * *'")
+    worker.send(signal.SIGHUP)
+    worker.says("the reload failed, and the worker goes on with the old app: the schedule scheduled_shop.report has")
+    assert declared(connection) == [("0 9 * * *", None)]
+    write(shop, "'0 10 * * *'")
+    worker.send(signal.SIGHUP)
+    eventually(lambda: declared(connection) == [("0 10 * * *", None)], what="the new one is declared")
+
+
+def test_a_worker_starts_while_a_transaction_has_locked_its_schedule(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any], shop: Path
+) -> None:
+    deploy(start, shop, "'0 9 * * *'").stop()
+    with admin.transaction():
+        admin.execute("update outlive.schedules set paused_at = outlive.now()")
+        worker = deploy(start, shop, "every='1h'")
+        worker.says("another transaction has locked schedules: what this app declares waits for it")
+        assert declared(connection) == [("0 9 * * *", None)]
+    eventually(lambda: declared(connection) == [(None, 3600.0)], what="the new one is declared")
+    assert value(connection, "select paused_at is not null from outlive.schedules")
+
+
+def test_an_operators_change_holds_within_a_second_and_for_the_next_worker(
+    start: Start, connection: db.Connection, shop: Path
+) -> None:
+    worker = deploy(start, shop, "'0 9 * * *'")
+    connection.execute("update outlive.schedules set cron = null, every_s = 1")
+    eventually(lambda: count(connection, "jobs") > 1, within_s=8, what="it fires every second")
+    worker.stop()
+    deploy(start, shop, "'0 10 * * *'")
+    assert declared(connection) == [(None, 1.0)]
+
+
+def test_a_broken_schedule_stops_no_other_and_says_why(start: Start, connection: db.Connection) -> None:
+    worker = start(target=TARGET, slots=1)
+    db.run(connection, store.add_schedule("broken", {"task": TICK, "cron": "61 * * * *"}))
+    trouble = "select trouble from outlive.schedules where name = 'broken'"
+    eventually(lambda: "Bad minute" in (value(connection, trouble) or ""), what="its trouble is noted")
+    before = len(ticks_of(connection, TICK))
+    eventually(lambda: len(ticks_of(connection, TICK)) >= before + 3, what="the other one fires")
+    assert_each_second_once(ticks_of(connection, TICK))
+    connection.execute("update outlive.schedules set cron = '* * * * * *' where name = 'broken'")
+    fired = "select last_job is not null and trouble is null from outlive.schedules where name = 'broken'"
+    eventually(lambda: value(connection, fired), what="it fires when it is repaired")
+    worker.says("schedule broken can't fire: the schedule broken has the cron expression")
+    assert worker.log().count("can't fire") == 1
+
+
+def test_a_firing_that_waits_for_a_locked_job_loses_no_firing_of_another_schedule(
+    start: Start, connection: db.Connection, admin: psycopg.Connection[Any]
+) -> None:
+    """A firing that cancels waits for that job, but not for long, and in a session of its own."""
+    stuck = {"task": "no worker has this task", "every_s": 1.0, "overlap": "cancel"}
+    db.run(connection, store.add_schedule("stuck", stuck))
+    worker = start(target=TARGET, slots=1)
+    job = eventually(lambda: value(connection, "select last_job from outlive.schedules where name = 'stuck'"))
+    with admin.transaction():
+        admin.execute("select from outlive.jobs where id = %s for update", [job])
+        if value(connection, "select last_job from outlive.schedules where name = 'stuck'") == job:
+            worker.says("schedule stuck fires later", within_s=15)
+        before = len(ticks_of(connection, TICK))
+        eventually(lambda: len(ticks_of(connection, TICK)) > before + 3, within_s=20, what="the other one fires")
+    assert_each_second_once(ticks_of(connection, TICK))
+
+
+# The service, on a clock that the test moves
+
+REFUSES = """
+    create function refuse() returns trigger language plpgsql as
+      $$ begin raise exception using message = 'not today', errcode = TG_ARGV[0]; end $$;
+    create trigger refuse before insert on outlive.jobs for each row
+      when (new.task = 'bad') execute function refuse(CODE)
+"""
+
+
+def looked(url: str, *at: datetime) -> list[float]:
+    """Look at these moments. Returns how long the service would wait after each."""
+
+    async def look() -> list[float]:
+        clockwork = Clockwork(url)
+        try:
+            return [await clockwork.look(moment) for moment in at]
+        finally:
+            await clockwork.close()
+
+    return asyncio.run(look())
+
+
+def add(connection: db.Connection, name: str = "report", *, at: datetime = NOON, **said: Any) -> None:
+    """Make a schedule, at noon unless said otherwise."""
+    connection.execute("select set_config('outlive.now', %s, false)", [at.isoformat()])
+    db.run(connection, store.add_schedule(name, {"task": "work", **said}))
+
+
+def test_the_service_sleeps_until_something_is_due_but_not_for_long(
+    database_url: str, connection: db.Connection
+) -> None:
+    assert looked(database_url, NOON) == [LOOK_WITHOUT_S]
+    add(connection, cron="* * * * *")
+    after, before, just_before = (NOON + timedelta(seconds=s) for s in (0, 30, 59.75))
+    waits_s = looked(database_url, after, before, just_before)
+    assert waits_s[:2] == [LOOK_S, LOOK_S]
+    assert 0.2 < waits_s[2] <= 0.25
+
+
+def test_the_service_looks_again_at_once_while_more_is_due_than_it_reads(
+    database_url: str, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outlive.worker.schedules.MOST_AT_ONCE", 2)
+    for name in "abc":
+        add(connection, name, cron="* * * * *")
+    assert looked(database_url, NOON, NOON, NOON) == [0.0, LOOK_S, LOOK_S]
+    connection.execute("update outlive.schedules set cron = '61 * * * *'")
+    assert min(looked(database_url, NOON, NOON, NOON)) > LOOK_S / 2  # In trouble, they are no reason to spin.
+
+
+def test_missed_firings_are_logged_by_the_worker_that_makes_up_for_them(
+    database_url: str, connection: db.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(connection, cron="* * * * *", missed="all")
+    looked(database_url, NOON, NOON + timedelta(minutes=30, seconds=30))
+    assert count(connection, "jobs") == 30
+    assert "schedule report missed its firings since 2026-01-01T12:01:00+00:00: 30 jobs" in caplog.text
+
+
+def test_a_skipped_firing_is_logged_with_the_job_for_which_it_was_skipped(
+    database_url: str, connection: db.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="outlive.worker")
+    add(connection, cron="* * * * *", overlap="skip")
+    looked(database_url, *(NOON + timedelta(minutes=minute) for minute in range(3)))
+    (job,) = values(connection, "select id from outlive.jobs")
+    assert f"schedule report skips a firing: job {job} of an earlier one is not finished" in caplog.text
+
+
+def test_a_database_in_a_local_zone_fires_each_tick_once_while_its_clocks_go_back(
+    database_url: str, connection: db.Connection
+) -> None:
+    let_sessions_begin_with(connection, "timezone", "Europe/Berlin")
+    begin = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # 02:30 in Berlin. The clocks go back half an hour later.
+    add(connection, at=begin, every_s=300.0, missed="all")
+    waits_s = looked(database_url, *(begin + timedelta(minutes=minute) for minute in range(1, 101)))
+    assert waits_s == [LOOK_S] * len(waits_s)  # It does not spin.
+    assert ticks_of(connection, "work") == [begin + timedelta(minutes=minute) for minute in range(5, 101, 5)]
+
+
+def refuse_jobs_of(connection: db.Connection, sqlstate: str) -> None:
+    """Make two schedules, and let the database refuse the jobs of the one that is called bad."""
+    connection.execute(REFUSES.replace("CODE", f"'{sqlstate}'").encode())
+    add(connection, "bad", task="bad", cron="* * * * *")
+    add(connection, "good", cron="* * * * *")
+
+
+@pytest.mark.parametrize("sqlstate", ["P0001", "42P01", "XX000", "23514"])
+def test_a_schedule_whose_jobs_the_database_refuses_stops_no_other(
+    database_url: str, connection: db.Connection, sqlstate: str
+) -> None:
+    refuse_jobs_of(connection, sqlstate)
+    looked(database_url, NOON, NOON + timedelta(minutes=1))
+    assert ticks_of(connection, "work") == [NOON + timedelta(minutes=1)]
+    trouble = connection.execute("select trouble from outlive.schedules order by name").fetchall()
+    assert trouble == [("not today",), (None,)]
+
+
+@pytest.mark.parametrize("sqlstate", ["42501", "25006", "53100"])
+def test_what_would_meet_every_schedule_is_no_trouble_of_one(
+    database_url: str, connection: db.Connection, sqlstate: str
+) -> None:
+    refuse_jobs_of(connection, sqlstate)
+    with pytest.raises(psycopg.Error, match="not today"):
+        looked(database_url, NOON, NOON + timedelta(minutes=1))
+    assert values(connection, "select trouble from outlive.schedules") == [None, None]
+
+
+def test_a_broken_schedule_that_a_transaction_has_locked_stops_no_other(
+    database_url: str, connection: db.Connection, admin: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    add(connection, "bad", cron="61 * * * *")
+    add(connection, "good", every_s=60.0)
+    with admin.transaction():
+        admin.execute("select from outlive.schedules where name = 'bad' for update")
+        looked(database_url, NOON, NOON + timedelta(minutes=1))
+        assert ticks_of(connection, "work") == [NOON + timedelta(minutes=1)]
+    assert "can't fire" not in caplog.text
+    looked(database_url, NOON, NOON)
+    assert caplog.text.count("schedule bad can't fire") == 1
