@@ -103,6 +103,13 @@ class Worker:
         """Kill the supervisor, and wait until it is dead."""
         self.stop(signal.SIGKILL)
 
+    def kill_with_zygote(self) -> None:
+        """Kill the supervisor and its zygote at once. None of the processes above a job notices another's death."""
+        zygote = self.zygote()
+        freeze([self.pid, zygote, *self.parents(), *self.children()])
+        kernel.kill(zygote, signal.SIGKILL)
+        self.kill()
+
 
 Start = Callable[..., Worker]
 """The fixture `start`: starts a worker."""
@@ -120,6 +127,17 @@ def alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+def freeze(pids: Sequence[int]) -> None:
+    """Stop processes, and wait until they stand still: one that is in the kernel goes on until it leaves it."""
+    for pid in pids:
+        kernel.kill(pid, signal.SIGSTOP)
+    eventually(lambda: all(map(stopped, pids)), what=f"the processes stand still: {pids}")
+
+
+def stopped(pid: int) -> bool:
+    return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
 
 
 def all_gone(pids: Sequence[int], *, within_s: float = 10, what: str = "the processes are gone") -> None:

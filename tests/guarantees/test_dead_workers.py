@@ -634,11 +634,9 @@ def busy_with_orphans(start: Start, folder: Path) -> Worker:
 
 
 def kill_with_zygote(worker: Worker) -> list[int]:
-    """Kill a supervisor and its zygote at once; returns the processes that were below them."""
+    """Kill a supervisor and its zygote; returns the processes that were below them."""
     tree = worker.tree()
-    os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
-    os.kill(worker.zygote(), signal.SIGKILL)
-    worker.kill()
+    worker.kill_with_zygote()
     return tree
 
 

@@ -91,9 +91,7 @@ def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, gr
     worker = start(within=group.within)
     faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=True)
     daemon = number_in(tmp_path / "daemon")
-    os.kill(worker.pid, signal.SIGSTOP)  # So that neither has time to notice the other's death.
-    os.kill(worker.zygote(), signal.SIGKILL)
-    worker.stop(signal.SIGKILL)
+    worker.kill_with_zygote()
     assert alive(daemon)
     following = start(within=group.within)
     assert not alive(daemon)

@@ -11,7 +11,7 @@ import pytest
 from outlive import kernel
 from tests import faults
 from tests.driving.jobs import number_in
-from tests.driving.workers import Start, alive, cmdline
+from tests.driving.workers import Start, alive, cmdline, stopped
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -39,17 +39,14 @@ def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start
     worker = start(slots=1)
     above = worker.zygote() if which == "zygote" else eventually(worker.parents)[0]
 
-    def stopped() -> bool:
-        return "\nState:\tT" in Path(f"/proc/{above}/status").read_text()
-
     def stop() -> bool:
         os.kill(above, signal.SIGSTOP)
-        return stopped()
+        return stopped(above)
 
     for _ in range(3):
         eventually(stop, within_s=5, what="it is seen stopped, and was not continued in the same moment")
         began = time.monotonic()
-        eventually(lambda: not stopped(), within_s=10)
+        eventually(lambda: not stopped(above), within_s=10)
         assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
 
 
