@@ -191,6 +191,23 @@ def test_stats_count_by_state_queue_and_task(cli: Cli, connection: db.Connection
     assert "4 jobs" in cli("stats").out
 
 
+def test_stats_count_the_waiting_jobs_of_each_lane(cli: Cli, connection: db.Connection) -> None:
+    assert cli("stats", "--lanes").out == "no job waits\n"
+    make_many(connection, 2)
+    make(connection, "shop.parse", queue="slow", source="shop", priority=3, delay_s=60)
+    lanes = cli("stats", "--lanes", "--json").json
+    assert [(row["queue"], row["source"], row["task"], row["priority"]) for row in lanes] == [
+        ("default", "", "work", 5),
+        ("slow", "shop", "shop.parse", 3),
+    ]
+    assert [(row["waiting"], row["ready"], bool(row["oldest_ready_at"])) for row in lanes] == [
+        (2, 2, True),
+        (1, 0, False),
+    ]
+    assert "shop.parse" in cli("stats", "--lanes").out
+    assert "shop.parse" not in cli("stats", "--lanes", "--limit", "1").out
+
+
 def test_queues_can_be_listed_paused_and_resumed(cli: Cli, connection: db.Connection) -> None:
     make(connection, queue="slow")
     assert "check the name" not in cli("queues", "pause", "slow").out

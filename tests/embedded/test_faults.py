@@ -13,6 +13,7 @@ import pytest
 from outlive import embedded
 from outlive.embedded import binaries
 from outlive.errors import EmbeddedError
+from tests.driving.workers import cmdline
 from tests.embedded.actors import (
     NewUser,
     end_everything_at,
@@ -185,9 +186,12 @@ def test_a_keeper_killed_while_it_makes_the_cluster_leaves_nothing_in_the_way(
     starter = new_user(directory)
     starter.ask()
     eventually(lambda: _has(directory, "data.new-"), what="initdb runs")
-    for pid in processes_at(directory):
-        if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+
+    def keepers() -> list[int]:
+        return [pid for pid in processes_at(directory) if b"keeper.py" in cmdline(pid)]
+
+    eventually(lambda: len(keepers()) == 1, what="the process that has started it is gone")
+    os.kill(keepers()[0], signal.SIGKILL)
     assert "died while starting" in starter.answer().error
     assert query(starter.ensure().url, "select 1") == "1"
     assert not [path for path in directory.iterdir() if path.name.startswith("data.new-")]

@@ -76,6 +76,18 @@ def test_many_waiting_jobs_are_estimated_and_no_queue_is_missed(connection: db.C
     assert queues["default"]["oldest_ready_at"] == value(connection, oldest)
 
 
+def test_many_lanes_are_counted_and_none_is_missed(connection: db.Connection) -> None:
+    connection.execute(JOBS)
+    connection.execute(WAITING)
+    make(connection, "rare", priority=1)
+    full, other, rare = db.run(connection, store.list_lanes(limit=10))
+    assert [lane["task"] for lane in (full, other, rare)] == ["fetch", "parse", "rare"]
+    assert full["estimated"]
+    assert full["waiting"] == full["ready"] == pytest.approx(45_000, rel=0.4)
+    assert rare["priority"] == 1
+    assert 1 <= rare["waiting"] < 10_000
+
+
 def test_counts_read_a_part_of_history(connection: db.Connection) -> None:
     connection.execute(JOBS)
     connection.execute(ENDED)

@@ -113,7 +113,7 @@ CALLS = {
     "spend": "select outlive.spend(s, 1, null) from outlive.sources s where false",
     "claim_sourced": f"select outlive.claim_sourced('{NO_ID}', '{{}}', '{{}}', '{{}}', '{{}}', 1, 1)",
     "ask_source": "select outlive.ask_source('shop', null)",
-    "count_waiting": "select outlive.count_waiting()",
+    "count_lanes": "select outlive.count_lanes()",
     "count_jobs": "select outlive.count_jobs()",
     "end_rates": "select outlive.end_rates()",
     "count_outcomes": "select outlive.count_outcomes('{shop}', '{1}', '{true}')",
@@ -131,7 +131,7 @@ CALLS = {
     "reset_schedule": "select outlive.reset_schedule('report')",
     "remove_schedule": "select outlive.remove_schedule('report')",
 }
-VIEWING = {"now", "fingerprint", "count_waiting", "count_jobs", "end_rates", "changed"}
+VIEWING = {"now", "fingerprint", "count_lanes", "count_jobs", "end_rates", "changed"}
 OWN = {"outlive_enqueue": {"enqueue"}, "outlive_viewer": VIEWING, "outlive_job": {"complete"}}
 """The functions that a role may call. A viewer calls them through the views."""
 CHANGES = (
@@ -252,7 +252,7 @@ def test_the_owner_can_change_the_schema_and_migrate(shared: db.Connection) -> N
 def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(shared: db.Connection) -> None:
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
-    lenders = ("enqueue", "complete", "count_waiting", "count_jobs", "end_rates")
+    lenders = ("enqueue", "complete", "count_lanes", "count_jobs", "end_rates")
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
 
 
@@ -366,7 +366,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.pause_queue("default")), run(store.resume_queue("default"))
         run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
         run(store.list_jobs()), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
-        run(store.list_queues()), run(store.stats()), run(store.rates())
+        run(store.list_queues()), run(store.list_lanes(limit=10)), run(store.stats()), run(store.rates())
         run(store.health()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))

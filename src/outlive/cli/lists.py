@@ -61,6 +61,19 @@ def _worker_state(row: Row) -> Text:
     return styled(row["state"], style=_WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
 
 
+def _jobs(key: str) -> Cell:
+    return lambda row: styled(screen.number(row[key], estimated=row["estimated"]))
+
+
+LANES = (
+    Column("queue", of("queue")),
+    Column("source", of("source")),
+    Column("task", of("task"), shrink="fold"),
+    Column("priority", of("priority"), "right"),
+    Column("waiting", _jobs("waiting"), "right"),
+    Column("ready", _jobs("ready"), "right"),
+    Column("oldest ready", time_of("oldest_ready_at"), luxury=True),
+)
 WORKERS = (
     Column("worker", lambda row: styled(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
     Column("state", _worker_state, shrink="fold"),
@@ -148,8 +161,18 @@ def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch
 
 
 @command(app)
-def stats(context: CommandContext, json: Json = False, watch: Watch = False) -> None:
+def stats(
+    context: CommandContext,
+    lanes: Annotated[bool, typer.Option("--lanes", help="Count the waiting jobs by lane, the fullest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many lanes at most.")] = 100,
+    json: Json = False,
+    watch: Watch = False,
+) -> None:
     """Count the jobs by state, queue and task. More than 5,000 of a state are estimated, and marked with ≈."""
+    if lanes:
+        show = table_or("no job waits", LANES)
+        screen.listing(lambda: context.run(store.list_lanes(limit=limit)), show, json=json, watch=watch)
+        return
 
     def look() -> Counts:
         return context.run(store.stats()), context.run(store.rates())

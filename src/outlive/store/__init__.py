@@ -47,6 +47,7 @@ from outlive.store.reads import job as job
 from outlive.store.reads import list_attempts as list_attempts
 from outlive.store.reads import list_jobs as list_jobs
 from outlive.store.reads import list_killers as list_killers
+from outlive.store.reads import list_lanes as list_lanes
 from outlive.store.reads import list_queues as list_queues
 from outlive.store.reads import list_records as list_records
 from outlive.store.reads import list_sources as list_sources

@@ -94,6 +94,10 @@ def stats() -> Statement[Table]:
     return statement("stats", table)
 
 
+def list_lanes(*, limit: int) -> Statement[Table]:
+    return statement("list_lanes", table, limit=limit)
+
+
 def rates() -> Statement[dict[str, float]]:
     """How many attempts ended per second lately, by the state that they gave their job."""
     return statement("rates", pairs)

@@ -39,6 +39,7 @@ class LaneFinder:
         self._sources_from = 0.0
         """When (monotonic) the next batch of sources may be searched."""
         self._sources_found_at = -math.inf
+        self._source_costs_s: deque[float] = deque(maxlen=5)
 
     @property
     def due(self) -> bool:
@@ -75,7 +76,8 @@ class LaneFinder:
         self._sources_found_at = ended = time.monotonic()
         self.lanes.found_sourced(found, self._after, ended)
         self._after = found.reached or _START
-        self._sources_from = ended + (ended - started) / SOURCES_SHARE
+        self._source_costs_s.append(ended - started)
+        self._sources_from = ended + min(self._source_costs_s) / SOURCES_SHARE
 
     def pause_s(self) -> float:
         """How long an idle worker may wait before it must ask a source or search for open ones."""

@@ -52,7 +52,7 @@ grant select on
   outlive.source_health,
   outlive.schedule_states
   to outlive_viewer;
-grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.count_waiting(),
+grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.count_lanes(),
   outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules) to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

@@ -82,9 +82,9 @@ select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.blocked)::bigint as blocked, sum(c.quarantined)::bigint as quarantined,
   min(c.oldest_ready_at) as oldest_ready_at, bool_or(c.estimated) as estimated
 from (
-  select queue as name, jobs as waiting, ready, 0 as running, 0 as blocked, 0 as quarantined, oldest_ready_at,
-    estimated
-  from outlive.count_waiting()
+  select queue as name, pending + retryable as waiting, ready, 0 as running, 0 as blocked, 0 as quarantined,
+    oldest_ready_at, estimated
+  from outlive.count_lanes()
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all

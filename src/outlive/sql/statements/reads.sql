@@ -127,6 +127,13 @@ order by r.scope, r.source, r.dedupe_key limit :limit::int;
 select state, queue, task, sum(jobs)::bigint as jobs, bool_or(estimated) as estimated
 from outlive.count_jobs() group by state, queue, task order by 1, 2, 3;
 
+-- name: list_lanes
+-- How many jobs wait in each lane, and since when the first of them could run. More than 5,000 are estimated.
+select l.queue, l.source, l.task, l.priority, l.pending + l.retryable as waiting, l.ready,
+  case when l.ready > 0 then l.oldest_ready_at end as oldest_ready_at, l.estimated
+from outlive.count_lanes() l
+order by l.ready desc, l.pending + l.retryable desc, 1, 2, 3, 4 limit :limit::int;
+
 -- name: rates
 -- How many attempts ended per second lately, by the state that they gave their job. No row: none ended.
 select state, per_s from outlive.end_rates();

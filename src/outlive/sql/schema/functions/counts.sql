@@ -1,6 +1,6 @@
 -- Counts: how many jobs there are, without reading them all.
 --
---     count_waiting   the jobs that wait, by queue, task and state
+--     count_lanes     the jobs that wait, by lane and priority
 --     count_jobs      all jobs, by state, queue and task
 --     end_rates       how many attempts ended per second lately
 --
@@ -8,23 +8,19 @@
 -- run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned: a table
 -- that was filled a moment ago has no statistics.
 
-create or replace function outlive.count_waiting()
+create or replace function outlive.count_lanes()
 returns table (
-  queue text, task text, state text, jobs bigint, ready bigint, oldest_ready_at timestamptz, estimated boolean)
+  queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
+  oldest_ready_at timestamptz, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
-  percent double precision;  -- of the pages: about 400 of them
+  percent double precision := 100;  -- of the pages: about 400 of them
 begin
-  if (select count(*) from (select from outlive.waiting limit 5001) few) <= 5000 then
-    return query
-    select w.queue, w.task, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end, count(*),
-      count(*) filter (where w.ready_at <= outlive.now()), min(w.ready_at), false
-    from outlive.waiting w group by 1, 2, 3;
-    return;
+  if (select count(*) from (select from outlive.waiting limit 5001) few) > 5000 then
+    percent := least(100, 40000.0 * current_setting('block_size')::int / pg_relation_size('outlive.waiting'));
   end if;
-  percent := least(100, 40000.0 * current_setting('block_size')::int / pg_relation_size('outlive.waiting'));
   return query
   with recursive lane as (  -- A loose index scan finds also those that the sample misses.
     (select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
@@ -34,15 +30,19 @@ begin
       select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
       where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
       order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n),
-  known as (select l.queue, l.task, min(l.ready_at) as oldest_ready_at from lane l group by 1, 2),
-  sampled as (
-    select w.queue, w.task, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state,
-      count(*) as jobs, count(*) filter (where w.ready_at <= outlive.now()) as ready
-    from outlive.waiting w tablesample system (percent) group by 1, 2, 3)
-  select k.queue, k.task, coalesce(s.state, 'pending'), greatest(1, s.jobs * 100 / percent)::bigint,
-    coalesce(s.ready * 100 / percent, (k.oldest_ready_at <= outlive.now())::int)::bigint, k.oldest_ready_at,
-    percent < 100
-  from known k left join sampled s on s.queue = k.queue and s.task = k.task;
+  counted as (
+    select l.queue, l.source, l.task, l.priority, 0 as pending, 0 as retryable, 0 as ready, l.ready_at from lane l
+    union all
+    select w.queue, w.source, w.task, w.priority, (w.failures + w.crashes = 0)::int,
+      (w.failures + w.crashes > 0)::int, (w.ready_at <= outlive.now())::int, null
+    from outlive.waiting w tablesample system (percent))
+  select c.queue, c.source, c.task, c.priority,
+    case when sum(c.pending + c.retryable) = 0 then 1 else (sum(c.pending) * 100 / percent)::bigint end,
+    (sum(c.retryable) * 100 / percent)::bigint,
+    case when sum(c.pending + c.retryable) = 0 then (min(c.ready_at) <= outlive.now())::int
+      else (sum(c.ready) * 100 / percent)::bigint end,
+    min(c.ready_at), percent < 100
+  from counted c group by 1, 2, 3, 4;
 end $$;
 
 create or replace function outlive.count_jobs()
@@ -58,7 +58,10 @@ declare
   pages double precision := pg_relation_size('outlive.jobs') / current_setting('block_size')::double precision;
   percent double precision := least(100, 10000 / greatest(1, pages));  -- of the pages: about 100 of them
 begin
-  return query select w.state, w.queue, w.task, w.jobs, w.estimated from outlive.count_waiting() w;
+  return query
+  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
+  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
+  where n.jobs > 0 group by 1, 2, 3;
   return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
   return query
   select case when h.why = 'suspect' then 'pending' else h.why end, h.queue, h.task, count(*), false
