@@ -90,6 +90,15 @@ def test_set_overrules_the_app_until_it_is_reset(cli: Cli, report: None) -> None
     assert (row["cron"], row["every_s"], row["missed"], row["changed"]) == ("0 9 * * *", None, "once", False)
 
 
+def test_set_changes_each_option_of_a_schedule(cli: Cli, report: None) -> None:
+    words = ("--jitter", "5m", "--start", "2030-01-01T00:00+01:00", "--end", "2031-01-01T00:00Z")
+    assert cli("schedules", "set", NAME, *words, "--queue", "slow", "--priority", "3").code == 0
+    row = shown(cli)
+    assert (row["jitter_s"], row["queue"], row["priority"]) == (300.0, "slow", 3)
+    assert (row["starts_at"], row["ends_at"]) == ("2029-12-31T23:00:00Z", "2031-01-01T00:00:00Z")
+    assert row["next"][0] == "2030-01-01T08:00:00Z"
+
+
 def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db.Connection) -> None:
     words = ("--task", "shop.pay", "--cron", "*/5 * * * *", "--args", json.dumps({"n": 1}), "--overlap", "skip")
     assert cli("schedules", "set", "pay", *words).out == "schedule pay is made\n"
@@ -106,6 +115,10 @@ def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db
         (("--cron", "61 * * * *"), "has the cron expression '61 * * * *', which can't be read (Bad minute)"),
         (("--timezone", "Europe/Berln"), "has the time zone 'Europe/Berln', which is not known here"),
         (("--cron", "* * * * *", "--every", "5s"), "--cron and --every are both given"),
+        (("--start", "soon"), "--start is 'soon': it must be a datetime with a time zone"),
+        (("--end", "2030-01-01T00:00"), "must be a datetime with a time zone"),
+        (("--jitter", "2d"), "--jitter is '2d': it must be a duration of at most a day"),
+        (("--priority", "10"), "--priority is 10"),
         (("--every", "100ms"), "--every is '100ms': it must be a duration of at least one second"),
         (("--missed", "some"), "--missed is 'some': it must be skip, once or all"),
         (("--overlap", "some"), "--overlap is 'some': it must be skip, queue or cancel"),

@@ -13,9 +13,10 @@ from outlive import store, ticks
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, table_or
+from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
 from outlive.model import Schedule
-from outlive.validation import choice, identifier, interval
+from outlive.validation import identifier
 
 Name = Annotated[str, typer.Argument(help="The schedule.")]
 NEXT_IN_JSON = 5
@@ -95,22 +96,30 @@ def set_(
     timezone: Annotated[str | None, typer.Option(help="The time zone of --cron, such as Europe/Berlin.")] = None,
     missed: Annotated[str | None, typer.Option(help="skip, once or all.")] = None,
     overlap: Annotated[str | None, typer.Option(help="skip, queue or cancel.")] = None,
+    jitter: Annotated[str | None, typer.Option(help="Delay each firing by a part of this, such as 5m.")] = None,
+    start: Annotated[str | None, typer.Option(help="No firings before this, such as 2027-01-01T00:00Z.")] = None,
+    end: Annotated[str | None, typer.Option(help="No firings after this.")] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue of its jobs.")] = None,
+    priority: Annotated[int | None, typer.Option(help="The priority of its jobs: 0, the most urgent, to 9.")] = None,
     task: Annotated[str | None, typer.Option(help="The task; a new schedule needs it.")] = None,
     args: Annotated[str | None, typer.Option(help="The arguments of its jobs, as a JSON object or array.")] = None,
 ) -> None:
     """Change a schedule for all workers, or make a new one with --task. Deploys keep the change; `reset` undoes it."""
     if cron is not None and every is not None:
         raise ConfigError("--cron and --every are both given: give only one of them")
-    values: dict[str, object] = {}
+    given: dict[str, object] = {"every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
+    given |= {"jitter": jitter, "start": _moment(start), "end": _moment(end), "queue": queue, "priority": priority}
+    values = {
+        field: check(f"--{name}", given[name])
+        for name, (field, check) in OPTIONS.items()
+        if given.get(name) is not None
+    }
     if cron is not None or every is not None:
-        values |= {"cron": cron, "every_s": None if every is None else interval("--every", every)}
-    if missed is not None:
-        values["missed"] = choice("--missed", missed, "skip", "once", "all")
-    if overlap is not None:
-        values["overlap"] = choice("--overlap", overlap, "skip", "queue", "cancel")
+        values = {"every_s": None, "cron": cron, **values}
     if args is not None:
         values["args"] = _parsed(args)
-    values |= {key: value for key, value in (("timezone", timezone), ("task", task)) if value is not None}
+    if task is not None:
+        values["task"] = task
     if not values:
         raise ConfigError("nothing is set: give --cron, --every or another option")
     found = {row["name"]: row for row in context.run(store.list_schedules(limit=1_000_000))}
@@ -158,6 +167,14 @@ def _next_firings(row: Row, now: datetime) -> list[datetime]:
 def _schedule(row: Row) -> Schedule:
     fields = {key: row[key] for key in Schedule.__struct_fields__ if key in row and row[key] is not None}
     return Schedule(**{"args": b"{}", **fields})
+
+
+def _moment(text: str | None) -> object:
+    """The time that a text names, or the text itself, which the check refuses."""
+    try:
+        return text and datetime.fromisoformat(text)
+    except ValueError:
+        return text
 
 
 def _parsed(args: str) -> object:

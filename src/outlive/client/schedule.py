@@ -72,7 +72,7 @@ class ScheduleDecorator(Protocol):
 def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> ScheduleDecorator:
     """Check the options, and return what registers the schedule of a task."""
     known("@app.schedule", "option", options, ScheduleOptions.__annotations__)
-    fields = parse(options, _OPTIONS)
+    fields = parse(options, OPTIONS)
     if (cron is None) == (fields.get("every_s") is None):
         raise ConfigError("@app.schedule takes either a cron expression or every=…: give exactly one of them")
     if cron is not None and not (isinstance(cron, str) and len(cron) <= MAX_CRON and _CRON.fullmatch(cron.strip())):
@@ -128,7 +128,7 @@ def _bound(name: str, value: object) -> datetime:
     return moment(name, value)
 
 
-_OPTIONS: Checks = {
+OPTIONS: Checks = {
     "every": ("every_s", optional(interval)),
     "timezone": ("timezone", identifier),
     "name": ("name", optional(identifier)),

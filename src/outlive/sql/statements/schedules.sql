@@ -40,9 +40,11 @@ from outlive.schedule_states s join outlive.schedules t on t.name = s.name order
 
 -- name: add_schedule
 -- An operator makes a schedule. Zero rows: there is one of this name.
-insert into outlive.schedules (name, task, args, cron, every_s, timezone, missed, overlap)
+insert into outlive.schedules (
+  name, task, args, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at, queue, priority)
 select :name::text, v.task, coalesce(v.args, '{}'), v.cron, v.every_s, coalesce(v.timezone, 'UTC'),
-  coalesce(v.missed, 'once'), coalesce(v.overlap, 'queue')
+  coalesce(v.missed, 'once'), coalesce(v.overlap, 'queue'), coalesce(v.jitter_s, 0), v.starts_at, v.ends_at,
+  v.queue, v.priority
 from json_populate_record(null::outlive.schedules, :values::json) v
 on conflict do nothing
 returning name;
@@ -52,8 +54,9 @@ returning name;
 with changed as (
   select (json_populate_record(s, :values::json)).* from outlive.schedules s where s.name = :name::text for update)
 update outlive.schedules s set
-  (task, args, cron, every_s, timezone, missed, overlap) =
-  (c.task, c.args, c.cron, c.every_s, c.timezone, c.missed, c.overlap)
+  (task, args, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at, queue, priority) =
+  (c.task, c.args, c.cron, c.every_s, c.timezone, c.missed, c.overlap, c.jitter_s, c.starts_at, c.ends_at, c.queue,
+    c.priority)
 from changed c where s.name = c.name
 returning s.name;
 
