@@ -128,7 +128,9 @@ def test_a_quiet_worker_says_nothing_while_all_is_well(database_url: str, start:
     assert job.result(timeout=20) == 42
     worker.send_signal(signal.SIGINT)
     ran = ended(worker)
-    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert (ran.code, ran.out) == (0, "")
+    # Workers of other tests may have died on this machine.
+    assert [line for line in ran.err.splitlines() if "of workers that died on this machine" not in line] == []
 
 
 def test_jobs_have_the_settings_of_the_file_that_their_worker_was_given(

@@ -129,6 +129,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def cpu_s(pid: int) -> float:
+    """The processor time that a process has taken: a time that does not depend on what else runs on this machine."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def freeze(pids: Sequence[int]) -> None:
     """Stop processes, and wait until they stand still: one that is in the kernel goes on until it leaves it."""
     for pid in pids:

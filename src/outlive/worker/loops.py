@@ -26,14 +26,14 @@ async def wait(event: asyncio.Event, at_most_s: float) -> None:
 async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: Sequence[float] = RETRY_S) -> None:
     """Run one service. Any exception is logged, and the service runs again after a pause."""
     failures = 0
-    while True:
+    me = asyncio.current_task()
+    while not (me and me.cancelling()):  # A run that catches errors of the driver may not notice that it is cancelled.
         try:
             await run_once()
             failures = 0
         except Exception as error:
-            me = asyncio.current_task()
-            if me is not None and me.cancelling():
-                raise asyncio.CancelledError from error  # The driver reports a broken connection instead.
+            if me and me.cancelling():
+                return
             pause_s = pauses_s[min(failures, len(pauses_s) - 1)]
             failures += 1
             if isinstance(error, psycopg.Error):

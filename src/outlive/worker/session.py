@@ -94,6 +94,8 @@ class Session:
             try:
                 yield connection
             except psycopg.Error as error:
+                if (task := asyncio.current_task()) and task.cancelling():
+                    raise asyncio.CancelledError from error  # The driver reports a broken connection in its place.
                 if self._failures.repeated(statement, error):
                     await connection.close()
                 raise

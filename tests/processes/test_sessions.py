@@ -1,0 +1,57 @@
+"""A session of the worker without the worker."""
+
+import asyncio
+import contextlib
+
+import psycopg
+
+from outlive import db
+from outlive.statement import Statement
+from outlive.worker.loops import forever
+from outlive.worker.session import Session
+from tests.waiting import eventually
+
+
+def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(
+    database_url: str, connection: db.Connection
+) -> None:
+    """A service that gets over broken connections would go on, and its worker would never stop."""
+
+    async def stop_a_service() -> None:
+        session = Session(database_url)
+
+        async def sleep() -> None:
+            with contextlib.suppress(psycopg.Error):
+                await session.run(Statement("sleep", b"select pg_sleep(60)", (), lambda _, rows: rows))
+            await asyncio.Event().wait()
+
+        service = asyncio.create_task(forever("sleep", sleep))
+        sleeping = "select count(*) = 1 from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active'"
+        await asyncio.to_thread(eventually, lambda: connection.execute(sleeping).fetchone() == (True,))
+        service.cancel()
+        session.hang_up()
+        _, late = await asyncio.wait([service], timeout=20)
+        await session.close()
+        assert not late
+
+    asyncio.run(stop_a_service())
+
+
+def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again() -> None:
+    runs, begun = 0, asyncio.Event()
+
+    async def miss() -> None:
+        nonlocal runs
+        runs += 1
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    async def stop_it() -> None:
+        service = asyncio.create_task(forever("miss", miss))
+        await begun.wait()
+        service.cancel()
+        await asyncio.wait([service], timeout=20)
+
+    asyncio.run(stop_it())
+    assert runs == 1
