@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from outlive.child.context import Context, NoJob, current
     from outlive.client.app import App
     from outlive.client.job import Job
+    from outlive.client.linking import Group, achain, agroup, chain, group
     from outlive.client.records import dedupe_key
     from outlive.client.source import Source
     from outlive.client.task import Task
@@ -44,6 +45,7 @@ __all__ = [
     "DatabaseUnreachable",
     "DuplicateJob",
     "Fail",
+    "Group",
     "Job",
     "JobFailed",
     "JobNotFound",
@@ -60,11 +62,23 @@ __all__ = [
     "State",
     "Stopped",
     "Task",
+    "achain",
+    "agroup",
+    "chain",
     "current",
     "dedupe_key",
+    "group",
 ]
 
-_FOR_APPS = ("child.context", "client.app", "client.job", "client.records", "client.source", "client.task")
+_FOR_APPS = (
+    "child.context",
+    "client.app",
+    "client.job",
+    "client.linking",
+    "client.records",
+    "client.source",
+    "client.task",
+)
 
 if not TYPE_CHECKING:  # Type checkers would take any name for granted.
 

@@ -16,7 +16,19 @@ from outlive.config import Config
 from outlive.errors import ConfigError, SchemaMismatch
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
-_FUNCTIONS = ("verdict", "completion", "losses", "claims", "enqueue", "operators", "sources", "schedules", "counts")
+_FUNCTIONS = (
+    "verdict",
+    "following",
+    "completion",
+    "losses",
+    "claims",
+    "enqueue",
+    "operators",
+    "dependencies",
+    "sources",
+    "schedules",
+    "counts",
+)
 _LOCK = 0x6F75746C697665  # "outlive"
 
 

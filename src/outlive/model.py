@@ -31,7 +31,7 @@ def new_job_id() -> UUID:
 
 
 class JobRequest(msgspec.Struct, frozen=True):
-    """A job that a client enqueues. `args` and `options` are JSON already."""
+    """A job that a client enqueues. `args`, `options` and `links` are JSON already."""
 
     id: UUID
     task: str
@@ -44,6 +44,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     dedupe_key: str | None = None
     on_conflict: str = "skip"
     options: bytes | None = None
+    links: bytes | None = None
+    """The jobs that it waits for, and the batch that it belongs to."""
 
 
 class Lane(msgspec.Struct, frozen=True):

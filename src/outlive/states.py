@@ -45,6 +45,10 @@ FINISHED = frozenset({S, F, C})
 
 TRANSITIONS = (
     Transition("enqueue", (None,), (P,), "enqueue", "a client enqueues it"),
+    Transition("enqueue_after", (None,), (B,), "enqueue", "a client enqueues it to wait for other jobs"),
+    Transition("enqueue_after", (None,), (C,), "enqueue", "one of these has failed already: as abandon"),
+    Transition("unblock", (B,), (P,), "end_and_claim", "the last job that it waits for succeeds, or ends: proceed"),
+    Transition("abandon", (B,), (C,), "end_and_claim", "a job that it waits for ends without success: cancel"),
     Transition("claim", (P, T), (R,), "end_and_claim", "a worker takes it; by `claim_sourced`, if it has a source"),
     Transition("claim", (T,), (Q,), "end_and_claim", "its crash limit was lowered to its crashes: it is not started"),
     Transition("claim_suspect", (P,), (R,), "claim_suspect", "a worker with nothing else to do takes a suspect"),
@@ -118,5 +122,6 @@ stateDiagram-v2
 An event that the table does not list for a state changes nothing. A running job that an operator cancels
 becomes cancelled when its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,
 suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,
-and can't be blocked.
+and can't be blocked. A job that waits for other jobs shows as blocked. Any statement that ends these jobs
+unblocks it, in the same transaction: also the reaper's, or a cancel.
 """

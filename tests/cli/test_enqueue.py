@@ -52,6 +52,19 @@ def test_a_task_is_enqueued_with_its_options(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_a_job_is_enqueued_after_others(cli: Cli) -> None:
+    words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--json")
+    first, second = (cli(*words).json["id"] for _ in range(2))
+    job = cli(*words, "--after", first, "--after", second, "--on-failure", "cancel").json["id"]
+    shown = cli("show", job, "--json").json
+    assert (shown["state"], shown["waits_for"]["jobs"]) == ("blocked", 2)
+    cli("cancel", second)
+    assert cli("show", job, "--json").json["state"] == "cancelled"
+    refused = cli(*words, "--after", first, "--on-failure", "panic")
+    assert "on_failure is 'panic': it must be block, proceed or cancel" in refused.err
+
+
+@pytest.mark.usefixtures("shop")
 def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None:
     ran = cli("enqueue", "shop_tasks", "fetch", '["https://x", 3]')
     id, _, rest = ran.out.partition(" ")

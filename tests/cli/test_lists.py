@@ -3,6 +3,7 @@
 from datetime import datetime
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from outlive import db, store
@@ -26,7 +27,7 @@ from tests.driving.making import (
 
 SHOW_KEYS = (
     "id task queue source state args priority created_at ready_at failures crashes losses progress kills_by_others "
-    "attempts result"
+    "waits_for needed_by attempts result"
 )
 ATTEMPT_KEYS = (
     "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at"
@@ -88,6 +89,23 @@ def test_show_gives_the_result_and_the_progress(cli: Cli, connection: db.Connect
     text = cli("show", job).out
     assert "3 of 10 page 3" in text
     assert "12345678901234567890" in text
+
+
+def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli: Cli, connection: db.Connection) -> None:
+    failed = make_finished(connection, Outcome.FAILED)
+    needed = [*make_many(connection, 6), failed]
+    job = make(connection, links=msgspec.json.encode({"after": needed}))
+    last = make(connection, links=msgspec.json.encode({"after": [job]}))
+    text = cli("show", job).out
+    first = ", ".join([f"{failed} (failed)", *(f"{one} (pending)" for one in sorted(needed[:4]))])
+    assert f"waits for  7 jobs: {first}, …" in " ".join(text.split("\n"))
+    assert f"job {failed} failed: retry it, or release this job" in text
+    assert f"needed by  1 job: {last}\n" in text
+    shown = cli("show", job, "--json").json
+    assert shown["waits_for"]["jobs"] == 7
+    assert shown["waits_for"]["first"][0] == {"id": str(failed), "state": "failed"}
+    assert shown["needed_by"] == {"jobs": 1, "first": [str(last)]}
+    assert [row["id"] for row in cli("jobs", "--state", "blocked", "--json").json] == [str(last), str(job)]
 
 
 def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, connection: db.Connection) -> None:

@@ -21,8 +21,10 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOMORROW = NOW + timedelta(days=1)
 ANNA, BERT, CARL = WORKER, UUID(int=2), UUID(int=3)
 LANE = lane()
+NEEDED = UUID(int=7)
+"""The job that others wait for. It is in a lane of its own, so that no other event moves it."""
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
-TABLES = ("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes")
+TABLES = ("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes", "dependencies")
 
 ENDS: dict[str, dict[str, Any]] = {
     "succeed": {"outcome": Outcome.SUCCEEDED, "result": b"42"},
@@ -38,7 +40,7 @@ FENCED = frozenset({*ENDS, "renew", "complete", "convict"})  # Events that need 
 
 
 class Place(StrEnum):
-    """The places of a job: its states, with suspects apart, because they are claimed in another way."""
+    """The places of a job: its states; apart from those suspects, and jobs that are blocked by other jobs."""
 
     NOWHERE = "no_such_job"
     PENDING = "pending"
@@ -46,6 +48,7 @@ class Place(StrEnum):
     RETRYABLE = "retryable"
     RUNNING = "running"
     BLOCKED = "blocked"
+    DEPENDENT = "dependent"
     QUARANTINED = "quarantined"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -55,7 +58,7 @@ class Place(StrEnum):
     def state(self) -> State | None:
         if self is Place.NOWHERE:
             return None
-        return State.PENDING if self is Place.SUSPECT else State(self.value)
+        return {Place.SUSPECT: State.PENDING, Place.DEPENDENT: State.BLOCKED}.get(self) or State(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,13 @@ def arrange(connection: db.Connection, scene: Scene, *events: str) -> None:
         leave_crashes(connection)
     if "reap" in events:
         give_up(connection, scene.worker)
+    if "enqueue_after" in events:
+        make(connection, id=NEEDED, queue="needed")
+
+
+def make_dependent(connection: db.Connection, job: UUID) -> None:
+    """Make a job that waits for another one, and is cancelled if that one ends without success."""
+    make(connection, id=job, links=b'{"after": ["%s"], "on_failure": "cancel"}' % str(NEEDED).encode())
 
 
 def fire(connection: db.Connection, event: str, scene: Scene) -> None:
@@ -108,6 +118,12 @@ def fire(connection: db.Connection, event: str, scene: Scene) -> None:
     match event:
         case "enqueue":
             make(connection, id=job)
+        case "enqueue_after":
+            make_dependent(connection, job)
+        case "unblock" | "abandon":
+            outcome = Outcome.SUCCEEDED if event == "unblock" else Outcome.CANCELLED
+            for claimed in claim(connection, [lane(queue="needed")], worker=CARL):
+                end(connection, Ended(claimed.token, outcome), worker=CARL)
         case "claim":
             claim(connection, worker=BERT, limit=1)
         case "claim_suspect":
@@ -158,6 +174,11 @@ def bring(
     set_now(connection, NOW)
     if place is Place.NOWHERE:
         return Scene(new_job_id())
+    if place is Place.DEPENDENT:
+        scene = Scene(new_job_id())
+        arrange(connection, scene, "enqueue_after")
+        fire(connection, "enqueue_after", scene)
+        return scene
     limits = {Place.SUSPECT: {"max_losses": 2}, Place.QUARANTINED: {"max_crashes": 1}}.get(place, {})
     job = make(connection, options={**(options or {}), **limits}, **wanted)
     if ended_before:
@@ -189,7 +210,13 @@ def bring(
 
 
 def legal(event: str, place: Place) -> tuple[State | None, ...]:
-    """The states that an event may lead to. In words, states.py adds that only claim_suspect claims suspects."""
+    """The states that an event may lead to. In words, states.py adds that only claim_suspect claims suspects, and that
+    only a job that waits for others is unblocked by them."""
+    if place is Place.DEPENDENT:
+        to = {"unblock": State.PENDING, "abandon": State.CANCELLED, "cancel": State.CANCELLED, "release": State.PENDING}
+        return (to[event],) if event in to else ()
+    if event in ("unblock", "abandon"):
+        return ()
     if place is Place.SUSPECT:
         suspect = {
             "claim_suspect": states.legal("claim_suspect", State.PENDING),
@@ -236,6 +263,16 @@ _UNSOUND = {
         where j.dedupe_key is not null
           and (j.task, j.dedupe_key, j.id) not in (select task, key, id from outlive.dedupe_keys)""",
     "finished with its dedupe key": "select id from outlive.dedupe_keys where id not in (select id from places)",
+    "released although it waits": """select job_id from outlive.dependencies
+        where not met and job_id not in (select id from outlive.held where why = 'dependent')""",
+    "blocked by another number of jobs": """select h.id from outlive.held h where h.why = 'dependent' and (
+        h.unmet = 0 or h.unmet <> (select count(*) from outlive.dependencies d where d.job_id = h.id and not d.met))""",
+    "blocked by a job that has ended": """select d.job_id from outlive.dependencies d
+        where not d.met and (outlive.state_of(d.needs) = 'succeeded' or d.on_failure <> 'block'
+          and outlive.state_of(d.needs) in ('failed', 'cancelled', 'quarantined'))""",
+    "finished, but still waiting": """select job_id from outlive.dependencies
+        where job_id not in (select id from places)""",
+    "deleted, but needed": "select needs from outlive.dependencies where needs not in (select id from outlive.jobs)",
 }
 
 

@@ -62,6 +62,8 @@ def test_an_object_is_enqueued_with_the_defaults_of_a_job(connection: db.Connect
         "ready_at": NOON,
         "dedupe_key": None,
         "created_at": NOON,
+        "after": None,
+        "batch": None,
     }
     assert state_of(connection, job) is State.PENDING
 

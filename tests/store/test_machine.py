@@ -3,7 +3,8 @@
 After every step the invariants of the store are looked at: V1 what was acknowledged is never lost; V2 a job finishes
 once, and stays so until a person retries it; V3 only the current token writes; V4 nothing runs past its lease once
 the reaper has swept; V5 a killer stops at its limit, with the cause stored; V6 every loss is counted once, and a false
-one taken back once; who is lost once more often than it may waits as a suspect, and nowhere else.
+one taken back once; who is lost once more often than it may waits as a suspect, and nowhere else. Jobs that wait for
+others are released when these have ended, and not before (`assert_sound`, `given`).
 """
 
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -74,6 +76,7 @@ class Store(RuleBasedStateMachine):
         self.given_up: set[UUID] = set()  # No worker can return under these ids.
         self.max_crashes, self.max_losses = 2, 3
         self.by_fingerprint = False
+        self.needs: dict[UUID, list[UUID]] = {}  # What jobs wait for that only success releases, or a person.
 
     def run(self, statement: db.Statement[Any]) -> Any:
         return db.run(self.connection, statement)
@@ -108,6 +111,23 @@ class Store(RuleBasedStateMachine):
             assert on_conflict == "skip" or refused[job.id] in self.current or self.is_kept(refused[job.id])
 
     @precondition(lambda self: self.acknowledged)
+    @rule(
+        chosen=st.lists(numbers, min_size=1, max_size=3),
+        on_failure=st.sampled_from(["block", "proceed", "cancel"]),
+        key=keys,
+    )
+    def enqueue_after(self, chosen: list[int], on_failure: str, key: str | None) -> None:
+        """A job waits for some others, in whatever state they are."""
+        self.asked += 1
+        needs = [self.one_of(self.acknowledged, number) for number in chosen]
+        links = msgspec.json.encode({"after": needs, "on_failure": on_failure})
+        job = request(id=UUID(int=self.asked), links=links, dedupe_key=key, on_conflict="skip")
+        if self.run(store.enqueue([job], max_args_bytes=100)) == {}:
+            self.acknowledged.append(job.id)
+            if on_failure != "proceed":
+                self.needs[job.id] = needs
+
+    @precondition(lambda self: self.acknowledged)
     @rule(number=numbers)
     def enqueue_again(self, number: int) -> None:
         """A client that got no answer repeats its request, and nothing changes."""
@@ -131,6 +151,8 @@ class Store(RuleBasedStateMachine):
             assert (one.alone_s > 0) is (one.losses > 0 and one.losses >= self.max_losses - 1)
             if one.alone_s:
                 self.alone.add(one.token)
+            states = self.run(store.statuses(self.needs.get(one.id, [])))
+            assert set(states.values()) <= {State.SUCCEEDED}, "it was released too early"
         assert not claimed or worker not in self.given_up, "a dead worker was given something"
 
     @precondition(lambda self: self.alive)
@@ -349,6 +371,7 @@ class Store(RuleBasedStateMachine):
             assert contents(self.connection) == before
         elif verb in ("retry", "release"):
             self.finished.pop(job, None)
+            self.needs.pop(job, None)
             self.kills.pop(job, None)
             self.losses.pop(job, None)
             if verb == "release":
@@ -359,7 +382,8 @@ class Store(RuleBasedStateMachine):
     @rule(number=numbers)
     def prune(self, number: int) -> None:
         job = self.one_of(self.acknowledged, number)
-        forgettable = state_of(self.connection, job) in {*FINISHED, State.QUARANTINED}
+        needed = self.connection.execute("select from outlive.dependencies where needs = %s", [job]).fetchone()
+        forgettable = state_of(self.connection, job) in {*FINISHED, State.QUARANTINED} and needed is None
         assert self.run(store.prune_jobs([job])) == forgettable
         if forgettable:
             assert state_of(self.connection, job) is None

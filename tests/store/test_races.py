@@ -43,7 +43,9 @@ T = TypeVar("T")
 Connect = Callable[[], db.Connection]
 
 # Statements that skip locked rows; they find them the next time.
-SKIPPING = frozenset({"claim", "claim_suspect", "renew", "expire", "reap", "convict", "quarantine", "prune"})
+SKIPPING = frozenset(
+    {"claim", "claim_suspect", "renew", "expire", "reap", "convict", "quarantine", "prune", "unblock", "abandon"}
+)
 RACES = [(place, event) for place in Place for event in EVENTS if legal(event, place)]
 
 
@@ -57,6 +59,8 @@ def after(event: str, places: set[Place], *, before: Place, first: str | None = 
     ends: set[Place] = set()
     for place in places:
         ends |= {Place(state) if state else Place.NOWHERE for state in legal(event, place)} or {place}
+    if event == "enqueue_after" and Place.NOWHERE in places:
+        ends = ends - {Place.BLOCKED} | {Place.DEPENDENT}
     return ends
 
 

@@ -64,6 +64,7 @@ TABLES = {
     "records": "scope",
     "progress": "job_id",
     "schedules": "name",
+    "dependencies": "needs",
 }
 """Each with one of its columns."""
 WRITES = (
@@ -83,6 +84,7 @@ CALLS = {
     "alone_s": f"select outlive.alone_s('{NO_ID}')",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
+    "follow_up": "select outlive.follow_up('{}', '{}')",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
     "fingerprint": "select outlive.fingerprint('work', '{}')",
     "uuid7": "select outlive.uuid7()",
@@ -90,6 +92,14 @@ CALLS = {
     "end_lost": "select outlive.end_lost('{}')",
     "finished": "select from outlive.finished()",
     "finish_unclaimed": f"select outlive.finish_unclaimed('{NO_ID}', 1, 0::smallint, 0::smallint, 0::smallint)",
+    "held_state": "select outlive.held_state('dependent')",
+    "check_links": "select outlive.check_links('{}')",
+    "depend": "select outlive.depend('{}', '{}')",
+    "unmet_because": f"select outlive.unmet_because('{NO_ID}')",
+    "release_dependents": "select outlive.release_dependents('{}', '{}')",
+    "heed_ends": "select outlive.heed_ends('{}', '{}')",
+    "check_dependency": "select outlive.check_dependency()",
+    "inputs": "select outlive.inputs(1, 0, 0)",
     "state_of": f"select outlive.state_of('{NO_ID}')",
     "cancel": f"select outlive.cancel('{{{NO_ID}}}')",
     "retry": f"select outlive.retry('{{{NO_ID}}}')",
@@ -131,7 +141,7 @@ CALLS = {
     "reset_schedule": "select outlive.reset_schedule('report')",
     "remove_schedule": "select outlive.remove_schedule('report')",
 }
-VIEWING = {"now", "fingerprint", "count_lanes", "count_jobs", "end_rates", "changed"}
+VIEWING = {"now", "fingerprint", "held_state", "count_lanes", "count_jobs", "end_rates", "changed"}
 OWN = {"outlive_enqueue": {"enqueue"}, "outlive_viewer": VIEWING, "outlive_job": {"complete"}}
 """The functions that a role may call. A viewer calls them through the views."""
 CHANGES = (
@@ -252,7 +262,7 @@ def test_the_owner_can_change_the_schema_and_migrate(shared: db.Connection) -> N
 def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(shared: db.Connection) -> None:
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
-    lenders = ("enqueue", "complete", "count_lanes", "count_jobs", "end_rates")
+    lenders = ("enqueue", "check_dependency", "complete", "count_lanes", "count_jobs", "end_rates")
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
 
 
@@ -335,6 +345,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         )
         tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
         run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
+        assert run(store.inputs(tokens[0], 0, 0)) == []
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
         run(store.checkpoints([one.id for one in batch]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
@@ -388,9 +399,11 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
             first = task.using(dedupe_key="key").enqueue()
             second = task.using(dedupe_key="key", on_conflict="replace").enqueue()
             many = app.enqueue_many([task.using(source=f"shop-{n}").job() for n in range(3)])
+            dependent = task.using(after=[first, *many], on_failure="proceed").enqueue()
         finally:
             app.connections.close()
     assert [state_of(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 4
+    assert state_of(connection, dependent.id) is State.BLOCKED
 
 
 def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(

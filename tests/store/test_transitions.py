@@ -69,7 +69,8 @@ def test_an_event_does_what_the_page_says_and_otherwise_nothing(
 def test_every_arrow_of_the_page_is_taken(
     connection: db.Connection, event: str, before: State | None, after: State | None
 ) -> None:
-    place = Place.SUSPECT if event == "claim_suspect" else Place(before) if before else Place.NOWHERE
+    special = {"claim_suspect": Place.SUSPECT, "unblock": Place.DEPENDENT, "abandon": Place.DEPENDENT}
+    place = special.get(event) or (Place(before) if before else Place.NOWHERE)
     # A job that failed before is retryable wherever it would otherwise be pending.
     failed = after is State.RETRYABLE and event in ("hand_back", "expire", "reap", "release")
     lowered = before in (State.PENDING, State.RETRYABLE) and after is State.QUARANTINED
@@ -79,6 +80,8 @@ def test_every_arrow_of_the_page_is_taken(
     arrange(connection, scene, event)
     if lowered:
         register_task(connection, max_crashes=1)
+    if (event, after) == ("enqueue_after", State.CANCELLED):
+        fire(connection, "abandon", scene)
     if (before, after) == (State.RUNNING, State.CANCELLED):
         fire(connection, "cancel", scene)
     fire(connection, event, scene)

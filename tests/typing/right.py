@@ -45,6 +45,19 @@ assert_type(app.enqueue_many(fetch.job(url) for url in ("a", "b")), list[outlive
 assert_type(app.enqueue_stream(fetch.job(url) for url in ("a", "b")), int)
 assert_type(app.get_job(uuid.uuid4()), outlive.Job[Any])
 
+after = add.using(after=[add.enqueue(1), add.job(2), uuid.uuid4()], on_failure="proceed").enqueue(3)
+assert_type(after, outlive.Job[int])
+fetch.using(after=after).enqueue("u")
+fetch.using(after=(add.enqueue(n) for n in range(3)), on_failure="cancel").enqueue("u")
+assert_type(outlive.chain(add.job(1), fetch.job("u")), tuple[outlive.Job[int], outlive.Job[dict[str, str]]])
+assert_type(outlive.chain(add.job(1), fetch.job("u"), nothing.job())[2].result(), None)
+assert_type(outlive.chain(*[add.job(n) for n in range(9)])[-1], outlive.Job[int])
+group = outlive.group(add.job(n) for n in range(3))
+assert_type(group.jobs, list[outlive.Job[int]])
+assert_type(group.then(fetch.job("u"), on_failure="block"), outlive.Job[dict[str, str]])
+fetch.using(after=group).enqueue("u")
+assert_type(outlive.current().inputs, list[Any])
+
 
 @app.schedule("*/5 * * * *", timezone="Europe/Berlin", args={"n": 1}, missed="all", overlap="skip")
 @app.schedule(every=datetime.timedelta(hours=1), name="hourly", start=datetime.datetime.now(datetime.UTC))
@@ -78,6 +91,11 @@ async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
     assert_type(await add.aenqueue(1), outlive.Job[int])
     assert_type(await app.aenqueue_many([add.job(1)], connection=connection), list[outlive.Job[int]])
     await add.using(connection=connection).aenqueue(1)
+    first, second = await outlive.achain(add.job(1), fetch.job("u"), connection=connection)
+    assert_type(second, outlive.Job[dict[str, str]])
+    assert_type(
+        await (await outlive.agroup([add.using(after=first).job(1)])).athen(afetch.job("u")), outlive.Job[bytes | None]
+    )
 
 
 try:

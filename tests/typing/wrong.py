@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import outlive
 from tests.typing.example import add, afetch, app, asum, fetch
 
 add.enqueue("1")  # error: arg-type
@@ -21,6 +22,12 @@ add.enqueue(1).result(timeout="soon")  # error: arg-type
 app.get_job("no-uuid")  # error: arg-type
 app.enqueue_many([1])  # error: arg-type
 app.enqueue_many([add])  # error: arg-type
+add.using(after="no-uuid")  # error: arg-type
+add.using(after=add)  # error: arg-type
+add.using(on_failure="panic")  # error: arg-type
+outlive.chain(add.job(1), add)  # error: call-overload
+outlive.group([add])  # error: arg-type
+wrong: outlive.Job[str] = outlive.group([add.job(1)]).then(add.job(2))  # error: arg-type
 
 
 @app.task(max_attempt=3)  # error: call-overload

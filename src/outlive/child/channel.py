@@ -11,6 +11,8 @@ from os import getpid
 from sys import byteorder
 from typing import TypeVar
 
+import msgspec
+
 from outlive import errors
 from outlive.child import stops
 from outlive.model import ARGUMENTS_PART_BYTES
@@ -33,6 +35,9 @@ from outlive.protocol import (
 T = TypeVar("T")
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
+
+
+_INPUTS = msgspec.msgpack.Decoder(list[tuple[int | None, bytes | None]])
 
 
 class SupervisorGone(Exception):
@@ -149,6 +154,18 @@ class Channel:
         while len(parts[-1]) == ARGUMENTS_PART_BYTES:
             parts.append(self.call("arguments", b"%d" % len(parts)))
         return b"".join(parts)
+
+    def inputs(self) -> list[bytes | None]:
+        """The results of the jobs that the current one has waited for, as JSON. They come in parts, as arguments do."""
+        results: list[bytes | None] = []
+        begun = b""
+        while rows := _INPUTS.decode(self.call("inputs", b"%d %d" % (len(results), len(begun)))):
+            for size, part in rows:
+                begun += part or b""
+                if size is None or len(begun) == size:
+                    results.append(None if size is None else begun)
+                    begun = b""
+        return results
 
     def _refuse_copies(self) -> None:
         """Called before the lock is taken: it may be held by a thread that was not copied."""

@@ -70,12 +70,13 @@ class Findings:
 class Context:
     """One attempt, as its job sees it."""
 
-    __slots__ = ("_channel", "_findings", "_run", "attempt", "last_checkpoint", "source", "token", "worker")
+    __slots__ = ("_channel", "_findings", "_inputs", "_run", "attempt", "last_checkpoint", "source", "token", "worker")
 
     def __init__(self, run: Run, channel: Channel, findings: Findings) -> None:
         self.attempt, self.token, self.source, self.worker = run.attempt, run.token, run.source, channel.worker
         self.last_checkpoint: object = None if run.checkpoint is None else wire.decode(run.checkpoint)
         self._run, self._channel, self._findings = run, channel, findings
+        self._inputs: list[Any] | None = None
 
     @property
     def job_id(self) -> UUID:
@@ -85,6 +86,16 @@ class Context:
     def stopping(self) -> bool:
         """Whether the worker is shutting down: save your work and return soon."""
         return self._channel.told_to_stop()
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The results of the jobs that this one has waited for, in the order of `after`; None for one without result.
+
+        They are fetched when they are first used.
+        """
+        if self._inputs is None:
+            self._inputs = [None if one is None else wire.decode(one) for one in self._channel.inputs()]
+        return self._inputs
 
     def progress(self, current: float | None = None, total: float | None = None, message: str | None = None) -> None:
         """Show how far the job is, and that it is not stalled. The next attempt does not see this."""
@@ -166,8 +177,9 @@ def _as_json(job: JobRequest) -> bytes:
     """A job in the form in which the database takes it."""
     fields = {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
     fields["args"] = msgspec.Raw(job.args)
-    if job.options:
-        fields["options"] = msgspec.Raw(job.options)
+    for name in ("options", "links"):
+        if fields.get(name):
+            fields[name] = msgspec.Raw(fields[name])
     return msgspec.json.encode(fields)
 
 

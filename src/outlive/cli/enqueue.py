@@ -2,6 +2,7 @@
 
 import difflib
 from typing import Annotated, Any, cast
+from uuid import UUID
 
 import msgspec
 import typer
@@ -38,14 +39,23 @@ def enqueue(
     on_conflict: Annotated[
         str, typer.Option("--on-conflict", help="If the key is taken: skip, raise or replace.")
     ] = "skip",
+    after: Annotated[
+        list[UUID] | None, typer.Option("--after", help="Wait for this job; give it once for each of several.")
+    ] = None,
+    on_failure: Annotated[
+        str, typer.Option("--on-failure", help="If a job that it waits for does not succeed: block, proceed or cancel.")
+    ] = "block",
     json: Json = False,
 ) -> None:
     """Enqueue a job of a task. It is durable when this command ends."""
     found = cast("App", importing.import_app(where))
     args, kwargs = wire.unpack(_decoded(arguments))
     found.configure(context.config_of(found.database_url))
-    options = {"queue": queue, "source": source, "priority": priority, "delay": delay, "dedupe_key": dedupe_key}
+    options: dict[str, object] = {"queue": queue, "source": source, "priority": priority}
+    options |= {"delay": delay, "dedupe_key": dedupe_key}
     given = {key: value for key, value in options.items() if value is not None}
+    if after:
+        given |= {"after": after, "on_failure": on_failure}
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("JobOptions", {"id": id, "on_conflict": on_conflict, **given}))
     try:

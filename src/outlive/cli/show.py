@@ -48,6 +48,8 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
         checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
     shape["kills_by_others"] = job["kills"]
+    for name in ("waits_for", "needed_by"):
+        shape[name] = {"jobs": job[name], "first": msgspec.Raw(job[f"{name}_first"] or b"[]")}
     evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
     shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
     shape["result"] = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
@@ -79,6 +81,8 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
         "counted": ", ".join(counters),
         "held": job["held_details"] and f"since {screen.moment(job['held_since'])}: {job['held_details']}",
+        "waits for": _others(job, "waits_for"),
+        "needed by": _others(job, "needed_by"),
         "killer": _known_killer(job),
         "progress": _progress(job),
         "checkpoint": _short(job["checkpoint"]),
@@ -96,6 +100,16 @@ def _short(data: bytes | None) -> str | None:
         return None
     text = data.decode(errors="replace")
     return text if len(text) <= MAX_ARGS_CHARS else f"{text[:MAX_ARGS_CHARS]}… ({len(text):,} characters)"
+
+
+def _others(job: dict[str, Any], name: str) -> str | None:
+    """The jobs that it waits for, or those that wait for it: how many, and the first of them."""
+    if not job[name]:
+        return None
+    first = msgspec.json.decode(job[f"{name}_first"])
+    named = [one if isinstance(one, str) else f"{one['id']} ({one['state']})" for one in first]
+    more = ", …" if len(named) < job[name] else ""
+    return f"{job[name]:,} job{'s' if job[name] > 1 else ''}: {', '.join(named)}{more}"
 
 
 def _known_killer(job: dict[str, Any]) -> str | None:

@@ -9,6 +9,7 @@
     fetch.enqueue(url)                    # a worker calls it, soon
     fetch.using(delay="1h").enqueue(url)  # with options for this job
     fetch.job(url)                        # for app.enqueue_many and ctx.spawn
+    fetch.using(after=job).enqueue(url)   # when that job has succeeded
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 from uuid import UUID
 
 import msgspec
@@ -42,6 +43,7 @@ P = ParamSpec("P")
 C = TypeVar("C")  # what a call of the function returns: the result, or a coroutine
 R = TypeVar("R")  # the result
 OnConflict = Literal["skip", "raise", "replace"]
+OnFailure = Literal["block", "proceed", "cancel"]
 PLAIN_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 PLAIN = {PLAIN_KIND, inspect.Parameter.KEYWORD_ONLY}
 
@@ -64,6 +66,11 @@ class JobOptions(LimitOptions, total=False):
     """While a job of this task with this key is not finished, `on_conflict` says what becomes of another one."""
     on_conflict: OnConflict
     """skip, the default: `enqueue` returns the job that is there. raise: it raises. replace: the new one takes over."""
+    after: Needed | Iterable[Needed]
+    """The jobs that must succeed before this one starts. Their results are its `outlive.current().inputs`."""
+    on_failure: OnFailure
+    """If one of them ends without success: block, the default: this one waits until that one is retried and succeeds,
+    or an operator releases this one. proceed: this one no longer waits for it. cancel: this one is cancelled too."""
     connection: Connection[Any] | AsyncConnection[Any]
     """Enqueue in this connection's transaction: the job exists if that commits."""
 
@@ -73,6 +80,10 @@ class BoundJob(msgspec.Struct, Generic[R], frozen=True):
 
     app: App
     request: JobRequest
+
+
+Needed: TypeAlias = "Job[Any] | BoundJob[Any] | UUID"
+"""A job that another one can wait for."""
 
 
 class Task(Generic[P, C, R]):
@@ -100,6 +111,8 @@ class Task(Generic[P, C, R]):
 
     def using(self, **options: Unpack[JobOptions]) -> Task[P, C, R]:
         """The same task, with options for the jobs enqueued through it."""
+        if "after" in options:
+            options["after"] = ids_of("after", options["after"])  # It may be an iterator, which can be read once.
         given: JobOptions = {**self._options, **options}  # All are checked: delay and run_at may come from two calls.
         known("using", "option", given, JobOptions.__annotations__)
         if not isinstance(given.get("id"), UUID | None):
@@ -112,6 +125,8 @@ class Task(Generic[P, C, R]):
         other._fields = self._fields | parse(given, _FIELDS)
         if limits:
             other._fields["options"] = wire.encode(limits)  # Only the limits that are given for this job.
+        if links := parse(given, _LINKS):
+            other._fields["links"] = wire.encode(links)
         return other
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
@@ -200,6 +215,29 @@ def _dedupe_key(name: str, value: object) -> str:
     return value
 
 
+def ids_of(name: str, value: Needed | Iterable[Needed]) -> list[UUID]:
+    """The ids of one job or of several."""
+    found = [value] if isinstance(value, Job | BoundJob | UUID) else value
+    if not isinstance(found, Iterable):
+        raise _no_job(name, value)
+    return [_id_of(name, one) for one in found]
+
+
+def _id_of(name: str, one: object) -> UUID:
+    match one:
+        case Job():
+            return one.id
+        case BoundJob():
+            return one.request.id
+        case UUID():
+            return one
+    raise _no_job(name, one)
+
+
+def _no_job(name: str, value: object) -> ConfigError:
+    return refused(name, value, "a job, a task.job(…) or a uuid.UUID, or a list of these")
+
+
 _FIELDS: Checks = {
     "queue": ("queue", identifier),
     "source": ("source", lambda _, value: source_name(value)),
@@ -210,6 +248,11 @@ _FIELDS: Checks = {
     "on_conflict": ("on_conflict", lambda name, value: choice(name, value, "skip", "raise", "replace")),
 }
 """For each option of a job, its name in `JobRequest` and its check."""
+_LINKS: Checks = {
+    "after": ("after", lambda name, value: [str(one) for one in ids_of(name, value)]),
+    "on_failure": ("on_failure", lambda name, value: choice(name, value, "block", "proceed", "cancel")),
+}
+"""The same for `JobRequest.links`."""
 
 
 def _name_of(function: Callable[..., Any]) -> str:

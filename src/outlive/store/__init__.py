@@ -12,6 +12,7 @@ from outlive.store.attempts import complete_with_records as complete_with_record
 from outlive.store.attempts import end_and_claim as end_and_claim
 from outlive.store.attempts import ended as ended
 from outlive.store.attempts import expire as expire
+from outlive.store.attempts import inputs as inputs
 from outlive.store.attempts import locked_ends as locked_ends
 from outlive.store.attempts import mark_begun as mark_begun
 from outlive.store.attempts import reap as reap

@@ -148,6 +148,11 @@ def arguments(token: int, part: int) -> Statement[bytes | None]:
     )
 
 
+def inputs(token: int, first: int, skip: int) -> Statement[list[Row]]:
+    """Some results of the jobs that a job has waited for, from this one on: their sizes, and as much as fits."""
+    return statement("inputs", lambda _, rows: rows, token=token, first=first, skip=skip)
+
+
 def cancels(worker: UUID) -> Statement[set[int]]:
     """This worker's attempts that an operator wants stopped."""
     return statement("cancels", first_column_set, worker=worker)

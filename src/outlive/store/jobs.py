@@ -16,11 +16,11 @@ from outlive.store.building import Names, any_row, nothing, pairs, scalar, state
 
 def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = False) -> Statement[dict[UUID, UUID]]:
     """Make jobs. Returns those that were not made, each with the unfinished job that holds its dedupe key."""
-    if len(jobs) == 1:
+    if len(jobs) == 1 and not jobs[0].links:
         return _enqueue_one(jobs[0], max_args_bytes=max_args_bytes, notify=notify)
     columns = {name: list(map(attrgetter(name), jobs)) for name in JobRequest.__struct_fields__}
     columns["on_conflict"] = [job.on_conflict if job.dedupe_key is not None else None for job in jobs]
-    for name in ("task", "queue", "source"):
+    for name in ("task", "queue", "source", "links"):
         if columns[name].count(columns[name][0]) == len(jobs):
             del columns[name][1:]  # The same for all jobs.
     return statement("enqueue", pairs, **columns, max_args_bytes=max_args_bytes, notify=notify)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+import msgspec
 import psycopg
 
 from outlive import db, statement, store
@@ -74,6 +75,10 @@ class JobCalls:
         token = child.current.job.token if child.given else None
         if call.verb == "arguments" and token is not None:
             return await self._arguments(session, token, int(call.body))
+        if call.verb == "inputs" and token is not None:
+            first, skip = map(int, call.body.split())
+            with db.translated_errors():
+                return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which does not exist")
         statements = [

@@ -6,14 +6,19 @@
 --     waiting   it may be claimed         pending (or retryable, once it has failed or crashed)
 --     running   an attempt is under way   running
 --     held      it waits for a person     blocked, quarantined; a suspect shows as pending
+--               it waits for other jobs   blocked
 --
 -- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
 -- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
 -- Every ended attempt appends one row to `attempts`; the last one of a finished job says how the job finished.
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
--- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip locked rows.
--- A firing locks its row of `schedules` before all of these.
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`, then `dependencies`. Claims
+-- skip locked rows. A firing locks its row of `schedules` before all of these.
+-- Dependencies keep this order only in part. The end of a job locks the jobs that wait for it, in `held` by id,
+-- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
+-- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
+-- deadlock is possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -40,7 +45,9 @@ create table outlive.jobs (
   ready_at timestamptz not null,
   dedupe_key text collate "C",
   fingerprint text collate "C",  -- Null: computed from the arguments when it is needed.
-  created_at timestamptz not null
+  created_at timestamptz not null,
+  after uuid[],  -- The jobs that it waits for, in the order of its inputs.
+  batch uuid
 );
 
 create table outlive.waiting (
@@ -87,7 +94,7 @@ create table outlive.running (
 
 create table outlive.held (
   id uuid primary key,
-  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect')),
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent')),
   since timestamptz not null,
   details text,
   queue text collate "C" not null,
@@ -99,7 +106,8 @@ create table outlive.held (
   failures smallint not null,
   crashes smallint not null,
   losses smallint not null,
-  told boolean not null default false
+  told boolean not null default false,
+  unmet int  -- Of a dependent job: how many of its dependencies are not met.
 );
 create index held_why on outlive.held (why, since);
 create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
@@ -263,6 +271,19 @@ create table outlive.records (
   updated_at timestamptz not null,
   primary key (scope, source, dedupe_key)
 );
+
+-- Which job waits for which. A dependency is met when the job that is needed has succeeded, or has ended in
+-- another way and on_failure is proceed. Only a job that is held as dependent has unmet ones, as many as `held`
+-- says. All stay until the job that waits has finished: the results of the others are its inputs, so they are not
+-- pruned.
+create table outlive.dependencies (
+  needs uuid not null,
+  job_id uuid not null,
+  on_failure text collate "C" not null check (on_failure in ('block', 'proceed', 'cancel')),
+  met boolean not null default false,
+  primary key (needs, job_id)
+) with (fillfactor = 50);
+create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
 create table outlive.progress (
   job_id uuid primary key,
@@ -450,6 +471,23 @@ begin
   return next;
 end $$;
 
+-- What follows from the end of a job.
+--
+--     follow_up  called once, at the end of each statement that has ended jobs, with all of them
+
+create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
+-- These jobs have just reached these states. Those that go on by themselves (pending, retryable) are left out
+-- here.
+-- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
+-- has changed.
+declare
+  changed int;
+begin
+  -- First, because it adds the jobs that it cancels.
+  select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+  return changed;
+end $$;
+
 -- Completion: how the end of an attempt is written.
 --
 --     settle                 writes the end of any attempt, as outlive.verdict decides
@@ -469,7 +507,8 @@ create or replace function outlive.settle(
   after_s double precision default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
--- `running`, in the same statement. (The hot statement writes successes itself, in bulk.)
+-- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
+-- (The hot statement writes successes itself, in bulk.)
 -- A loss that is not charged becomes a release: it costs the job nothing, and nothing can be taken back later.
 declare
   v record;
@@ -507,13 +546,16 @@ begin
 end $$;
 
 create or replace function outlive.finish_unclaimed(
-  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
+  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint,
+  job_error text default null)
 returns void language plpgsql as $$
--- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker.
+-- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker. The caller calls
+-- outlive.follow_up.
 begin
-  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  insert into outlive.attempts (
+    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses)
   values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
-    'cancelled', outlive.now(), job_failures, job_crashes, job_losses);
+    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses);
   delete from outlive.dedupe_keys where id = job;
 end $$;
 
@@ -564,12 +606,14 @@ begin
       array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
       array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
       array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false)
+      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
+      case when count(s.links) > 0 then array_agg(s.links) end)
     from json_to_recordset(spawns) s(
       id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
+      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
     having count(*) > 0;
   end if;
+  perform outlive.follow_up(array[ended.id], array['succeeded']);
 end $$;
 
 create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text
@@ -604,10 +648,15 @@ returns table (token bigint, id uuid, worker uuid, locked_by text, state text) l
 -- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
 with ended as (
   delete from outlive.running r where r.token = any(tokens)
-  returning r as had, r.token, r.id, r.worker)
-select e.token, e.id, e.worker, coalesce(k.name, e.worker::text),
-  outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly')
-from ended e left join outlive.workers k on k.id = e.worker;
+  returning r as had, r.token, r.id, r.worker),
+settled as materialized (
+  select e.token, e.id, e.worker, outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
+  from ended e),
+followed as materialized (
+  select outlive.follow_up(array_agg(s.id), array_agg(s.state)) as changed from settled s having count(*) > 0)
+select s.token, s.id, s.worker, coalesce(k.name, s.worker::text), s.state
+from settled s left join outlive.workers k on k.id = s.worker
+where (select changed from followed) is not null;
 $$;
 
 create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
@@ -692,7 +741,11 @@ begin
   select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
     w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
-  return found;
+  if not found then
+    return false;
+  end if;
+  perform outlive.follow_up(array[w.id], array['quarantined']);
+  return true;
 end $$;
 
 create or replace function outlive.carried(args json) returns json language sql stable
@@ -729,13 +782,15 @@ end $$;
 create or replace function outlive.enqueue(
   ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
   delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
-  max_args_bytes int, notify boolean)
+  max_args_bytes int, notify boolean, links jsonb[] default null)
 returns table (asked uuid, existing uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
--- because an unfinished job of the same task holds their dedupe key, with that job's id. An array that is null
--- stands for nulls only. Tasks, queues or sources of one element are those of all jobs, which saves time. A job
--- without a queue or source gets those of its task.
+-- (none) -> pending, or blocked by other jobs. Repeating it with the same ids changes nothing. It returns the jobs
+-- that were not made, because an unfinished job of the same task holds their dedupe key, with that job's id. An
+-- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
+-- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
+-- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to. A job may wait for
+-- jobs that come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   biggest int;
@@ -745,6 +800,7 @@ declare
   task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
   queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
   source_of_all text := case when cardinality(sources) = 1 then sources[1] end;
+  links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
   counted_by_fingerprint text[] := array(
     select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
 begin
@@ -784,6 +840,9 @@ begin
       'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
       'timeout_s, stall_s and memory_bytes are numbers above zero, and on_worker_death is retry or fail';
   end if;
+  if links is not null then
+    perform outlive.check_links(links);
+  end if;
   if task_of_all is not null and (keys is not null or source_of_all is distinct from '') then
     tasks := array_fill(task_of_all, array[cardinality(ids)]);
   end if;
@@ -816,7 +875,8 @@ begin
     begin
       with fresh as (
         insert into outlive.jobs (
-          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
+          batch)
         select
           a.id,
           coalesce(a.task, task_of_all),
@@ -833,13 +893,20 @@ begin
           a.key,
           case when coalesce(a.task, task_of_all) = any(counted_by_fingerprint)
             then outlive.fingerprint(coalesce(a.task, task_of_all), a.args) end,
-          moment
-        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options)
-               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
+          moment,
+          case when coalesce(a.links, links_of_all) @? '$.after[*]' then array(
+            select coalesce(m.holder, n.id::uuid)
+            from jsonb_array_elements_text(coalesce(a.links, links_of_all) -> 'after') with ordinality n(id, at)
+              left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
+            order by n.at) end,
+          (coalesce(a.links, links_of_all) ->> 'batch')::uuid
+        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options, links)
+               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, links, at)
         where a.id is not null and a.id not in (select unnest(not_made))
         order by a.id
-        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id)
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f;
+        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f where f.after is null;
       exit;
     exception when unique_violation then
       -- A repeated call, or an id that the batch has twice: leave out what exists. ON CONFLICT would do that too,
@@ -856,6 +923,11 @@ begin
       ids := others;
     end;
   end loop;
+  if links is not null then
+    -- Last, because jobs that it cancels at once are followed up.
+    perform outlive.depend(ids, array(
+      select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
+  end if;
   if notify then
     perform pg_notify('outlive', '');
   else
@@ -918,10 +990,11 @@ begin
   perform from outlive.jobs j where j.id = holder for update;
   delete from outlive.waiting t where t.id = holder returning t.* into w;
   if not found then
-    delete from outlive.held t where t.id = holder and t.why = 'blocked' returning t.* into w;
+    delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
   if found then
     perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
+    perform outlive.follow_up(array[holder], array['cancelled']);
   end if;
 end $$;
 
@@ -938,13 +1011,15 @@ create or replace function outlive.enqueue(
   options jsonb default null,
   id uuid default null,
   max_args_bytes int default 1048576,
-  notify boolean default true)
+  notify boolean default true,
+  after uuid[] default null,
+  on_failure text default 'block')
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- (none) -> pending, for one job. An object holds keyword arguments, an array positional ones. Returns the job's
--- id, or the id of the unfinished job that holds the same dedupe key. A job without key, options, delay and run_at
--- whose arguments are small is written here, which is faster; its fingerprint is soon computed when it is needed.
--- Every other job is a batch of one.
+-- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
+-- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
+-- without key, options, delay, run_at and after whose arguments are small is written here, which is faster; its
+-- fingerprint is soon computed when it is needed. Every other job is a batch of one.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -954,7 +1029,7 @@ begin
     raise exception using errcode = 'OL003', message =
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
-  if dedupe_key is null and options is null and delay is null and run_at is null
+  if dedupe_key is null and options is null and delay is null and run_at is null and after is null
      and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
@@ -986,18 +1061,24 @@ begin
     array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
     array[extract(epoch from delay)::double precision], array[run_at],
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
-    max_args_bytes, notify) e;
+    max_args_bytes, notify,
+    case when after is not null
+      then array[jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure)] end) e;
   return coalesce(other, mine);
 end $$;
 
 -- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
 --
---     state_of  the state of a job, from where its row is
---     finished  the last attempts of finished jobs
+--     held_state  the state of a job that is held
+--     state_of    the state of a job, from where its row is
+--     finished    the last attempts of finished jobs
 --
 -- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
 -- that exists: its state now, whether it changed, and if not, why.
+
+create or replace function outlive.held_state(why text) returns text language sql immutable parallel safe
+return case why when 'suspect' then 'pending' when 'dependent' then 'blocked' else why end;
 
 create or replace function outlive.state_of(job uuid) returns text language sql stable
 begin atomic
@@ -1005,7 +1086,7 @@ begin atomic
     (select 'running' from outlive.running where id = job),
     (select case when failures + crashes > 0 then 'retryable' else 'pending' end
      from outlive.waiting where id = job),
-    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
+    (select outlive.held_state(why) from outlive.held where id = job),
     (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
 end;
 
@@ -1030,6 +1111,7 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- are being moved, or end in their own transaction.
 declare
   found_jobs uuid[];
+  ended uuid[] := '{}';
   w record;
 begin
   found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
@@ -1047,6 +1129,7 @@ begin
       changed := found;
       if changed then
         perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+        ended := ended || id;
       else
         update outlive.running r set cancel_requested = true where r.token =
           (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
@@ -1064,6 +1147,9 @@ begin
     end loop;
     return next;
   end loop;
+  if cardinality(ended) > 0 then
+    perform outlive.follow_up(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
+  end if;
 end $$;
 
 create or replace function outlive.retry(ids uuid[])
@@ -1118,6 +1204,7 @@ end $$;
 create or replace function outlive.release(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
+-- A job that waits for others waits no more.
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
     with freed as (delete from outlive.held h where h.id = release.id returning h.*)
@@ -1127,6 +1214,7 @@ begin
     state := outlive.state_of(id);
     note := case when not changed then 'it is not held' end;
     if changed then
+      update outlive.dependencies d set met = true where d.job_id = release.id and not d.met;
       -- A crash that is locked is being deleted by another release, so two batches never deadlock.
       delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
         select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
@@ -1156,7 +1244,8 @@ begin
 end $$;
 
 create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
--- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. Returns how many.
+-- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. A job stays while
+-- another one needs its result. Returns how many.
 -- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
 -- meanwhile.
 declare
@@ -1168,7 +1257,11 @@ begin
     select f.job_id from outlive.finished() f where f.job_id = any(mine)
     union all
     select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
+  mine := array(
+    select m.id from unnest(mine) m(id)
+    where not exists (select from outlive.dependencies d where d.needs = m.id));
   delete from outlive.held h where h.id = any(mine);
+  delete from outlive.dependencies d where d.job_id = any(mine);
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
@@ -1176,6 +1269,261 @@ begin
   get diagnostics gone = row_count;
   return gone;
 end $$;
+
+-- Dependencies: jobs that wait for other jobs.
+--
+--     check_links         refuses links that make no sense
+--     depend              new jobs wait for the jobs that they need
+--     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
+--     heed_ends           the same for jobs that had ended before others were to wait for them
+--     check_dependency    sees at commit whether a job has ended while another was enqueued to wait for it
+--     inputs              the results of the jobs that a running job has waited for
+--
+-- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
+--
+-- Why no release is lost. Two jobs that another one waits for may end at the same time: each of the two
+-- transactions updates the row in `held` of the job that waits, so the second sees what the first has done. And a
+-- job may end while the transaction that enqueues another one to wait for it is open: its end does not see the
+-- dependency. So that transaction locks the row of the job in its place when it commits, in a deferred trigger.
+-- Either the job has ended by then, and the trigger applies its end; or the end waits for the lock, and
+-- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency. A row
+-- in `running` is updated rather than locked, so that a job which ends in its own transaction at the isolation
+-- level repeatable read, and does not see the dependency, fails to end and is repeated.
+
+create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
+begin
+  if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
+    raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';
+  end if;
+  if exists (select from unnest(links) l where jsonb_array_length(l -> 'after') > 100000) then
+    raise exception using errcode = 'OL003', message =
+      'a job can wait for at most 100,000 jobs: let some of them wait for the others';
+  end if;
+end $$;
+
+create or replace function outlive.depend(ids uuid[], on_failures text[]) returns void language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- pending -> blocked, for the new jobs that need others: `jobs` says which. An id that is null was not made. One
+-- on_failure is that of all jobs.
+declare
+  places jsonb := (
+    select jsonb_object_agg(i.id, i.at) from unnest(ids) with ordinality i(id, at) where i.id is not null);
+  wrong record;
+  needed uuid[];
+  states text[];
+begin
+  select j.id, n.needs into wrong
+  from outlive.jobs j, unnest(j.after) n(needs)
+  where j.id = any(ids) and (
+    (places ->> n.needs::text)::int >= (places ->> j.id::text)::int
+    or not exists (select from outlive.jobs k where k.id = n.needs))
+  limit 1;
+  if found then
+    raise exception using errcode = 'OL003', message = case
+      when wrong.id = wrong.needs then format('job %s can''t wait for itself', wrong.id)
+      else format('job %s can''t wait for job %s: a job can only wait for jobs that exist or come before it in '
+        'the same call', wrong.id, wrong.needs) end;
+  end if;
+  insert into outlive.held (
+    id, why, since, queue, source, task, priority, ready_at, attempt, failures, crashes, losses, unmet)
+  select j.id, 'dependent', outlive.now(), j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0,
+    (select count(distinct n) from unnest(j.after) n)
+  from outlive.jobs j where j.id = any(ids) and j.after is not null order by j.id;
+  -- In the order in which the trigger is to lock them.
+  insert into outlive.dependencies (needs, job_id, on_failure)
+  select distinct n.needs, j.id, coalesce(
+    case when cardinality(on_failures) = 1 then on_failures[1] else on_failures[(places ->> j.id::text)::int] end,
+    'block')
+  from outlive.jobs j, unnest(j.after) n(needs) where j.id = any(ids) order by 1, 2;
+  select array_agg(e.id), array_agg(e.state) into needed, states
+  from (
+    select n.id, outlive.state_of(n.id) as state
+    from (select distinct d.needs as id from outlive.dependencies d where d.job_id = any(ids)) n) e
+  where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined');
+  if needed is not null then
+    perform outlive.heed_ends(needed, states);
+  end if;
+end $$;
+
+create or replace function outlive.unmet_because(needs uuid) returns text language sql stable
+-- Why a job stays blocked by a job that has ended without success, in words; null for any other job.
+return format(case outlive.state_of(needs)
+  when 'failed' then 'job %s failed: retry it, or release this job'
+  when 'cancelled' then 'job %s was cancelled: retry it, or release this job'
+  when 'quarantined' then 'job %s is in quarantine: release it, or release this job' end, needs);
+
+create or replace function outlive.release_dependents(inout ids uuid[], inout states text[], out changed int)
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+-- blocked -> pending, cancelled: these jobs have just reached these states, and others wait for them. It adds the
+-- jobs that it cancels, and goes on with those that wait for them, level by level. Returns how many jobs it has
+-- released or cancelled.
+-- The rows in `held` are locked in their order before they are changed. There are no joins, because a plan that
+-- was made for empty tables could join in the wrong order: width_bucket finds a job in a sorted array.
+declare
+  good uuid[];
+  bad uuid[];
+  finished uuid[];
+  released int;
+begin
+  changed := 0;
+  if not exists (select from outlive.dependencies d where d.needs = any(ids))
+     and not exists (select from outlive.dependencies d where d.job_id = any(ids)) then
+    return;
+  end if;
+  select
+    coalesce(array_agg(e.id) filter (where e.state = 'succeeded'), '{}'),
+    coalesce(array_agg(e.id) filter (where e.state in ('failed', 'cancelled', 'quarantined')), '{}'),
+    coalesce(array_agg(e.id) filter (where e.state in ('succeeded', 'failed', 'cancelled')), '{}')
+  into good, bad, finished
+  from unnest(ids, states) e(id, state);
+  loop
+    delete from outlive.dependencies d where d.job_id = any(finished);
+    exit when not exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met);
+    perform from outlive.held h
+    where h.id = any(array(
+      select d.job_id from outlive.dependencies d where d.needs = any(good || bad) and not d.met))
+    order by h.id for update;
+    with met as (
+      update outlive.dependencies d set met = true
+      where d.needs = any(good || bad) and not d.met
+        and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
+      returning d.job_id, d.needs),
+    progress as materialized (
+      select array_agg(p.job_id order by p.job_id) as jobs, array_agg(p.met order by p.job_id) as met
+      from (select m.job_id, count(*)::int as met from met m group by m.job_id) p),
+    freed as (
+      delete from outlive.held h
+      where h.id = any((select jobs from progress)::uuid[])
+        and h.unmet <= ((select met from progress))[width_bucket(h.id, (select jobs from progress))]
+      returning h.*),
+    released as (
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+      select f.queue, f.source, f.task, f.priority,
+        -- Not before now, because watermarks are there already, and a microsecond apart, as in enqueue.
+        greatest(f.ready_at, outlive.now() - interval '1 microsecond'
+          * (count(*) over () - row_number() over (order by f.ready_at, f.id))), f.id
+      from freed f returning id),
+    advanced as (
+      update outlive.held h set
+        unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
+        details = case
+          when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
+            select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
+            where d.job_id = h.id and not d.met)
+          else h.details end
+      where h.id = any((select jobs from progress)::uuid[])
+        and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
+    select count(*) into released from released;
+    if released > 0 then
+      perform outlive.wake();
+    end if;
+    changed := changed + released;
+    exit when bad = '{}';
+    with stuck as materialized (
+      select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
+      from (
+        select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
+        where d.needs = any(bad) and not d.met and d.on_failure = 'block' group by d.job_id) s)
+    update outlive.held h set
+      details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
+    where h.id = any((select jobs from stuck)::uuid[]);
+    with doomed as materialized (
+      select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
+      from (
+        select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
+        where d.needs = any(bad) and not d.met and d.on_failure = 'cancel' group by d.job_id) s),
+    gone as (
+      delete from outlive.held h where h.id = any((select jobs from doomed)::uuid[])
+      returning h.*, ((select needs from doomed))[width_bucket(h.id, (select jobs from doomed))] as needs),
+    cancelled as materialized (
+      select g.id, outlive.finish_unclaimed(g.id, g.attempt, g.failures, g.crashes, g.losses,
+        format('cancelled, because job %s ended without success', g.needs))
+      from gone g)
+    select coalesce(array_agg(c.id), '{}') into bad from cancelled c;
+    exit when bad = '{}';
+    good := '{}';
+    finished := bad;
+    ids := ids || bad;
+    states := states || array_fill('cancelled'::text, array[cardinality(bad)]);
+    changed := changed + cardinality(bad);
+  end loop;
+end $$;
+
+create or replace function outlive.heed_ends(needed uuid[], states text[]) returns void language plpgsql as $$
+-- These jobs had ended before others were to wait for them. Their own ends were followed up then.
+declare
+  others uuid[];
+begin
+  others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states) r);
+  if cardinality(others) > 0 then
+    perform outlive.follow_up(others, array_fill('cancelled'::text, array[cardinality(others)]));
+  end if;
+end $$;
+
+create or replace function outlive.check_dependency() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- The head of this file says why. The lock on the row in `jobs` keeps the job from being pruned or retried
+-- meanwhile. A job that moves from one place to another may be found in none: then it is looked for again.
+declare
+  place text;
+begin
+  perform from outlive.jobs j where j.id = new.needs for key share;
+  if not found then
+    raise exception using errcode = 'OL003', message =
+      format('job %s can''t wait for job %s, which was deleted meanwhile', new.job_id, new.needs);
+  end if;
+  if not exists (
+    select from outlive.dependencies d where d.needs = new.needs and d.job_id = new.job_id and not d.met)
+  then
+    return null;
+  end if;
+  loop
+    perform from outlive.waiting w where w.id = new.needs for key share;
+    exit when found;
+    update outlive.running r set begun = r.begun where r.id = new.needs;
+    exit when found;
+    select h.why into place from outlive.held h where h.id = new.needs for key share;
+    exit when found and place <> 'quarantined';
+    place := outlive.state_of(new.needs);
+    if place in ('succeeded', 'failed', 'cancelled', 'quarantined') then
+      perform outlive.heed_ends(array[new.needs], array[place]);
+      exit;
+    end if;
+  end loop;
+  return null;
+end $$;
+
+create or replace function outlive.inputs(token bigint, first int, skip int)
+returns table (size int, part bytea) language plpgsql stable as $$
+-- The results of the jobs that the job of this attempt has waited for, in the order of its `after`, as far as they
+-- fit into a megabyte: from the one at `first` on, without the first `skip` bytes of that one. Each row has the
+-- size of the whole result, or nulls if there is no result. No rows: there are no more. OL002: the attempt has
+-- ended.
+declare
+  room int := 1048576;
+  needed uuid[];
+  result bytea;
+begin
+  select j.after into needed from outlive.running r join outlive.jobs j on j.id = r.id
+  where r.token = inputs.token;
+  if not found then
+    raise exception using errcode = 'OL002', message = format('attempt %s is no longer under way', token);
+  end if;
+  for n in first + 1 .. coalesce(cardinality(needed), 0) loop
+    select convert_to(a.result::text, 'UTF8') into result from outlive.attempts a
+    where a.job_id = needed[n] order by a.attempt desc limit 1;
+    size := octet_length(result);
+    part := substring(result from skip + 1 for room);
+    return next;
+    room := room - coalesce(octet_length(part), 0) - 16;
+    exit when room <= 0;
+    skip := 0;
+  end loop;
+end $$;
+
+drop trigger if exists check_dependency on outlive.dependencies;
+create constraint trigger check_dependency after insert on outlive.dependencies
+  deferrable initially deferred for each row execute function outlive.check_dependency();
 
 -- Sources: whose turn it is at an outside service, and whether the service is well.
 --
@@ -1765,7 +2113,7 @@ begin
   where n.jobs > 0 group by 1, 2, 3;
   return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
   return query
-  select case when h.why = 'suspect' then 'pending' else h.why end, h.queue, h.task, count(*), false
+  select outlive.held_state(h.why), h.queue, h.task, count(*), false
   from outlive.held h group by 1, 2, 3;
   return query
   select f.state, j.queue, j.task, count(*), false
@@ -1815,7 +2163,7 @@ create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
   case when r.id is not null then 'running'
        when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
-       when h.id is not null then case when h.why = 'suspect' then 'pending' else h.why end
+       when h.id is not null then outlive.held_state(h.why)
        else a.state end as status,
   j.priority,
   coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
@@ -1837,7 +2185,7 @@ select j.id, j.task, j.queue, j.source,
   a.outcome as last_outcome,
   a.error as error_message,
   h.since as held_since,
-  h.details as held_details,
+  coalesce(h.details, 'waits for ' || h.unmet || case h.unmet when 1 then ' job' else ' jobs' end) as held_details,
   j.dedupe_key,
   coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
 from outlive.jobs j
@@ -1898,8 +2246,9 @@ from (
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
-  select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
-    count(*) filter (where why = 'quarantined'), null, false
+  select queue, count(*) filter (where why = 'suspect'), 0, 0,
+    count(*) filter (where why in ('blocked', 'dependent')), count(*) filter (where why = 'quarantined'), null,
+    false
   from outlive.held group by queue
   union all
   select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c

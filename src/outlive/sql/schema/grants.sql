@@ -38,9 +38,9 @@ grant usage on all sequences in schema outlive to outlive_worker;
 grant execute on all functions in schema outlive to outlive_worker;
 
 grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb,
-  uuid, int, boolean) to outlive_enqueue;
+  uuid, int, boolean, uuid[], text) to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
-  timestamptz[], text[], text[], jsonb[], int, boolean) to outlive_enqueue;
+  timestamptz[], text[], text[], jsonb[], int, boolean, jsonb[]) to outlive_enqueue;
 
 grant select on
   outlive.job_states,
@@ -52,7 +52,8 @@ grant select on
   outlive.source_health,
   outlive.schedule_states
   to outlive_viewer;
-grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.count_lanes(),
-  outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules) to outlive_viewer;
+grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text),
+  outlive.count_lanes(), outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules)
+  to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

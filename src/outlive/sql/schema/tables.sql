@@ -6,14 +6,19 @@
 --     waiting   it may be claimed         pending (or retryable, once it has failed or crashed)
 --     running   an attempt is under way   running
 --     held      it waits for a person     blocked, quarantined; a suspect shows as pending
+--               it waits for other jobs   blocked
 --
 -- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
 -- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
 -- Every ended attempt appends one row to `attempts`; the last one of a finished job says how the job finished.
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
--- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`. Claims skip locked rows.
--- A firing locks its row of `schedules` before all of these.
+-- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`, then `dependencies`. Claims
+-- skip locked rows. A firing locks its row of `schedules` before all of these.
+-- Dependencies keep this order only in part. The end of a job locks the jobs that wait for it, in `held` by id,
+-- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
+-- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
+-- deadlock is possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -40,7 +45,9 @@ create table outlive.jobs (
   ready_at timestamptz not null,
   dedupe_key text collate "C",
   fingerprint text collate "C",  -- Null: computed from the arguments when it is needed.
-  created_at timestamptz not null
+  created_at timestamptz not null,
+  after uuid[],  -- The jobs that it waits for, in the order of its inputs.
+  batch uuid
 );
 
 create table outlive.waiting (
@@ -87,7 +94,7 @@ create table outlive.running (
 
 create table outlive.held (
   id uuid primary key,
-  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect')),
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent')),
   since timestamptz not null,
   details text,
   queue text collate "C" not null,
@@ -99,7 +106,8 @@ create table outlive.held (
   failures smallint not null,
   crashes smallint not null,
   losses smallint not null,
-  told boolean not null default false
+  told boolean not null default false,
+  unmet int  -- Of a dependent job: how many of its dependencies are not met.
 );
 create index held_why on outlive.held (why, since);
 create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
@@ -263,6 +271,19 @@ create table outlive.records (
   updated_at timestamptz not null,
   primary key (scope, source, dedupe_key)
 );
+
+-- Which job waits for which. A dependency is met when the job that is needed has succeeded, or has ended in
+-- another way and on_failure is proceed. Only a job that is held as dependent has unmet ones, as many as `held`
+-- says. All stay until the job that waits has finished: the results of the others are its inputs, so they are not
+-- pruned.
+create table outlive.dependencies (
+  needs uuid not null,
+  job_id uuid not null,
+  on_failure text collate "C" not null check (on_failure in ('block', 'proceed', 'cancel')),
+  met boolean not null default false,
+  primary key (needs, job_id)
+) with (fillfactor = 50);
+create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
 create table outlive.progress (
   job_id uuid primary key,

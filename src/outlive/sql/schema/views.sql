@@ -5,7 +5,7 @@ create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
   case when r.id is not null then 'running'
        when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
-       when h.id is not null then case when h.why = 'suspect' then 'pending' else h.why end
+       when h.id is not null then outlive.held_state(h.why)
        else a.state end as status,
   j.priority,
   coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
@@ -27,7 +27,7 @@ select j.id, j.task, j.queue, j.source,
   a.outcome as last_outcome,
   a.error as error_message,
   h.since as held_since,
-  h.details as held_details,
+  coalesce(h.details, 'waits for ' || h.unmet || case h.unmet when 1 then ' job' else ' jobs' end) as held_details,
   j.dedupe_key,
   coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
 from outlive.jobs j
@@ -88,8 +88,9 @@ from (
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
-  select queue, count(*) filter (where why = 'suspect'), 0, 0, count(*) filter (where why = 'blocked'),
-    count(*) filter (where why = 'quarantined'), null, false
+  select queue, count(*) filter (where why = 'suspect'), 0, 0,
+    count(*) filter (where why in ('blocked', 'dependent')), count(*) filter (where why = 'quarantined'), null,
+    false
   from outlive.held group by queue
   union all
   select name, 0, 0, 0, 0, 0, null, false from outlive.queues) c

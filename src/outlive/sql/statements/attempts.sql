@@ -60,8 +60,13 @@ undone as materialized (
     (:results::json[])[e.n],
     coalesce((:kills::boolean[])[e.n], false),
     coalesce((:finals::boolean[])[e.n], false),
-    (:afters_s::double precision[])[e.n]) as state
+    (:afters_s::double precision[])[e.n]) as state, e.id
   from ended e where (:outcomes::text[])[e.n] <> 'succeeded'),
+followed as materialized (
+  select outlive.follow_up(
+    array_agg(d.job_id) || array(select u.id from undone u),
+    array_agg('succeeded'::text) || array(select u.state from undone u)) as changed
+  from done d having count(*) > 0 or exists (select from undone)),
 pick as materialized (
   select s.tid
   from unnest(
@@ -111,7 +116,7 @@ where cardinality(:tokens::bigint[]) <> (select count(*) from ended)
   and not exists (select from ended e where e.token = g.token)
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null
-from undone where state is null;
+from followed where changed is null;
 
 -- name: complete_with_records
 -- running -> succeeded, with the job's records and the jobs that it spawns. An error: the worker has lost the
@@ -133,19 +138,28 @@ set peak_memory_bytes = :peak_memory_bytes::bigint, cpu_s = :cpu_s::double preci
 where a.token = :token::bigint and a.worker = :worker::uuid and a.outcome = 'succeeded';
 
 -- name: locked_ends
--- The attempts that can't end now because another transaction has locked their row or their job's dedupe key.
+-- The attempts that can't end now because another transaction has locked their row, their job's dedupe key, or a
+-- job that waits for theirs.
 with free as materialized (
   select r.token, r.id from outlive.running r
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
   order by r.token for update skip locked),
 keys as materialized (
   select k.id from outlive.dedupe_keys k where k.id = any(array(select id from free))
-  order by k.task, k.key for update skip locked)
+  order by k.task, k.key for update skip locked),
+dependents as materialized (
+  select h.id from outlive.held h
+  where h.id = any(array(
+    select d.job_id from outlive.dependencies d where d.needs = any(array(select id from free)) and not d.met))
+  order by h.id for update skip locked)
 select r.token from outlive.running r
 where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and (
   not exists (select from free f where f.token = r.token)
   or exists (
-    select from outlive.dedupe_keys k where k.id = r.id and not exists (select from keys l where l.id = k.id)));
+    select from outlive.dedupe_keys k where k.id = r.id and not exists (select from keys l where l.id = k.id))
+  or exists (
+    select from outlive.dependencies d
+    where d.needs = r.id and not d.met and not exists (select from dependents l where l.id = d.job_id)));
 
 -- name: ended
 -- The attempts that have ended, and how. A token without a row is still running, or was never claimed.
@@ -190,6 +204,11 @@ select r.token from outlive.running r where r.worker = :worker::uuid order by r.
 -- One part of the arguments of a running job, if a claim does not carry them. Zero rows: the attempt has ended.
 select substring(convert_to(j.args::text, 'UTF8') from :part::int * :part_bytes::int + 1 for :part_bytes::int)
 from outlive.running r join outlive.jobs j on j.id = r.id where r.token = :token::bigint;
+
+-- name: inputs
+-- Some results of the jobs that a running job has waited for, each with its size: from the one at :first on,
+-- without its first :skip bytes. Zero rows: there are no more. An error: the attempt has ended.
+select size, part from outlive.inputs(:token::bigint, :first::int, :skip::int);
 
 -- name: cancels
 -- This worker's attempts that an operator wants stopped.

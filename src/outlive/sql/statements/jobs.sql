@@ -6,7 +6,7 @@
 select asked, existing from outlive.enqueue(
   :id::uuid[], :task::text[], :queue::text[], :source::text[], :args::json[], :priority::smallint[],
   :delay_s::double precision[], :run_at::timestamptz[], :dedupe_key::text[], :on_conflict::text[],
-  :options::jsonb[], :max_args_bytes::int, :notify::boolean);
+  :options::jsonb[], :max_args_bytes::int, :notify::boolean, :links::jsonb[]);
 
 -- name: enqueue_one
 -- (none) -> pending, for one job. Returns its id, or that of the unfinished job that holds its dedupe key.
@@ -46,6 +46,7 @@ select outlive.prune(:ids::uuid[]);
 with old as (
   select f.job_id from outlive.finished() f
   where f.state = :state::text and f.ended_at < outlive.now() - :keep_s::double precision * interval '1 second'
+    and not exists (select from outlive.dependencies d where d.needs = f.job_id)
   order by f.ended_at limit :batch::int),
 ids as (select array_agg(job_id) as ids, count(*) as seen from old)
 select outlive.prune(ids.ids), ids.seen from ids;

@@ -68,8 +68,11 @@ quarantined as (
   select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source,
     c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
   from caught c where not c.cancel_requested)
-select c.id, case when c.cancel_requested
-  then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end
+select
+  c.id,
+  case when c.cancel_requested
+    then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end,
+  outlive.follow_up(array[c.id], array[case when c.cancel_requested then 'cancelled' else 'quarantined' end])
 from caught c;
 
 -- name: quarantine_killers

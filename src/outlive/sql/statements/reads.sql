@@ -12,9 +12,19 @@ from outlive.jobs j left join lateral (
 where j.id = any(:ids::uuid[]);
 
 -- name: job
--- One job's life except for its attempts.
+-- One job's life except for its attempts, with some of the jobs that it waits for, and of those that wait for it.
 select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message, p.checkpoint,
-  p.updated_at as progress_at, p.attempt as progress_attempt, k.*
+  p.updated_at as progress_at, p.attempt as progress_attempt, k.*,
+  (select count(*) from outlive.dependencies d where d.job_id = j.id and not d.met) as waits_for,
+  (select json_agg(json_build_object('id', n.needs, 'state', n.state)) from (
+     select d.needs, e.state
+     from outlive.dependencies d, lateral (select outlive.state_of(d.needs) as state) e
+     where d.job_id = j.id and not d.met
+     order by e.state in ('failed', 'cancelled', 'quarantined') desc, d.needs limit 5) n) as waits_for_first,
+  (select count(*) from outlive.dependencies d where d.needs = j.id and not d.met) as needed_by,
+  (select json_agg(n.job_id) from (
+     select d.job_id from outlive.dependencies d where d.needs = j.id and not d.met
+     order by d.job_id limit 5) n) as needed_by_first
 from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
   left join lateral (  -- The kills of other jobs with the same task and arguments.
     select
@@ -53,7 +63,7 @@ with chosen as (
   union all
   select id from (
     select h.id from outlive.held h
-    where :state::text = case when h.why = 'suspect' then 'pending' else h.why end
+    where :state::text = outlive.held_state(h.why)
       and (:task::text is null or h.task = :task::text) and (:queue::text is null or h.queue = :queue::text)
     order by h.id desc limit :limit::int) held
   union all
@@ -78,7 +88,7 @@ with found as (
   union all
   select r.id, r.task, r.queue, 'running', r.started_at from outlive.running r
   union all
-  select h.id, h.task, h.queue, case when h.why = 'suspect' then 'pending' else h.why end, h.since
+  select h.id, h.task, h.queue, outlive.held_state(h.why), h.since
   from outlive.held h
   union all
   select f.job_id, j.task, j.queue, f.state, f.ended_at

@@ -10,6 +10,19 @@ create index workers_by_last_seen on outlive.workers (last_seen);
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;
 
+alter table outlive.jobs add column after uuid[], add column batch uuid;
+
+create table outlive.dependencies (
+  needs uuid not null,
+  job_id uuid not null,
+  on_failure text collate "C" not null check (on_failure in ('block', 'proceed', 'cancel')),
+  met boolean not null default false,
+  primary key (needs, job_id)
+) with (fillfactor = 50);
+create index dependencies_by_job on outlive.dependencies (job_id, needs);
+alter table outlive.held add column unmet int, drop constraint held_why_check,
+  add constraint held_why_check check (why in ('blocked', 'quarantined', 'suspect', 'dependent'));
+
 -- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
 
@@ -22,6 +35,15 @@ drop function outlive.know_source(text);
 -- The new one is told whether the attempt was killed.
 drop function outlive.settle(outlive.running, text, text, int, text, bigint, double precision, text, text, json,
   boolean, double precision);
+
+-- The new one is told why.
+drop function outlive.finish_unclaimed(uuid, int, smallint, smallint, smallint);
+
+-- The new ones take the links of jobs.
+drop function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid, int,
+  boolean);
+drop function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
+  timestamptz[], text[], text[], jsonb[], int, boolean);
 
 -- From now on a session is known by its backend. Workers write their rows again when they connect.
 delete from outlive.liveness;

@@ -9,7 +9,11 @@ begin
   select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
     w.task, w.priority, w.ready_at, w.attempt, w.failures, w.crashes, w.losses
   from outlive.policy_of(w.id, w.task) p where w.crashes >= p.max_crashes;
-  return found;
+  if not found then
+    return false;
+  end if;
+  perform outlive.follow_up(array[w.id], array['quarantined']);
+  return true;
 end $$;
 
 create or replace function outlive.carried(args json) returns json language sql stable

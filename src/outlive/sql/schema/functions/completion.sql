@@ -17,7 +17,8 @@ create or replace function outlive.settle(
   after_s double precision default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
--- `running`, in the same statement. (The hot statement writes successes itself, in bulk.)
+-- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
+-- (The hot statement writes successes itself, in bulk.)
 -- A loss that is not charged becomes a release: it costs the job nothing, and nothing can be taken back later.
 declare
   v record;
@@ -55,13 +56,16 @@ begin
 end $$;
 
 create or replace function outlive.finish_unclaimed(
-  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint)
+  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint,
+  job_error text default null)
 returns void language plpgsql as $$
--- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker.
+-- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker. The caller calls
+-- outlive.follow_up.
 begin
-  insert into outlive.attempts (job_id, attempt, token, outcome, state, ended_at, failures, crashes, losses)
+  insert into outlive.attempts (
+    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses)
   values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
-    'cancelled', outlive.now(), job_failures, job_crashes, job_losses);
+    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses);
   delete from outlive.dedupe_keys where id = job;
 end $$;
 
@@ -112,12 +116,14 @@ begin
       array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
       array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
       array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false)
+      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
+      case when count(s.links) > 0 then array_agg(s.links) end)
     from json_to_recordset(spawns) s(
       id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb)
+      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
     having count(*) > 0;
   end if;
+  perform outlive.follow_up(array[ended.id], array['succeeded']);
 end $$;
 
 create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text

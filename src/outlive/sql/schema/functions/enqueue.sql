@@ -26,13 +26,15 @@ end $$;
 create or replace function outlive.enqueue(
   ids uuid[], tasks text[], queues text[], sources text[], args json[], priorities smallint[],
   delays_s double precision[], run_ats timestamptz[], keys text[], on_conflicts text[], options jsonb[],
-  max_args_bytes int, notify boolean)
+  max_args_bytes int, notify boolean, links jsonb[] default null)
 returns table (asked uuid, existing uuid)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- (none) -> pending. Repeating it with the same ids changes nothing. It returns the jobs that were not made,
--- because an unfinished job of the same task holds their dedupe key, with that job's id. An array that is null
--- stands for nulls only. Tasks, queues or sources of one element are those of all jobs, which saves time. A job
--- without a queue or source gets those of its task.
+-- (none) -> pending, or blocked by other jobs. Repeating it with the same ids changes nothing. It returns the jobs
+-- that were not made, because an unfinished job of the same task holds their dedupe key, with that job's id. An
+-- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
+-- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
+-- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to. A job may wait for
+-- jobs that come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   biggest int;
@@ -42,6 +44,7 @@ declare
   task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
   queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
   source_of_all text := case when cardinality(sources) = 1 then sources[1] end;
+  links_of_all jsonb := case when cardinality(links) = 1 then links[1] end;
   counted_by_fingerprint text[] := array(
     select t.name from outlive.tasks t where t.quarantine_by = 'fingerprint' and t.name = any(tasks));
 begin
@@ -81,6 +84,9 @@ begin
       'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
       'timeout_s, stall_s and memory_bytes are numbers above zero, and on_worker_death is retry or fail';
   end if;
+  if links is not null then
+    perform outlive.check_links(links);
+  end if;
   if task_of_all is not null and (keys is not null or source_of_all is distinct from '') then
     tasks := array_fill(task_of_all, array[cardinality(ids)]);
   end if;
@@ -113,7 +119,8 @@ begin
     begin
       with fresh as (
         insert into outlive.jobs (
-          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at)
+          id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
+          batch)
         select
           a.id,
           coalesce(a.task, task_of_all),
@@ -130,13 +137,20 @@ begin
           a.key,
           case when coalesce(a.task, task_of_all) = any(counted_by_fingerprint)
             then outlive.fingerprint(coalesce(a.task, task_of_all), a.args) end,
-          moment
-        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options)
-               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, at)
+          moment,
+          case when coalesce(a.links, links_of_all) @? '$.after[*]' then array(
+            select coalesce(m.holder, n.id::uuid)
+            from jsonb_array_elements_text(coalesce(a.links, links_of_all) -> 'after') with ordinality n(id, at)
+              left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
+            order by n.at) end,
+          (coalesce(a.links, links_of_all) ->> 'batch')::uuid
+        from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options, links)
+               with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, links, at)
         where a.id is not null and a.id not in (select unnest(not_made))
         order by a.id
-        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id)
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f;
+        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after)
+      insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f where f.after is null;
       exit;
     exception when unique_violation then
       -- A repeated call, or an id that the batch has twice: leave out what exists. ON CONFLICT would do that too,
@@ -153,6 +167,11 @@ begin
       ids := others;
     end;
   end loop;
+  if links is not null then
+    -- Last, because jobs that it cancels at once are followed up.
+    perform outlive.depend(ids, array(
+      select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
+  end if;
   if notify then
     perform pg_notify('outlive', '');
   else
@@ -215,10 +234,11 @@ begin
   perform from outlive.jobs j where j.id = holder for update;
   delete from outlive.waiting t where t.id = holder returning t.* into w;
   if not found then
-    delete from outlive.held t where t.id = holder and t.why = 'blocked' returning t.* into w;
+    delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
   if found then
     perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
+    perform outlive.follow_up(array[holder], array['cancelled']);
   end if;
 end $$;
 
@@ -235,13 +255,15 @@ create or replace function outlive.enqueue(
   options jsonb default null,
   id uuid default null,
   max_args_bytes int default 1048576,
-  notify boolean default true)
+  notify boolean default true,
+  after uuid[] default null,
+  on_failure text default 'block')
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- (none) -> pending, for one job. An object holds keyword arguments, an array positional ones. Returns the job's
--- id, or the id of the unfinished job that holds the same dedupe key. A job without key, options, delay and run_at
--- whose arguments are small is written here, which is faster; its fingerprint is soon computed when it is needed.
--- Every other job is a batch of one.
+-- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
+-- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
+-- without key, options, delay, run_at and after whose arguments are small is written here, which is faster; its
+-- fingerprint is soon computed when it is needed. Every other job is a batch of one.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -251,7 +273,7 @@ begin
     raise exception using errcode = 'OL003', message =
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
-  if dedupe_key is null and options is null and delay is null and run_at is null
+  if dedupe_key is null and options is null and delay is null and run_at is null and after is null
      and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
@@ -283,6 +305,8 @@ begin
     array[mine], array[task], array[queue], array[source], array[args], array[priority::smallint],
     array[extract(epoch from delay)::double precision], array[run_at],
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
-    max_args_bytes, notify) e;
+    max_args_bytes, notify,
+    case when after is not null
+      then array[jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure)] end) e;
   return coalesce(other, mine);
 end $$;

@@ -8,10 +8,15 @@ returns table (token bigint, id uuid, worker uuid, locked_by text, state text) l
 -- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
 with ended as (
   delete from outlive.running r where r.token = any(tokens)
-  returning r as had, r.token, r.id, r.worker)
-select e.token, e.id, e.worker, coalesce(k.name, e.worker::text),
-  outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly')
-from ended e left join outlive.workers k on k.id = e.worker;
+  returning r as had, r.token, r.id, r.worker),
+settled as materialized (
+  select e.token, e.id, e.worker, outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
+  from ended e),
+followed as materialized (
+  select outlive.follow_up(array_agg(s.id), array_agg(s.state)) as changed from settled s having count(*) > 0)
+select s.token, s.id, s.worker, coalesce(k.name, s.worker::text), s.state
+from settled s left join outlive.workers k on k.id = s.worker
+where (select changed from followed) is not null;
 $$;
 
 create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$

@@ -1,11 +1,15 @@
 -- The verbs of operators: cancel, retry, release, block, prune; and where a job is.
 --
---     state_of  the state of a job, from where its row is
---     finished  the last attempts of finished jobs
+--     held_state  the state of a job that is held
+--     state_of    the state of a job, from where its row is
+--     finished    the last attempts of finished jobs
 --
 -- Each verb locks the jobs' rows first and then acts in further statements, each with a fresh view of the tables:
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
 -- that exists: its state now, whether it changed, and if not, why.
+
+create or replace function outlive.held_state(why text) returns text language sql immutable parallel safe
+return case why when 'suspect' then 'pending' when 'dependent' then 'blocked' else why end;
 
 create or replace function outlive.state_of(job uuid) returns text language sql stable
 begin atomic
@@ -13,7 +17,7 @@ begin atomic
     (select 'running' from outlive.running where id = job),
     (select case when failures + crashes > 0 then 'retryable' else 'pending' end
      from outlive.waiting where id = job),
-    (select case when why = 'suspect' then 'pending' else why end from outlive.held where id = job),
+    (select outlive.held_state(why) from outlive.held where id = job),
     (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
 end;
 
@@ -38,6 +42,7 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- are being moved, or end in their own transaction.
 declare
   found_jobs uuid[];
+  ended uuid[] := '{}';
   w record;
 begin
   found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
@@ -55,6 +60,7 @@ begin
       changed := found;
       if changed then
         perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+        ended := ended || id;
       else
         update outlive.running r set cancel_requested = true where r.token =
           (select t.token from outlive.running t where t.id = cancel.id for update skip locked);
@@ -72,6 +78,9 @@ begin
     end loop;
     return next;
   end loop;
+  if cardinality(ended) > 0 then
+    perform outlive.follow_up(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
+  end if;
 end $$;
 
 create or replace function outlive.retry(ids uuid[])
@@ -126,6 +135,7 @@ end $$;
 create or replace function outlive.release(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
+-- A job that waits for others waits no more.
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
     with freed as (delete from outlive.held h where h.id = release.id returning h.*)
@@ -135,6 +145,7 @@ begin
     state := outlive.state_of(id);
     note := case when not changed then 'it is not held' end;
     if changed then
+      update outlive.dependencies d set met = true where d.job_id = release.id and not d.met;
       -- A crash that is locked is being deleted by another release, so two batches never deadlock.
       delete from outlive.crashes c where (c.task, c.fingerprint, c.token) in (
         select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
@@ -164,7 +175,8 @@ begin
 end $$;
 
 create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
--- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. Returns how many.
+-- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. A job stays while
+-- another one needs its result. Returns how many.
 -- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
 -- meanwhile.
 declare
@@ -176,7 +188,11 @@ begin
     select f.job_id from outlive.finished() f where f.job_id = any(mine)
     union all
     select h.id from outlive.held h where h.id = any(mine) and h.why = 'quarantined');
+  mine := array(
+    select m.id from unnest(mine) m(id)
+    where not exists (select from outlive.dependencies d where d.needs = m.id));
   delete from outlive.held h where h.id = any(mine);
+  delete from outlive.dependencies d where d.job_id = any(mine);
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);

@@ -1,0 +1,16 @@
+-- What follows from the end of a job.
+--
+--     follow_up  called once, at the end of each statement that has ended jobs, with all of them
+
+create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
+-- These jobs have just reached these states. Those that go on by themselves (pending, retryable) are left out
+-- here.
+-- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
+-- has changed.
+declare
+  changed int;
+begin
+  -- First, because it adds the jobs that it cancels.
+  select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+  return changed;
+end $$;

@@ -1,0 +1,68 @@
+"""An app whose jobs wait for each other, which workers import."""
+
+from pathlib import Path
+
+import outlive
+from tests.waiting import eventually
+
+app = outlive.App()
+
+
+@app.task(recycle_after=10000, max_losses=None)
+def number(n: int) -> int:
+    return n
+
+
+@app.task(max_losses=None)
+def number_until(path: str, n: int) -> int:
+    """Note the start, and go on until the file is there."""
+    Path(f"{path}.{n}.begun").touch()
+    eventually(Path(path).exists, within_s=600)
+    return n
+
+
+@app.task(recycle_after=10000, max_losses=None)
+def total() -> int:
+    return sum(one for one in outlive.current().inputs if one is not None)
+
+
+@app.task
+def inputs() -> list[object]:
+    assert outlive.current().inputs is outlive.current().inputs
+    return outlive.current().inputs
+
+
+@app.task
+def text(megabytes: float) -> str:
+    return "é" * int(megabytes * 500_000)
+
+
+@app.task
+def lengths() -> list[int]:
+    return [len(one) for one in outlive.current().inputs]
+
+
+@app.task(max_attempts=1)
+def fail() -> int:
+    raise ValueError("no")
+
+
+@app.task
+def spawn_a_chain(n: int) -> None:
+    first, second = number.job(n), number.job(n + 1)
+    last = total.using(after=[first, second]).job()
+    outlive.current().spawn(first, second, last)
+
+
+@app.task
+def enqueue_a_chain(n: int) -> str:
+    _, last = outlive.chain(number.job(n), total.job())
+    return str(last.id)
+
+
+@app.task
+def complete_in_own_transaction(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        outlive.current().complete(connection, sum(outlive.current().inputs))

@@ -1,0 +1,160 @@
+"""Jobs that wait for other jobs, with real workers: their inputs, chains, groups, spawned jobs, and deaths."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import outlive
+from outlive import Outcome, State, config, db
+from tests.driving.jobs import finished, outcomes
+from tests.driving.making import Connect, value
+from tests.driving.workers import Start
+from tests.processes.linked import (
+    app,
+    complete_in_own_transaction,
+    enqueue_a_chain,
+    fail,
+    inputs,
+    lengths,
+    number,
+    number_until,
+    spawn_a_chain,
+    text,
+    total,
+)
+from tests.waiting import eventually
+
+TARGET = "tests.processes.linked:app"
+MOST_BYTES = 150_000_000
+
+
+@pytest.fixture(autouse=True)
+def linked_app(database_url: str) -> Iterator[None]:
+    app.configure(config.load(flags={"database_url": database_url}))
+    yield
+    app.configure(None)
+
+
+def test_a_job_gets_the_results_of_those_that_it_waits_for_in_their_order(start: Start) -> None:
+    start(target=TARGET)
+    needed = [number.enqueue(3), fail.enqueue(), number.enqueue(1), number.enqueue(2)]
+    job = inputs.using(after=[*needed, needed[0]], on_failure="proceed").enqueue()
+    assert job.result(timeout=30) == [3, None, 1, 2, 3]
+    assert inputs.enqueue().result(timeout=30) == []
+
+
+def test_inputs_of_any_size_arrive_whole_and_pass_the_supervisor_in_parts(start: Start) -> None:
+    sizes = [0.0, 2.5, 0.5, 0.5, 12.0, 0.000002, *[12.0] * 14]
+    needed = outlive.group(text.job(size) for size in sizes)
+    first = start(target=TARGET, slots=1, max_result_bytes="16MB")
+    eventually(lambda: all(job.status() is State.SUCCEEDED for job in needed), within_s=60)
+    first.stop()
+    worker = start(target=TARGET, slots=1)
+    job = needed.then(lengths.job())
+    assert job.result(timeout=60) == [int(size * 500_000) for size in sizes]
+    assert worker.peak_bytes() < MOST_BYTES
+
+
+def test_a_chain_runs_one_job_after_the_other(start: Start) -> None:
+    first, second, third = outlive.chain(number.job(1), total.job(), total.using(after=number.enqueue(5)).job())
+    assert [job.status() for job in (first, second, third)] == [State.PENDING, State.BLOCKED, State.BLOCKED]
+    start(target=TARGET)
+    assert third.result(timeout=30) == 6
+    assert (first.result(), second.result()) == (1, 1)
+
+
+def test_a_group_and_then_one_more(start: Start) -> None:
+    start(target=TARGET)
+    group = outlive.group(number.job(n) for n in range(100))
+    assert group.then(total.job()).result(timeout=30) == sum(range(100))
+    assert [job.result() for job in group] == list(range(100))
+
+
+def test_spawned_jobs_wait_for_each_other(start: Start, connection: db.Connection) -> None:
+    start(target=TARGET)
+    spawn_a_chain.enqueue(20).result(timeout=30)
+    result = (
+        "select a.result from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like '%%total'"
+    )
+    assert eventually(lambda: connection.execute(result).fetchall()) == [(41,)]
+
+
+def test_a_job_may_enqueue_a_chain(start: Start) -> None:
+    start(target=TARGET)
+    last = enqueue_a_chain.enqueue(7).result(timeout=30)
+    assert app.get_job(UUID(last)).result(timeout=30) == 7
+
+
+def test_a_job_that_ends_in_its_own_transaction_has_inputs_and_releases_others(start: Start, database_url: str) -> None:
+    start(target=TARGET)
+    job = complete_in_own_transaction.using(after=[number.enqueue(2), number.enqueue(3)]).enqueue(database_url)
+    assert total.using(after=job).enqueue().result(timeout=30) == 5
+
+
+def test_a_diamond_is_finished_whichever_worker_is_killed(start: Start, tmp_path: Path) -> None:
+    """One job, two after it, one after both: the worker that runs the two is killed, and then the next one."""
+    gate = tmp_path / "gate"
+    top = number.enqueue(1)
+    sides = outlive.group(number_until.using(after=top).job(str(gate), n) for n in (10, 20))
+    bottom = sides.then(total.job())
+    for _ in range(2):
+        worker = start(target=TARGET)
+        eventually(lambda: len(list(tmp_path.glob("gate.*.begun"))) == 2, within_s=30, what="both sides run")
+        assert bottom.status() is State.BLOCKED
+        worker.kill()
+        for begun in tmp_path.glob("gate.*.begun"):
+            begun.unlink()
+    gate.touch()
+    start(target=TARGET)
+    assert bottom.result(timeout=60) == 30
+
+
+def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start: Start, connect: Connect) -> None:
+    """As when another job that is needed ends in its own transaction, which stays open."""
+    connection = connect()
+    needed = number.enqueue(1)
+    job = total.using(after=needed).enqueue()
+    with connection.transaction():
+        connection.execute("select from outlive.held where id = %s for update", [job.id])
+        worker = start(target=TARGET)
+        worker.says("1 ends wait for a lock that another transaction holds")
+        assert number.enqueue(2).result(timeout=30) == 2
+        assert needed.status() is State.RUNNING
+    assert job.result(timeout=30) == 1
+    assert needed.result() == 1
+
+
+def test_an_end_that_a_deadlock_has_failed_is_written_again_at_no_cost(start: Start, connection: db.Connection) -> None:
+    connection.execute("create sequence deadlocks")
+    connection.execute(
+        "create function fail() returns trigger language plpgsql as $$ begin"
+        " if nextval('deadlocks') <= 3 then raise exception using errcode = '40P01'; end if; return old; end $$"
+    )
+    connection.execute("create trigger fail before delete on outlive.held for each row execute function fail()")
+    needed = number.enqueue(1)
+    job = total.using(after=needed).enqueue()
+    start(target=TARGET)
+    assert job.result(timeout=60) == 1
+    assert value(connection, "select last_value from deadlocks") == 4
+    for one in (needed, job):
+        assert outcomes(connection, one) == [Outcome.SUCCEEDED]
+
+
+def test_a_fan_in_of_10_000_is_released_within_two_seconds_of_the_last(start: Start, connection: db.Connection) -> None:
+    gate = outlive.group(number.job(1) for _ in range(9_999))
+    workers = [start(target=TARGET, slots=4) for _ in range(2)]
+    job = total.using(after=[*gate, last := number.using(delay="1h").enqueue(1)]).enqueue()
+    eventually(lambda: value(connection, "select unmet from outlive.held where id = %s", job.id) == 1, within_s=120)
+    connection.execute("update outlive.waiting set ready_at = outlive.now() where id = %s", [last.id])
+    assert finished(last) is State.SUCCEEDED
+    ended = time.monotonic()
+    assert job.result(timeout=60) == 10_000
+    waited = "select extract(epoch from a.started_at - b.ended_at) from outlive.attempts a, outlive.attempts b"
+    waited += " where a.job_id = %s and b.job_id = %s"
+    started_s = float(value(connection, waited, job.id, last.id))
+    print(f"started {started_s * 1000:.1f} ms after the last end, result after {time.monotonic() - ended:.2f} s")
+    assert started_s < 2
+    assert all(worker.peak_bytes() < MOST_BYTES for worker in workers)
