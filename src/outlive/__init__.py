@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from outlive.errors import (
     BadArguments,
+    BatchNotFound,
     Cancel,
     ConfigError,
     DatabaseBusy,
@@ -21,12 +22,13 @@ from outlive.errors import (
     StaleAttempt,
     Stopped,
 )
-from outlive.model import Record
+from outlive.model import BatchCounts, Record
 from outlive.states import Outcome, State
 
 if TYPE_CHECKING:
     from outlive.child.context import Context, NoJob, current
     from outlive.client.app import App
+    from outlive.client.batch import Batch
     from outlive.client.job import Job
     from outlive.client.linking import Group, achain, agroup, chain, group
     from outlive.client.records import dedupe_key
@@ -38,6 +40,9 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "BadArguments",
+    "Batch",
+    "BatchCounts",
+    "BatchNotFound",
     "Cancel",
     "ConfigError",
     "Context",
@@ -71,12 +76,7 @@ __all__ = [
 ]
 
 _FOR_APPS = (
-    "child.context",
-    "client.app",
-    "client.job",
-    "client.linking",
-    "client.records",
-    "client.source",
+    *("child.context", "client.app", "client.batch", "client.job", "client.linking", "client.records", "client.source"),
     "client.task",
 )
 

@@ -71,6 +71,10 @@ class JobNotFound(OutliveError):
     """The job does not exist: it was pruned, or it is in another database."""
 
 
+class BatchNotFound(OutliveError):
+    """The batch does not exist: it was pruned, or it is in another database."""
+
+
 class JobFailed(OutliveError):
     """A job ended without a result; `state` says how, `attempt` is its last one with the evidence."""
 

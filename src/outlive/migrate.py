@@ -19,6 +19,7 @@ VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
     "verdict",
     "following",
+    "batches",
     "completion",
     "losses",
     "claims",

@@ -48,6 +48,34 @@ class JobRequest(msgspec.Struct, frozen=True):
     """The jobs that it waits for, and the batch that it belongs to."""
 
 
+def as_json(job: JobRequest) -> bytes:
+    """A job in the form in which the database takes it."""
+    fields = {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
+    fields["args"] = msgspec.Raw(job.args)
+    for name in ("options", "links"):
+        if fields.get(name):
+            fields[name] = msgspec.Raw(fields[name])
+    return msgspec.json.encode(fields)
+
+
+class BatchCounts(msgspec.Struct, frozen=True):
+    """How many jobs a batch has, how many of them have ended in which way, and how many are left."""
+
+    jobs: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    quarantined: int
+    left: int
+    done: bool
+    """It is closed, and none is left."""
+
+    @property
+    def progress(self) -> float:
+        """How many have ended, from 0 to 1."""
+        return 1 - self.left / self.jobs if self.jobs else float(self.done)
+
+
 class Lane(msgspec.Struct, frozen=True):
     """A lane and priority from which a claim may take jobs: from which ready_at on, and how many at most."""
 

@@ -24,7 +24,10 @@ LANE = lane()
 NEEDED = UUID(int=7)
 """The job that others wait for. It is in a lane of its own, so that no other event moves it."""
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
-TABLES = ("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes", "dependencies")
+TABLES = (
+    *("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes"),
+    *("dependencies", "batches", "callbacks"),
+)
 
 ENDS: dict[str, dict[str, Any]] = {
     "succeed": {"outcome": Outcome.SUCCEEDED, "result": b"42"},

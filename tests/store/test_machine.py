@@ -3,8 +3,9 @@
 After every step the invariants of the store are looked at: V1 what was acknowledged is never lost; V2 a job finishes
 once, and stays so until a person retries it; V3 only the current token writes; V4 nothing runs past its lease once
 the reaper has swept; V5 a killer stops at its limit, with the cause stored; V6 every loss is counted once, and a false
-one taken back once; who is lost once more often than it may waits as a suspect, and nowhere else. Jobs that wait for
-others are released when these have ended, and not before (`assert_sound`, `given`).
+one taken back once; who is lost once more often than it may waits as a suspect, and nowhere else; V7 a batch counts
+its jobs as they are, and calls back once. Jobs that wait for others are released when these have ended, and not before
+(`assert_sound`, `given`).
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from outlive import db, store
-from outlive.errors import StaleAttempt
+from outlive.errors import BadArguments, StaleAttempt
 from outlive.model import Claimed, Ended, Lost
 from outlive.states import FINISHED, Outcome, State
 from tests.driving.making import TASK, register_task, register_worker, request, set_now, state_of
@@ -36,12 +37,14 @@ from tests.store.histories import SHORT, run_histories
 
 T = TypeVar("T")
 WORKERS = [UUID(int=n) for n in range(1, 6)]
+BATCHES = [UUID(int=n) for n in (5001, 5002)]
 LEASE_S = 300.0
 
 # Some of everything, but most of what kills: the paths to quarantine are long.
 ends = st.sampled_from([*sorted(ENDS), "crash", "crash", "overrun"])
 numbers = st.integers(min_value=0, max_value=1000)
 keys = st.sampled_from([None, None, "a", "b", "c"])
+batches = st.sampled_from([None, *BATCHES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class Store(RuleBasedStateMachine):
         self.max_crashes, self.max_losses = 2, 3
         self.by_fingerprint = False
         self.needs: dict[UUID, list[UUID]] = {}  # What jobs wait for that only success releases, or a person.
+        self.pruned: defaultdict[UUID, Counter[str]] = defaultdict(Counter)  # The jobs of each batch, by their state.
+        self.called: set[UUID] = set()
 
     def run(self, statement: db.Statement[Any]) -> Any:
         return db.run(self.connection, statement)
@@ -93,17 +98,33 @@ class Store(RuleBasedStateMachine):
         self.limit(2, False)
         for worker in self.workers:
             register_worker(self.connection, worker)
+        for batch in BATCHES:
+            callbacks: dict[str, Any] = {f"on_{event}": request(event) for event in ("success", "failure", "done")}
+            self.run(store.open_batch(batch, "import", **callbacks))
         for key in (None, None, None, "a", "b"):
-            self.enqueue(key, "skip", None)
+            self.enqueue(key, "skip", None, BATCHES[0])
         self.claim(0, 3)
 
     # Clients
 
-    @rule(key=keys, on_conflict=st.sampled_from(["skip", "replace"]), delay_s=st.sampled_from([None, 0.0, 30.0]))
-    def enqueue(self, key: str | None, on_conflict: str, delay_s: float | None) -> None:
+    @rule(
+        key=keys,
+        on_conflict=st.sampled_from(["skip", "replace"]),
+        delay_s=st.sampled_from([None, 0.0, 30.0]),
+        batch=batches,
+    )
+    def enqueue(self, key: str | None, on_conflict: str, delay_s: float | None, batch: UUID | None) -> None:
         self.asked += 1
-        job = request(id=UUID(int=self.asked), dedupe_key=key, on_conflict=on_conflict, delay_s=delay_s)
-        refused = self.run(store.enqueue([job], max_args_bytes=100))
+        links = None if batch is None else msgspec.json.encode({"batch": batch})
+        job = request(id=UUID(int=self.asked), dedupe_key=key, on_conflict=on_conflict, delay_s=delay_s, links=links)
+        full = self.connection.execute(_FULL, [batch]).fetchone() is not None
+        try:
+            with db.translated_errors():
+                refused = self.run(store.enqueue([job], max_args_bytes=100))
+        except BadArguments:
+            # The last job of its batch may have been replaced: then the batch is done.
+            assert full or (key and on_conflict == "replace"), "a batch refused a job"
+            return
         if job.id not in refused:
             self.acknowledged.append(job.id)
         else:
@@ -383,16 +404,31 @@ class Store(RuleBasedStateMachine):
     def prune(self, number: int) -> None:
         job = self.one_of(self.acknowledged, number)
         needed = self.connection.execute("select from outlive.dependencies where needs = %s", [job]).fetchone()
-        forgettable = state_of(self.connection, job) in {*FINISHED, State.QUARANTINED} and needed is None
+        state = state_of(self.connection, job)
+        forgettable = state in {*FINISHED, State.QUARANTINED} and needed is None
+        [[batch]] = self.connection.execute("select batch from outlive.jobs where id = %s", [job]).fetchall()
         assert self.run(store.prune_jobs([job])) == forgettable
         if forgettable:
             assert state_of(self.connection, job) is None
             self.acknowledged.remove(job)
+            self.pruned[batch][str(state)] += 1
             self.finished.pop(job, None)
             self.kills.pop(job, None)
             self.losses.pop(job, None)
             for lost in self.lost_by.values():
                 lost.discard(job)
+
+    @rule(batch=st.sampled_from(BATCHES))
+    def close(self, batch: UUID) -> None:
+        self.run(store.close_batch(batch))
+
+    @rule(batch=st.sampled_from(BATCHES), really=st.sampled_from([False, False, True]))
+    def cancel_all(self, batch: UUID, really: bool) -> None:
+        if really:
+            self.run(store.close_batch(batch, cancelling=True))
+            self.run(store.cancel_batch(batch))
+            for job in self.acknowledged:
+                self.note(job)
 
     # What must always be true
 
@@ -456,7 +492,36 @@ class Store(RuleBasedStateMachine):
         misplaced = self.connection.execute(_MISPLACED, [max(1, most - 1), most - 1, 2 * most]).fetchall()
         assert misplaced == [], "a suspect is not where suspects are"
 
+    @invariant()
+    def v7_a_batch_counts_its_jobs_as_they_are(self) -> None:
+        for batch in BATCHES:
+            here = Counter(dict(self.connection.execute(_JOBS_OF, [batch]).fetchall())) + self.pruned[batch]
+            found = self.run(store.batch_counts(batch))
+            if found is None:  # Nothing has begun yet.
+                return
+            ended = [here[state] for state in ("succeeded", "failed", "cancelled", "quarantined")]
+            counted = [found.succeeded, found.failed, found.cancelled, found.quarantined]
+            assert counted == ended
+            assert (found.jobs, found.left) == (here.total(), here.total() - sum(ended))
+            [[closed]] = self.connection.execute(_CLOSED, [batch]).fetchall()
+            assert found.done == (closed and found.left == 0)
+            called: dict[str, UUID] = dict(self.connection.execute(_CALLED, [batch]).fetchall())
+            if found.done:
+                assert {"done", "success" if found.succeeded == found.jobs else "failure"} <= called.keys()
+            assert closed or not called
+        made = [job for [job] in self.connection.execute(_CALLBACKS).fetchall()]
+        assert self.called <= set(made)
+        self.called = set(made)
 
+
+_FULL = "select from outlive.batches where id = %s and (done_at is not null or cancelled_at is not null)"
+_CLOSED = "select closed_at is not null from outlive.batches where id = %s"
+_JOBS_OF = "select outlive.state_of(id), count(*) from outlive.jobs where batch = %s group by 1"
+_CALLED = "select event, job from outlive.callbacks where batch = %s and called_at is not null"
+_CALLBACKS = """
+select j.id from outlive.jobs j full join outlive.callbacks c on c.job = j.id and c.called_at is not null
+where j.task in ('success', 'failure', 'done') or c.called_at is not null
+"""
 _HISTORY = "select job_id, count(*) from outlive.crashes group by job_id"
 _MISPLACED = """
 select id from outlive.waiting where losses >= %s

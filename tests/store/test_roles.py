@@ -43,6 +43,7 @@ VIEWS = (
     "queue_states",
     "source_health",
     "schedule_states",
+    "batch_states",
 )
 VIEWS_OF_STATEMENTS = ("ended_attempts", "open_queues", "missing_locks")
 TABLES = {
@@ -65,6 +66,8 @@ TABLES = {
     "progress": "job_id",
     "schedules": "name",
     "dependencies": "needs",
+    "batches": "id",
+    "callbacks": "batch",
 }
 """Each with one of its columns."""
 WRITES = (
@@ -85,6 +88,16 @@ CALLS = {
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "follow_up": "select outlive.follow_up('{}', '{}')",
+    "open_batch": "select outlive.open_batch('import')",
+    "close_batch": f"select outlive.close_batch('{NO_ID}')",
+    "cancel_batch": f"select outlive.cancel_batch('{NO_ID}')",
+    "add_to_batch": f"select outlive.add_to_batch('{NO_ID}', 1)",
+    "is_done": "select outlive.is_done(null)",
+    "call_back": "select outlive.call_back(b) from outlive.batches b where false",
+    "count_in_batches": "select outlive.count_in_batches('{}', '{}')",
+    "uncount_in_batches": "select outlive.uncount_in_batches('{}', 'failed')",
+    "forget_in_batches": "select outlive.forget_in_batches('{}')",
+    "spawn": "select outlive.spawn('[]')",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
     "fingerprint": "select outlive.fingerprint('work', '{}')",
     "uuid7": "select outlive.uuid7()",
@@ -142,7 +155,8 @@ CALLS = {
     "remove_schedule": "select outlive.remove_schedule('report')",
 }
 VIEWING = {"now", "fingerprint", "held_state", "count_lanes", "count_jobs", "end_rates", "changed"}
-OWN = {"outlive_enqueue": {"enqueue"}, "outlive_viewer": VIEWING, "outlive_job": {"complete"}}
+ENQUEUING = {"enqueue", "open_batch", "close_batch"}
+OWN = {"outlive_enqueue": ENQUEUING, "outlive_viewer": VIEWING, "outlive_job": {"complete"}}
 """The functions that a role may call. A viewer calls them through the views."""
 CHANGES = (
     "create table outlive.mine (id int)",
@@ -262,7 +276,10 @@ def test_the_owner_can_change_the_schema_and_migrate(shared: db.Connection) -> N
 def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(shared: db.Connection) -> None:
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
-    lenders = ("enqueue", "check_dependency", "complete", "count_lanes", "count_jobs", "end_rates")
+    lenders = (
+        *("enqueue", "check_dependency", "open_batch", "close_batch", "complete"),
+        *("count_lanes", "count_jobs", "end_rates"),
+    )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
 
 
@@ -323,6 +340,21 @@ def fire_a_schedule(run: Callable[[Statement[Any]], Any]) -> None:
     assert [row["name"] for row in run(store.list_schedules())] == ["by hand"]
 
 
+def fill_a_batch(run: Callable[[Statement[Any]], Any]) -> None:
+    """Use a batch as clients, workers and operators do."""
+    batch = run(store.open_batch(new_worker(), "import", on_done=request()))
+    links = msgspec.json.encode({"batch": batch})
+    run(store.enqueue([request("import", links=links) for _ in range(3)], max_args_bytes=100))
+    (first, second) = run(store.end_and_claim(WORKER, [], [lane("import")], limit=2)).claimed
+    assert run(store.batch_of(first.token)) == [batch]
+    assert run(store.end_and_claim(WORKER, [Ended(first.token)])).stale == []
+    run(store.close_batch(batch, cancelling=True)), run(store.cancel_batch(batch))
+    assert (run(store.batch_counts(batch)).left, run(store.batch_done(batch))) == (1, False)
+    assert run(store.end_and_claim(WORKER, [Ended(second.token)])).stale == []
+    assert run(store.batch(batch)) == run(store.list_batches())
+    run(store.prune_batches(keep_s=0))
+
+
 def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection, database_url: str) -> None:
     done = set[str]()
     with session(connection, database_url, "outlive_worker") as worker:
@@ -344,6 +376,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.arguments(1, 0)),
         )
         tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
+        fill_a_batch(run)
         run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
         assert run(store.inputs(tokens[0], 0, 0)) == []
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
@@ -398,7 +431,8 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
         try:
             first = task.using(dedupe_key="key").enqueue()
             second = task.using(dedupe_key="key", on_conflict="replace").enqueue()
-            many = app.enqueue_many([task.using(source=f"shop-{n}").job() for n in range(3)])
+            with app.batch("import", on_done=task.job()) as batch:
+                many = app.enqueue_many([task.using(batch=batch, source=f"shop-{n}").job() for n in range(3)])
             dependent = task.using(after=[first, *many], on_failure="proceed").enqueue()
         finally:
             app.connections.close()

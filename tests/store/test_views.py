@@ -76,6 +76,7 @@ def test_a_pending_job_has_no_worker_and_no_end(connection: db.Connection) -> No
         "held_since": None,
         "held_details": None,
         "dedupe_key": "key",
+        "batch": None,
     }
     found = job_state(connection, job)
     assert len(found.pop("fingerprint")) == 16

@@ -38,6 +38,7 @@ everything = fetch.using(
     stall=datetime.timedelta(minutes=5),
     memory="1GB",
     on_worker_death="fail",
+    batch=uuid.uuid4(),
 )
 assert_type(everything.enqueue("u"), outlive.Job[dict[str, str]])
 fetch.using(source=shop, run_at=datetime.datetime.now(datetime.UTC)).enqueue("u")
@@ -75,6 +76,13 @@ assert_type(scheduled.enqueue(1), outlive.Job[int])
 assert_type(plain.enqueue(1).result(), str)
 
 
+with app.batch("import", on_success=add.job(1), on_done=fetch.job("u"), id=uuid.uuid4()) as batch:
+    assert_type(batch, outlive.Batch)
+    add.using(batch=batch).using(batch=None).enqueue(1)
+assert_type(batch.wait(timeout=60), outlive.BatchCounts)
+assert_type(app.get_batch(batch.id).progress(), float)
+
+
 def in_a_transaction(connection: psycopg.Connection[tuple[int, str]]) -> None:
     add.using(connection=connection).enqueue(1)
     app.enqueue_many([add.job(1)], connection=connection)
@@ -96,6 +104,8 @@ async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
     assert_type(
         await (await outlive.agroup([add.using(after=first).job(1)])).athen(afetch.job("u")), outlive.Job[bytes | None]
     )
+    async with app.batch("import", connection=connection) as batch:
+        assert_type(await batch.acounts(), outlive.BatchCounts)
 
 
 try:

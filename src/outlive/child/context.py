@@ -10,7 +10,7 @@ import msgspec
 
 from outlive import wire
 from outlive.errors import BadArguments, Fail, OutliveError
-from outlive.model import JobRequest
+from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ class Context:
         return UUID(bytes=self._run.job_id)
 
     @property
+    def batch_id(self) -> UUID | None:
+        """The batch that this job belongs to. `task.using(batch=context.batch_id)` adds jobs to it."""
+        id = self._channel.call("batch", b"%d" % self.token)
+        return UUID(bytes=id) if id else None
+
+    @property
     def stopping(self) -> bool:
         """Whether the worker is shutting down: save your work and return soon."""
         return self._channel.told_to_stop()
@@ -129,7 +135,7 @@ class Context:
         """Enqueue these jobs when this one succeeds, in the same transaction. If it does not, they are not enqueued."""
         for job in jobs:
             job.app.check(job.request)
-        self._findings.add_spawns([_as_json(job.request) for job in jobs])
+        self._findings.add_spawns([as_json(job.request) for job in jobs])
 
     def complete(self, connection: Connection[Any], result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""
@@ -171,16 +177,6 @@ def _check_connection(connection: object, kind: str, verb: str) -> None:
 
 def _utf8_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))  # wire.encode refuses surrogates, and explains why.
-
-
-def _as_json(job: JobRequest) -> bytes:
-    """A job in the form in which the database takes it."""
-    fields = {name: getattr(job, name) for name in JobRequest.__struct_fields__ if getattr(job, name) is not None}
-    fields["args"] = msgspec.Raw(job.args)
-    for name in ("options", "links"):
-        if fields.get(name):
-            fields[name] = msgspec.Raw(fields[name])
-    return msgspec.json.encode(fields)
 
 
 _current: Context | None = None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import typer
 
 MODULES = {
+    "batches": ("batches",),
     "doctor": ("doctor",),
     "enqueue": ("enqueue",),
     "lab": ("demo", "bench", "gameday"),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
+from uuid import UUID
 
 import typer
 
@@ -59,6 +60,8 @@ class JobFilter:
     state: Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")] = None
     task: Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")] = None
     queue: Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")] = None
+
+    batch: Annotated[UUID | None, typer.Option("--batch", help="Only jobs of this batch.")] = None
 
     def __bool__(self) -> bool:
         return self != JobFilter()

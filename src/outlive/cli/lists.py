@@ -94,7 +94,9 @@ def jobs(
 
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
     """
-    statement = store.list_jobs(state=filter.state, task=filter.task, queue=filter.queue, limit=limit)
+    statement = store.list_jobs(
+        state=filter.state, task=filter.task, queue=filter.queue, batch=filter.batch, limit=limit
+    )
     screen.listing(lambda: context.run(statement), table_or("no job matches", JOBS), json=json, watch=watch)
 
 

@@ -51,7 +51,9 @@ def _add_command(name: str, verb: Verb, *, done: str, states: Sequence[State]) -
         if ids and (all or filter):
             raise ConfigError(f"{name} was given ids and a filter: give only one of them")
         if not ids and not all:
-            raise ConfigError(f"{name} needs ids, or --all for every job that matches --state, --task and --queue")
+            raise ConfigError(
+                f"{name} needs ids, or --all for every job that matches --state, --task, --queue or --batch"
+            )
         chosen = list(dict.fromkeys(ids)) if ids else _choose(context, name, filter, states)
         _change(context, verb, chosen, done, json)
 
@@ -71,7 +73,8 @@ def _choose(
     if filter.state and filter.state not in _taken_by(verb):
         raise ConfigError(f"{verb} does not apply to {filter.state} jobs: use {', '.join(_taken_by(verb))}")
     states = [filter.state] if filter.state else states
-    return context.run(store.choose(states, task=filter.task, queue=filter.queue, older_s=older_s, limit=MOST))
+    chosen = store.choose(states, task=filter.task, queue=filter.queue, batch=filter.batch, older_s=older_s, limit=MOST)
+    return context.run(chosen)
 
 
 def _change(context: CommandContext, verb: Verb, ids: list[UUID], done: str, json: bool) -> None:
@@ -181,5 +184,6 @@ def _prune_old(context: CommandContext) -> int:
                 more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
                 pruned += gone
                 progress.update(bar, completed=pruned)
+    context.run(store.prune_batches(keep_s=max(keep_s.values())))
     context.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
     return pruned

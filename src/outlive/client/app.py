@@ -13,6 +13,7 @@ from uuid import UUID
 
 from outlive import config as configuration
 from outlive import policy, store, validation
+from outlive.client.batch import Batch, BatchBlock
 from outlive.client.job import Job
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
 from outlive.client.source import Source, source_name
@@ -20,7 +21,7 @@ from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import BoundJob, Task
 from outlive.config import Config
 from outlive.errors import BadArguments, ConfigError
-from outlive.model import JobRequest, Record, Schedule, SourceLimits
+from outlive.model import JobRequest, Record, Schedule, SourceLimits, new_job_id
 from outlive.statement import Statement
 from outlive.validation import Duration, count, optional, positive
 
@@ -174,6 +175,31 @@ class App:
         """A handle on a job by its id."""
         return Job(id, self._runner)
 
+    def get_batch(self, id: UUID) -> Batch:
+        """A handle on a batch by its id."""
+        return Batch(id, self._runner)
+
+    def batch(
+        self,
+        name: str,
+        *,
+        on_success: BoundJob[Any] | None = None,
+        on_failure: BoundJob[Any] | None = None,
+        on_done: BoundJob[Any] | None = None,
+        id: UUID | None = None,
+        connection: Connection[Any] | AsyncConnection[Any] | None = None,
+    ) -> BatchBlock:
+        """Open a batch for the jobs that `with` or `async with` enqueues, and close it at the end of the block.
+
+        When all of them have ended, the callbacks are enqueued in the same transaction. With a connection, the batch
+        is opened and closed in its transaction. Opening a batch with an id that exists continues that one.
+        """
+        batch = Batch(id or new_job_id(), self._runner, connection)
+        callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
+        jobs = {event: _callback(event, job) for event, job in callbacks.items() if job is not None}
+        opening = store.open_batch(batch.id, validation.identifier("the name of a batch", name), **jobs)
+        return BatchBlock(batch, opening)
+
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
         return self.enqueue_requests([job.request for job in jobs], connection)
@@ -185,10 +211,10 @@ class App:
         return await self.aenqueue_requests([job.request for job in jobs], connection)
 
     def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: Connection[Any] | None = None) -> int:
-        """Enqueue any number of jobs in little memory, and return how many. Each batch commits by itself.
+        """Enqueue any number of jobs in little memory, and return how many. Each portion commits by itself.
 
-        If a batch fails, the ones before it stay enqueued. Repeating the call makes no job twice if the jobs have their
-        own ids. With a connection, all batches are part of its transaction.
+        If a portion fails, the ones before it stay enqueued. Repeating the call makes no job twice if the jobs have
+        their own ids. With a connection, all of them are part of its transaction.
         """
         if connection is not None:
             return sum(len(self.enqueue_requests(batch, connection)) for batch in _batches(job.request for job in jobs))
@@ -247,6 +273,13 @@ class App:
         if not existing:  # As without dedupe keys: no id need be looked up.
             return [Job(request.id, self._runner) for request in requests]
         return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
+
+
+def _callback(event: str, job: BoundJob[Any]) -> JobRequest:
+    if job.request.dedupe_key is not None or job.request.links is not None:
+        raise ConfigError(f"{event} can have neither a dedupe key nor a batch: make its job without them")
+    job.app.check(job.request)
+    return job.request
 
 
 def _batches(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:

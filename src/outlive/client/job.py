@@ -32,7 +32,7 @@ class Job(Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
-        for pause_s in _pauses(timeout):
+        for pause_s in pauses(timeout):
             if (ended := self._ended(self._runner.run(store.outcome(self.id)))) is not None:
                 return self._value(*ended)
             time.sleep(pause_s)
@@ -41,7 +41,7 @@ class Job(Generic[R]):
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the twin of result
         import asyncio  # Here and not at the top: a job's process that does not need it must not load it.
 
-        for pause_s in _pauses(timeout):
+        for pause_s in pauses(timeout):
             if (ended := self._ended(await self._runner.arun(store.outcome(self.id)))) is not None:
                 return self._value(*ended)
             await asyncio.sleep(pause_s)
@@ -81,7 +81,7 @@ class Job(Generic[R]):
         return TimeoutError(f"job {self.id} did not finish within {timeout:g} s")
 
 
-def _pauses(timeout: float | None) -> Iterator[float]:
+def pauses(timeout: float | None) -> Iterator[float]:
     """The pauses between looks: short at first, then longer. The last look is at the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause_s = 0.005

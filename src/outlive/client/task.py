@@ -27,6 +27,7 @@ from uuid import UUID
 import msgspec
 
 from outlive import wire
+from outlive.client.batch import Batch, batch_id
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
 from outlive.errors import BadArguments, ConfigError
@@ -71,6 +72,8 @@ class JobOptions(LimitOptions, total=False):
     on_failure: OnFailure
     """If one of them ends without success: block, the default: this one waits until that one is retried and succeeds,
     or an operator releases this one. proceed: this one no longer waits for it. cancel: this one is cancelled too."""
+    batch: Batch | UUID | None
+    """The batch that the job belongs to."""
     connection: Connection[Any] | AsyncConnection[Any]
     """Enqueue in this connection's transaction: the job exists if that commits."""
 
@@ -125,8 +128,8 @@ class Task(Generic[P, C, R]):
         other._fields = self._fields | parse(given, _FIELDS)
         if limits:
             other._fields["options"] = wire.encode(limits)  # Only the limits that are given for this job.
-        if links := parse(given, _LINKS):
-            other._fields["links"] = wire.encode(links)
+        links = {name: value for name, value in parse(given, _LINKS).items() if value is not None}
+        other._fields["links"] = wire.encode(links) if links else None
         return other
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
@@ -251,8 +254,9 @@ _FIELDS: Checks = {
 _LINKS: Checks = {
     "after": ("after", lambda name, value: [str(one) for one in ids_of(name, value)]),
     "on_failure": ("on_failure", lambda name, value: choice(name, value, "block", "proceed", "cancel")),
+    "batch": ("batch", optional(batch_id)),
 }
-"""The same for `JobRequest.links`."""
+"""The same for `JobRequest.links`: the options that connect a job with others."""
 
 
 def _name_of(function: Callable[..., Any]) -> str:

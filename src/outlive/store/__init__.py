@@ -19,6 +19,15 @@ from outlive.store.attempts import reap as reap
 from outlive.store.attempts import renew as renew
 from outlive.store.attempts import tokens_of as tokens_of
 from outlive.store.attempts import write_progress as write_progress
+from outlive.store.batches import batch as batch
+from outlive.store.batches import batch_counts as batch_counts
+from outlive.store.batches import batch_done as batch_done
+from outlive.store.batches import batch_of as batch_of
+from outlive.store.batches import cancel_batch as cancel_batch
+from outlive.store.batches import close_batch as close_batch
+from outlive.store.batches import list_batches as list_batches
+from outlive.store.batches import open_batch as open_batch
+from outlive.store.batches import prune_batches as prune_batches
 from outlive.store.building import asked_by_job as asked_by_job
 from outlive.store.jobs import block as block
 from outlive.store.jobs import cancel as cancel

@@ -46,6 +46,7 @@ _FOR_JOBS = frozenset(
     {
         *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"),
         *("ask_source", "count_outcomes", "list_records"),
+        *("open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done"),
     }
 )
 _WITH_TOKEN = ("ask_source", "count_outcomes")

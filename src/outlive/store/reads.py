@@ -45,9 +45,14 @@ def list_attempts(job: UUID) -> Statement[list[Attempt]]:
 
 
 def list_jobs(
-    *, state: State | None = None, task: str | None = None, queue: str | None = None, limit: int = 50
+    *,
+    state: State | None = None,
+    task: str | None = None,
+    queue: str | None = None,
+    batch: UUID | None = None,
+    limit: int = 50,
 ) -> Statement[Table]:
-    return statement("list_jobs", table, state=state and str(state), task=task, queue=queue, limit=limit)
+    return statement("list_jobs", table, state=state and str(state), task=task, queue=queue, batch=batch, limit=limit)
 
 
 def choose(
@@ -55,12 +60,21 @@ def choose(
     *,
     task: str | None = None,
     queue: str | None = None,
+    batch: UUID | None = None,
     older_s: float | None = None,
     limit: int,
 ) -> Statement[list[UUID]]:
     """The ids of the jobs that an operator selects, for a verb that takes ids."""
-    names = map(str, states)
-    return statement("choose", first_column, states=names, task=task, queue=queue, older_s=older_s, limit=limit)
+    return statement(
+        "choose",
+        first_column,
+        states=map(str, states),
+        task=task,
+        queue=queue,
+        batch=batch,
+        older_s=older_s,
+        limit=limit,
+    )
 
 
 def list_stuck(*, limit: int = 100) -> Statement[Table]:

@@ -70,6 +70,13 @@ class JobCalls:
             raise StaleAttempt(f"attempt {token} is no longer under way")
         return found
 
+    async def _batch(self, session: Session, token: int) -> bytes:
+        with db.translated_errors():
+            found = await session.run(store.batch_of(token))
+        if not found:
+            raise StaleAttempt(f"attempt {token} is no longer under way")
+        return found[0].bytes if found[0] else b""
+
     async def _run(self, session: Session, child: Child, call: Call) -> bytes:
         """Run what a job asks for. It is durable when the job gets the answer."""
         token = child.current.job.token if child.given else None
@@ -79,6 +86,8 @@ class JobCalls:
             first, skip = map(int, call.body.split())
             with db.translated_errors():
                 return msgspec.msgpack.encode(await session.run(store.inputs(token, first, skip)))
+        if call.verb == "batch" and int(call.body) == token:
+            return await self._batch(session, token)
         if call.verb != "run":
             raise OutliveError(f"a job asked for {call.verb}, which does not exist")
         statements = [

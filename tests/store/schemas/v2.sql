@@ -14,7 +14,8 @@
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
 -- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`, then `dependencies`. Claims
--- skip locked rows. A firing locks its row of `schedules` before all of these.
+-- skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id, come
+-- last, and then what a callback of a batch needs.
 -- Dependencies keep this order only in part. The end of a job locks the jobs that wait for it, in `held` by id,
 -- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
 -- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
@@ -329,6 +330,34 @@ create table outlive.schedules (
 );
 create index schedules_by_next on outlive.schedules (next_at);
 
+-- A batch counts how its jobs have ended. Its row is small, because every end of its jobs writes it again.
+create table outlive.batches (
+  id uuid primary key,
+  name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
+  created_at timestamptz not null,
+  closed_at timestamptz,
+  cancelled_at timestamptz,
+  done_at timestamptz,  -- Null while a job is not finished, also one that an operator has retried.
+  jobs bigint not null default 0,  -- While the batch is open: only those that were pruned.
+  succeeded bigint not null default 0,
+  failed bigint not null default 0,
+  cancelled bigint not null default 0,
+  quarantined bigint not null default 0
+) with (fillfactor = 50);
+create index batches_by_done on outlive.batches (done_at);
+create index jobs_by_batch on outlive.jobs (batch, id) where batch is not null;
+
+-- The jobs that are enqueued when a batch is done.
+create table outlive.callbacks (
+  batch uuid not null,
+  event text collate "C" not null check (event in ('success', 'failure', 'done')),
+  job uuid not null,
+  request json not null,
+  called_at timestamptz,
+  primary key (batch, event),
+  constraint callbacks_job_key unique (job)
+);
+
 -- Every migration makes the views again, because their columns may have changed.
 do $$
 declare
@@ -477,15 +506,235 @@ end $$;
 
 create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
 -- These jobs have just reached these states. Those that go on by themselves (pending, retryable) are left out
--- here.
--- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
--- has changed.
+-- here. Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs
+-- it has changed.
 declare
   changed int;
 begin
   -- First, because it adds the jobs that it cancels.
   select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+  perform outlive.count_in_batches(ids, states);
   return changed;
+end $$;
+
+-- Batches: jobs that are counted together, and the jobs that are enqueued when all of them have ended.
+--
+--     open_batch          makes a batch, with its callbacks
+--     add_to_batch        counts new jobs; enqueue calls it
+--     close_batch         from now on the batch can be done
+--     cancel_batch        cancels the jobs of a batch, all or some at a time
+--     count_in_batches    counts jobs that have just ended
+--     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
+--     forget_in_batches   keeps the number of jobs that are pruned
+--     is_done, call_back  whether all jobs have ended; what follows from that
+--
+-- While a batch is open, a transaction that adds jobs shares the row of the batch (for key share). It waits for
+-- no other that adds jobs, and for no end. close_batch waits for all of these transactions (for update), and then
+-- counts the jobs. From then on jobs that are added are counted under the lock of the row. Every end is counted
+-- under that lock, so exactly one of them is the last.
+
+create or replace function outlive.open_batch(
+  name text, on_success json default null, on_failure json default null, on_done json default null,
+  id uuid default null)
+returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Make a batch, and return its id. Repeating it with the same id changes nothing. A callback is a job as an
+-- object: task, args, queue, source, priority, delay_s, run_at, options, id. OL003: it could not be enqueued.
+declare
+  mine uuid := coalesce(id, outlive.uuid7());
+  callback record;
+  job uuid;
+begin
+  insert into outlive.batches (id, name, created_at) values (mine, name, outlive.now()) on conflict do nothing;
+  if not found then
+    return mine;
+  end if;
+  for callback in
+    select c.event, c.request
+    from unnest('{success,failure,done}'::text[], array[on_success, on_failure, on_done]) c(event, request)
+    where c.request is not null
+  loop
+    if callback.request ->> 'task' is null or callback.request ->> 'dedupe_key' is not null
+       or callback.request ->> 'links' is not null then
+      raise exception using errcode = 'OL003', message = format(
+        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch nor jobs to wait for',
+        callback.event);
+    end if;
+    job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
+    insert into outlive.callbacks (batch, event, job, request) values (
+      mine, callback.event, job, case when callback.request ->> 'id' is not null then callback.request
+        else (callback.request::jsonb || jsonb_build_object('id', job))::json end)
+    on conflict do nothing;
+    if not found then
+      raise exception using errcode = 'OL003', message = format(
+        'job %s is a callback already: make another one for on_%s, because a job is enqueued once', job,
+        callback.event);
+    end if;
+  end loop;
+  begin
+    -- No end of a job may fail because of a callback, so each is enqueued here on trial.
+    perform outlive.spawn(json_agg(c.request)) from outlive.callbacks c where c.batch = mine;
+    raise exception using errcode = 'OL005';
+  exception when sqlstate 'OL005' then
+    return mine;
+  end;
+end $$;
+
+create or replace function outlive.add_to_batch(batch uuid, made bigint) returns void language plpgsql as $$
+-- So many jobs of a batch were just made. OL003: there is no such batch, or it takes no more jobs.
+declare
+  b outlive.batches;
+begin
+  select t.* into b from outlive.batches t where t.id = add_to_batch.batch for key share;
+  if not found then
+    raise exception using errcode = 'OL003', message = format(
+      'there is no batch %s: open it with app.batch(…) or outlive.open_batch(…), and commit that first', batch);
+  end if;
+  if b.closed_at is not null then
+    update outlive.batches t set jobs = t.jobs + made
+    where t.id = add_to_batch.batch and t.done_at is null and t.cancelled_at is null;
+    if not found then
+      raise exception using errcode = 'OL003', message = format(
+        'batch %s takes no more jobs, because it is done or was cancelled: open a new one', batch);
+    end if;
+  end if;
+end $$;
+
+create or replace function outlive.is_done(b outlive.batches) returns boolean language sql immutable
+-- Whether all jobs of a closed batch have ended.
+return b.closed_at is not null and b.succeeded + b.failed + b.cancelled + b.quarantined = b.jobs;
+
+create or replace function outlive.call_back(b outlive.batches) returns void language plpgsql as $$
+-- The batch is done: enqueue the callbacks that apply, each once ever. The caller has locked its row.
+declare
+  due json;
+begin
+  update outlive.batches t set done_at = outlive.now() where t.id = b.id;
+  with called as (
+    update outlive.callbacks c set called_at = outlive.now()
+    where c.batch = b.id and c.called_at is null
+      and c.event in ('done', case when b.succeeded = b.jobs then 'success' else 'failure' end)
+    returning c.request)
+  select json_agg(c.request) into due from called c;
+  if due is not null then
+    perform outlive.spawn(due);
+  end if;
+end $$;
+
+create or replace function outlive.close_batch(id uuid, cancelling boolean default false) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Only jobs of the batch may add to it from now on, or none, if it is to be cancelled. Repeating it changes
+-- nothing. A transaction with another snapshot than its statements would not count the jobs that others have
+-- added, unless it has opened the batch itself. OL003: there is no such batch.
+declare
+  b outlive.batches;
+begin
+  select t.* into b from outlive.batches t where t.id = close_batch.id for update;
+  if not found then
+    raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
+  end if;
+  if cancelling and b.cancelled_at is null and b.done_at is null then
+    update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
+  end if;
+  if b.closed_at is not null then
+    return;
+  end if;
+  if current_setting('transaction_isolation') <> 'read committed' and b.created_at < transaction_timestamp() then
+    raise exception using errcode = 'OL003', message =
+      format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
+  end if;
+  update outlive.batches t set
+    closed_at = outlive.now(),
+    jobs = t.jobs + (select count(*) from outlive.jobs j where j.batch = b.id)
+  where t.id = b.id returning t.* into b;
+  if outlive.is_done(b) then
+    perform outlive.call_back(b);
+  end if;
+end $$;
+
+create or replace function outlive.cancel_batch(id uuid, past uuid default null, most int default null)
+returns uuid language plpgsql as $$
+-- Cancel the unfinished among the jobs of a batch, or among so many of them whose ids follow `past`. Returns the
+-- last id that it has come to; null: no more follow. Call outlive.close_batch(id, cancelling => true) first, in a
+-- transaction of its own: then no job comes after that.
+declare
+  piece uuid[];
+begin
+  piece := array(
+    select j.id from outlive.jobs j
+    where j.batch = cancel_batch.id and j.id > coalesce(past, '00000000-0000-0000-0000-000000000000')
+    order by j.id limit most);
+  perform outlive.cancel(array(
+    select p.id from unnest(piece) p(id)
+    where exists (select from outlive.waiting w where w.id = p.id)
+      or exists (select from outlive.running r where r.id = p.id)
+      or exists (select from outlive.held h where h.id = p.id)));
+  return piece[cardinality(piece)];
+end $$;
+
+create or replace function outlive.count_in_batches(ids uuid[], states text[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- These jobs have just reached these states. The batches are locked in the order of their ids. A job that is not
+-- finished is in a batch that is not done, so ends in a database without such a batch cost one look at an index.
+declare
+  n record;
+  b outlive.batches;
+begin
+  if not exists (select from outlive.batches t where t.done_at is null) then
+    return;
+  end if;
+  for n in
+    select
+      j.batch,
+      count(*) filter (where e.state = 'succeeded') as succeeded,
+      count(*) filter (where e.state = 'failed') as failed,
+      count(*) filter (where e.state = 'cancelled') as cancelled,
+      count(*) filter (where e.state = 'quarantined') as quarantined
+    from unnest(ids, states) e(id, state) join outlive.jobs j on j.id = e.id
+    where j.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
+    group by j.batch order by j.batch
+  loop
+    update outlive.batches t set
+      succeeded = t.succeeded + n.succeeded,
+      failed = t.failed + n.failed,
+      cancelled = t.cancelled + n.cancelled,
+      quarantined = t.quarantined + n.quarantined
+    where t.id = n.batch returning t.* into b;
+    if outlive.is_done(b) then
+      perform outlive.call_back(b);
+    end if;
+  end loop;
+end $$;
+
+create or replace function outlive.uncount_in_batches(ids uuid[], state text) returns void language plpgsql as $$
+-- These jobs were in this state, and have just left it by the verb of an operator or of a worker. Their batches
+-- are not done any more.
+declare
+  n record;
+begin
+  for n in
+    select j.batch, count(*) as jobs from outlive.jobs j
+    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+  loop
+    update outlive.batches t set
+      failed = t.failed - n.jobs * (state = 'failed')::int,
+      cancelled = t.cancelled - n.jobs * (state = 'cancelled')::int,
+      quarantined = t.quarantined - n.jobs * (state = 'quarantined')::int,
+      done_at = null
+    where t.id = n.batch;
+  end loop;
+end $$;
+
+create or replace function outlive.forget_in_batches(ids uuid[]) returns void language plpgsql as $$
+-- These jobs are pruned. An open batch counts its jobs when it is closed, and these would be missing.
+declare
+  n record;
+begin
+  for n in
+    select j.batch, count(*) as jobs from outlive.jobs j
+    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+  loop
+    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.batch and t.closed_at is null;
+  end loop;
 end $$;
 
 -- Completion: how the end of an attempt is written.
@@ -601,17 +850,7 @@ begin
     perform outlive.keep_records(ended, records);
   end if;
   if spawns is not null then
-    perform outlive.enqueue(
-      array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
-      array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
-      array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
-      array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
-      case when count(s.links) > 0 then array_agg(s.links) end)
-    from json_to_recordset(spawns) s(
-      id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
-    having count(*) > 0;
+    perform outlive.spawn(spawns);
   end if;
   perform outlive.follow_up(array[ended.id], array['succeeded']);
 end $$;
@@ -671,6 +910,7 @@ declare
   job uuid;
   w record;
   had int;
+  quarantined uuid[] := '{}';
   gained bigint := 0;
 begin
   rest := array(
@@ -700,6 +940,9 @@ begin
       for update of h skip locked;
       if found then
         had := w.losses;
+        if w.why = 'quarantined' then
+          quarantined := quarantined || job;
+        end if;
         if had > 1 and had >= w.most then
           update outlive.held h set
             why = 'suspect',
@@ -727,6 +970,7 @@ begin
     exit when cardinality(rest) = 0;
     perform pg_sleep(0.005);
   end loop;
+  perform outlive.uncount_in_batches(quarantined, 'quarantined');
   return gained;
 end $$;
 
@@ -757,6 +1001,7 @@ return case when pg_column_size(args) > 2000 and octet_length(args::text) > 6553
 -- Enqueueing: new jobs, their dedupe keys, and the notification of sleeping workers.
 --
 --     enqueue      one job, for everyone; a batch of jobs, for clients
+--     spawn        the same for jobs as JSON
 --     take_keys    takes dedupe keys, and settles conflicts by on_conflict
 --     replace      cancels a job whose dedupe key a new one takes over
 --     wake         notifies the workers that sleep
@@ -924,6 +1169,13 @@ begin
     end;
   end loop;
   if links is not null then
+    -- Only jobs that were made count. The batches are locked in the order of their ids.
+    perform outlive.add_to_batch(n.batch, n.made) from (
+      select (coalesce(a.links, links_of_all) ->> 'batch')::uuid as batch, count(*) as made
+      from unnest(ids, links) a(id, links)
+      where a.id is not null and a.id not in (select unnest(not_made))
+      group by 1 order by 1) n
+    where n.batch is not null;
     -- Last, because jobs that it cancels at once are followed up.
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
@@ -933,6 +1185,22 @@ begin
   else
     perform outlive.wake();
   end if;
+end $$;
+
+create or replace function outlive.spawn(jobs json) returns void language plpgsql as $$
+-- (none) -> pending, for an array of jobs as objects.
+begin
+  perform outlive.enqueue(
+    array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
+    array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
+    array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+    array_agg(coalesce(s.on_conflict, 'skip')),
+    case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
+    case when count(s.links) > 0 then array_agg(s.links) end)
+  from json_to_recordset(jobs) s(
+    id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+    run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
+  having count(*) > 0;
 end $$;
 
 create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
@@ -1013,13 +1281,14 @@ create or replace function outlive.enqueue(
   max_args_bytes int default 1048576,
   notify boolean default true,
   after uuid[] default null,
-  on_failure text default 'block')
+  on_failure text default 'block',
+  batch uuid default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without key, options, delay, run_at and after whose arguments are small is written here, which is faster; its
--- fingerprint is soon computed when it is needed. Every other job is a batch of one.
+-- without key, options, delay, run_at, after and batch whose arguments are small is written here, which is faster;
+-- its fingerprint is soon computed when it is needed. Every other job goes the way of many.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -1030,6 +1299,7 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
+     and batch is null
      and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
@@ -1062,8 +1332,8 @@ begin
     array[extract(epoch from delay)::double precision], array[run_at],
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
-    case when after is not null
-      then array[jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure)] end) e;
+    case when after is not null or batch is not null then array[jsonb_strip_nulls(
+      jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure, 'batch', batch))] end) e;
   return coalesce(other, mine);
 end $$;
 
@@ -1112,6 +1382,7 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   found_jobs uuid[];
   ended uuid[] := '{}';
+  quarantined uuid[] := '{}';
   w record;
 begin
   found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
@@ -1125,6 +1396,9 @@ begin
       if not found then
         delete from outlive.held t where t.id =
           (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
+        if found and w.why = 'quarantined' then
+          quarantined := quarantined || id;
+        end if;
       end if;
       changed := found;
       if changed then
@@ -1148,6 +1422,7 @@ begin
     return next;
   end loop;
   if cardinality(ended) > 0 then
+    perform outlive.uncount_in_batches(quarantined, 'quarantined');
     perform outlive.follow_up(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
   end if;
 end $$;
@@ -1159,6 +1434,8 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   j record;
   taken uuid;
+  failed uuid[] := '{}';
+  cancelled uuid[] := '{}';
 begin
   perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
@@ -1185,6 +1462,11 @@ begin
         select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
         from outlive.attempts a where a.job_id = j.id;
         changed := true;
+        if state = 'failed' then
+          failed := failed || id;
+        else
+          cancelled := cancelled || id;
+        end if;
         state := 'pending';
       end if;
     end if;
@@ -1199,14 +1481,19 @@ begin
     end if;
     return next;
   end loop;
+  perform outlive.uncount_in_batches(failed, 'failed'), outlive.uncount_in_batches(cancelled, 'cancelled');
 end $$;
 
 create or replace function outlive.release(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
 -- A job that waits for others waits no more.
+declare
+  quarantined uuid[] := '{}';
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    quarantined := quarantined || array(
+      select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
     with freed as (delete from outlive.held h where h.id = release.id returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
@@ -1224,6 +1511,7 @@ begin
     end if;
     return next;
   end loop;
+  perform outlive.uncount_in_batches(quarantined, 'quarantined');
 end $$;
 
 create or replace function outlive.block(ids uuid[], reason text)
@@ -1265,6 +1553,7 @@ begin
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
+  perform outlive.forget_in_batches(mine);
   delete from outlive.jobs j where j.id = any(mine);
   get diagnostics gone = row_count;
   return gone;
@@ -2187,7 +2476,8 @@ select j.id, j.task, j.queue, j.source,
   h.since as held_since,
   coalesce(h.details, 'waits for ' || h.unmet || case h.unmet when 1 then ' job' else ' jobs' end) as held_details,
   j.dedupe_key,
-  coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
+  coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint,
+  j.batch
 from outlive.jobs j
   left join outlive.waiting w on w.id = j.id
   left join outlive.running r on r.id = j.id
@@ -2278,6 +2568,30 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
+
+-- The jobs of an open batch are counted. `progress` goes from 0 to 1.
+create view outlive.batch_states as
+select b.id, b.name,
+  case when b.done_at is null then case when b.closed_at is null then 'open' else 'closed' end
+       when b.succeeded = n.jobs then 'succeeded'
+       when b.cancelled_at is not null then 'cancelled'
+       else 'failed' end as state,
+  n.jobs, b.succeeded, b.failed, b.cancelled, b.quarantined, n.jobs - n.ended as unfinished,
+  case when n.jobs > 0 then n.ended::double precision / n.jobs
+       else (b.done_at is not null)::int end as progress,
+  b.created_at, b.closed_at, b.cancelled_at, b.done_at,
+  s.job as on_success, s.called_at as success_called_at,
+  f.job as on_failure, f.called_at as failure_called_at,
+  d.job as on_done, d.called_at as done_called_at
+from outlive.batches b
+  cross join lateral (
+    select b.succeeded + b.failed + b.cancelled + b.quarantined as ended,
+      b.jobs + case when b.closed_at is null
+        then (select count(*) from outlive.jobs j where j.batch = b.id) else 0 end as jobs
+    offset 0) n  -- Otherwise they would be counted once for each column that needs them.
+  left join outlive.callbacks s on s.batch = b.id and s.event = 'success'
+  left join outlive.callbacks f on f.batch = b.id and f.event = 'failure'
+  left join outlive.callbacks d on d.batch = b.id and d.event = 'done';
 
 -- The queues that have waiting jobs and are not paused: a loose index scan, one step per queue.
 create view outlive.open_queues as

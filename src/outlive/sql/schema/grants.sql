@@ -2,7 +2,7 @@
 --
 --     outlive_owner     owns everything: migrate
 --     outlive_worker    claims, ends, reaps, prunes; reads all; changes no schema
---     outlive_enqueue   may execute outlive.enqueue, and nothing else
+--     outlive_enqueue   may execute outlive.enqueue, and open and close batches
 --     outlive_viewer    may read the views, and nothing else
 --     outlive_job       may execute outlive.complete, and nothing else
 do $$
@@ -38,9 +38,11 @@ grant usage on all sequences in schema outlive to outlive_worker;
 grant execute on all functions in schema outlive to outlive_worker;
 
 grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb,
-  uuid, int, boolean, uuid[], text) to outlive_enqueue;
+  uuid, int, boolean, uuid[], text, uuid) to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
   timestamptz[], text[], text[], jsonb[], int, boolean, jsonb[]) to outlive_enqueue;
+grant execute on function outlive.open_batch(text, json, json, json, uuid), outlive.close_batch(uuid, boolean)
+  to outlive_enqueue;
 
 grant select on
   outlive.job_states,
@@ -50,7 +52,8 @@ grant select on
   outlive.worker_states,
   outlive.queue_states,
   outlive.source_health,
-  outlive.schedule_states
+  outlive.schedule_states,
+  outlive.batch_states
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text),
   outlive.count_lanes(), outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules)

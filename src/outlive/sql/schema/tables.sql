@@ -14,7 +14,8 @@
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
 -- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`, then `dependencies`. Claims
--- skip locked rows. A firing locks its row of `schedules` before all of these.
+-- skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id, come
+-- last, and then what a callback of a batch needs.
 -- Dependencies keep this order only in part. The end of a job locks the jobs that wait for it, in `held` by id,
 -- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
 -- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
@@ -328,3 +329,31 @@ create table outlive.schedules (
   constraint schedules_cron_or_every check ((cron is null) <> (every_s is null))
 );
 create index schedules_by_next on outlive.schedules (next_at);
+
+-- A batch counts how its jobs have ended. Its row is small, because every end of its jobs writes it again.
+create table outlive.batches (
+  id uuid primary key,
+  name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
+  created_at timestamptz not null,
+  closed_at timestamptz,
+  cancelled_at timestamptz,
+  done_at timestamptz,  -- Null while a job is not finished, also one that an operator has retried.
+  jobs bigint not null default 0,  -- While the batch is open: only those that were pruned.
+  succeeded bigint not null default 0,
+  failed bigint not null default 0,
+  cancelled bigint not null default 0,
+  quarantined bigint not null default 0
+) with (fillfactor = 50);
+create index batches_by_done on outlive.batches (done_at);
+create index jobs_by_batch on outlive.jobs (batch, id) where batch is not null;
+
+-- The jobs that are enqueued when a batch is done.
+create table outlive.callbacks (
+  batch uuid not null,
+  event text collate "C" not null check (event in ('success', 'failure', 'done')),
+  job uuid not null,
+  request json not null,
+  called_at timestamptz,
+  primary key (batch, event),
+  constraint callbacks_job_key unique (job)
+);

@@ -29,7 +29,8 @@ select j.id, j.task, j.queue, j.source,
   h.since as held_since,
   coalesce(h.details, 'waits for ' || h.unmet || case h.unmet when 1 then ' job' else ' jobs' end) as held_details,
   j.dedupe_key,
-  coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
+  coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint,
+  j.batch
 from outlive.jobs j
   left join outlive.waiting w on w.id = j.id
   left join outlive.running r on r.id = j.id
@@ -120,6 +121,30 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
+
+-- The jobs of an open batch are counted. `progress` goes from 0 to 1.
+create view outlive.batch_states as
+select b.id, b.name,
+  case when b.done_at is null then case when b.closed_at is null then 'open' else 'closed' end
+       when b.succeeded = n.jobs then 'succeeded'
+       when b.cancelled_at is not null then 'cancelled'
+       else 'failed' end as state,
+  n.jobs, b.succeeded, b.failed, b.cancelled, b.quarantined, n.jobs - n.ended as unfinished,
+  case when n.jobs > 0 then n.ended::double precision / n.jobs
+       else (b.done_at is not null)::int end as progress,
+  b.created_at, b.closed_at, b.cancelled_at, b.done_at,
+  s.job as on_success, s.called_at as success_called_at,
+  f.job as on_failure, f.called_at as failure_called_at,
+  d.job as on_done, d.called_at as done_called_at
+from outlive.batches b
+  cross join lateral (
+    select b.succeeded + b.failed + b.cancelled + b.quarantined as ended,
+      b.jobs + case when b.closed_at is null
+        then (select count(*) from outlive.jobs j where j.batch = b.id) else 0 end as jobs
+    offset 0) n  -- Otherwise they would be counted once for each column that needs them.
+  left join outlive.callbacks s on s.batch = b.id and s.event = 'success'
+  left join outlive.callbacks f on f.batch = b.id and f.event = 'failure'
+  left join outlive.callbacks d on d.batch = b.id and d.event = 'done';
 
 -- The queues that have waiting jobs and are not paused: a loose index scan, one step per queue.
 create view outlive.open_queues as

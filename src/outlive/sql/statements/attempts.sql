@@ -138,8 +138,8 @@ set peak_memory_bytes = :peak_memory_bytes::bigint, cpu_s = :cpu_s::double preci
 where a.token = :token::bigint and a.worker = :worker::uuid and a.outcome = 'succeeded';
 
 -- name: locked_ends
--- The attempts that can't end now because another transaction has locked their row, their job's dedupe key, or a
--- job that waits for theirs.
+-- The attempts that can't end now because another transaction has locked their row, their job's dedupe key or
+-- batch, or a job that waits for theirs.
 with free as materialized (
   select r.token, r.id from outlive.running r
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
@@ -151,7 +151,11 @@ dependents as materialized (
   select h.id from outlive.held h
   where h.id = any(array(
     select d.job_id from outlive.dependencies d where d.needs = any(array(select id from free)) and not d.met))
-  order by h.id for update skip locked)
+  order by h.id for update skip locked),
+batches as materialized (
+  select b.id from outlive.batches b
+  where b.id in (select j.batch from outlive.jobs j where j.id = any(array(select id from free)))
+  order by b.id for no key update skip locked)
 select r.token from outlive.running r
 where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and (
   not exists (select from free f where f.token = r.token)
@@ -159,7 +163,10 @@ where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and (
     select from outlive.dedupe_keys k where k.id = r.id and not exists (select from keys l where l.id = k.id))
   or exists (
     select from outlive.dependencies d
-    where d.needs = r.id and not d.met and not exists (select from dependents l where l.id = d.job_id)));
+    where d.needs = r.id and not d.met and not exists (select from dependents l where l.id = d.job_id))
+  or exists (
+    select from outlive.jobs j join outlive.batches b on b.id = j.batch
+    where j.id = r.id and not exists (select from batches l where l.id = b.id)));
 
 -- name: ended
 -- The attempts that have ended, and how. A token without a row is still running, or was never claimed.

@@ -41,35 +41,43 @@ where s.id = :id::uuid;
 select a.* from outlive.ended_attempts a where a.job_id = :id::uuid order by a.attempt;
 
 -- name: list_jobs
--- Jobs, newest first, by state, task and queue; null stands for all. Each state is looked up where its jobs are.
+-- Jobs, newest first, by state, task, queue and batch; null stands for all. Each state is looked up where its jobs
+-- are; with a batch, its jobs are gone through.
 with chosen as (
   select id from (
     select j.id from outlive.jobs j
-    where :state::text is null
+    where :batch::uuid is null and :state::text is null
       and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
     order by j.id desc limit :limit::int) every
   union all
   select id from (
+    select j.id from outlive.jobs j
+    where j.batch = :batch::uuid and (:state::text is null or outlive.state_of(j.id) = :state::text)
+      and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
+    order by j.id desc limit :limit::int) together
+  union all
+  select id from (
     select w.id from outlive.waiting w
-    where :state::text in ('pending', 'retryable') and (w.failures + w.crashes > 0) = (:state::text = 'retryable')
+    where :batch::uuid is null and :state::text in ('pending', 'retryable')
+      and (w.failures + w.crashes > 0) = (:state::text = 'retryable')
       and (:task::text is null or w.task = :task::text) and (:queue::text is null or w.queue = :queue::text)
     order by w.id desc limit :limit::int) waiting
   union all
   select id from (
     select r.id from outlive.running r
-    where :state::text = 'running'
+    where :batch::uuid is null and :state::text = 'running'
       and (:task::text is null or r.task = :task::text) and (:queue::text is null or r.queue = :queue::text)
     order by r.id desc limit :limit::int) running
   union all
   select id from (
     select h.id from outlive.held h
-    where :state::text = outlive.held_state(h.why)
+    where :batch::uuid is null and :state::text = outlive.held_state(h.why)
       and (:task::text is null or h.task = :task::text) and (:queue::text is null or h.queue = :queue::text)
     order by h.id desc limit :limit::int) held
   union all
   select id from (
     select f.job_id as id from outlive.finished() f join outlive.jobs j on j.id = f.job_id
-    where f.state = :state::text
+    where :batch::uuid is null and f.state = :state::text
       and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
     order by f.ended_at desc limit :limit::int) finished)
 select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses,
@@ -79,8 +87,8 @@ from outlive.job_states s where s.id = any(array(select id from chosen))
 order by s.id desc limit :limit::int;
 
 -- name: choose
--- The ids of all jobs of some states, by task, queue and how long ago they got there; null stands for all. Each
--- state is looked up where its jobs are.
+-- The ids of all jobs of some states, by task, queue, batch and how long ago they got there; null stands for all.
+-- Each state is looked up where its jobs are.
 with found as (
   select w.id, w.task, w.queue, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state,
     w.ready_at as since
@@ -99,6 +107,7 @@ where f.state = any(:states::text[])
   and (:task::text is null or f.task = :task::text) and (:queue::text is null or f.queue = :queue::text)
   and (:older_s::double precision is null
        or f.since < outlive.now() - :older_s::double precision * interval '1 second')
+  and (:batch::uuid is null or f.id in (select j.id from outlive.jobs j where j.batch = :batch::uuid))
 order by f.id limit :limit::int;
 
 -- name: list_stuck

@@ -111,17 +111,7 @@ begin
     perform outlive.keep_records(ended, records);
   end if;
   if spawns is not null then
-    perform outlive.enqueue(
-      array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
-      array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
-      array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
-      array_agg(coalesce(s.on_conflict, 'skip')),
-      case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
-      case when count(s.links) > 0 then array_agg(s.links) end)
-    from json_to_recordset(spawns) s(
-      id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
-      run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
-    having count(*) > 0;
+    perform outlive.spawn(spawns);
   end if;
   perform outlive.follow_up(array[ended.id], array['succeeded']);
 end $$;

@@ -1,6 +1,7 @@
 -- Enqueueing: new jobs, their dedupe keys, and the notification of sleeping workers.
 --
 --     enqueue      one job, for everyone; a batch of jobs, for clients
+--     spawn        the same for jobs as JSON
 --     take_keys    takes dedupe keys, and settles conflicts by on_conflict
 --     replace      cancels a job whose dedupe key a new one takes over
 --     wake         notifies the workers that sleep
@@ -168,6 +169,13 @@ begin
     end;
   end loop;
   if links is not null then
+    -- Only jobs that were made count. The batches are locked in the order of their ids.
+    perform outlive.add_to_batch(n.batch, n.made) from (
+      select (coalesce(a.links, links_of_all) ->> 'batch')::uuid as batch, count(*) as made
+      from unnest(ids, links) a(id, links)
+      where a.id is not null and a.id not in (select unnest(not_made))
+      group by 1 order by 1) n
+    where n.batch is not null;
     -- Last, because jobs that it cancels at once are followed up.
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
@@ -177,6 +185,22 @@ begin
   else
     perform outlive.wake();
   end if;
+end $$;
+
+create or replace function outlive.spawn(jobs json) returns void language plpgsql as $$
+-- (none) -> pending, for an array of jobs as objects.
+begin
+  perform outlive.enqueue(
+    array_agg(coalesce(s.id, outlive.uuid7())), array_agg(s.task), array_agg(s.queue), array_agg(s.source),
+    array_agg(coalesce(s.args, '{}')), array_agg(s.priority::smallint), array_agg(s.delay_s),
+    array_agg(s.run_at), case when count(s.dedupe_key) > 0 then array_agg(s.dedupe_key) end,
+    array_agg(coalesce(s.on_conflict, 'skip')),
+    case when count(s.options) > 0 then array_agg(s.options) end, 2147483647, false,
+    case when count(s.links) > 0 then array_agg(s.links) end)
+  from json_to_recordset(jobs) s(
+    id uuid, task text, args json, queue text, source text, priority int, delay_s double precision,
+    run_at timestamptz, dedupe_key text, on_conflict text, options jsonb, links jsonb)
+  having count(*) > 0;
 end $$;
 
 create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
@@ -257,13 +281,14 @@ create or replace function outlive.enqueue(
   max_args_bytes int default 1048576,
   notify boolean default true,
   after uuid[] default null,
-  on_failure text default 'block')
+  on_failure text default 'block',
+  batch uuid default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without key, options, delay, run_at and after whose arguments are small is written here, which is faster; its
--- fingerprint is soon computed when it is needed. Every other job is a batch of one.
+-- without key, options, delay, run_at, after and batch whose arguments are small is written here, which is faster;
+-- its fingerprint is soon computed when it is needed. Every other job goes the way of many.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -274,6 +299,7 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
+     and batch is null
      and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
@@ -306,7 +332,7 @@ begin
     array[extract(epoch from delay)::double precision], array[run_at],
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
-    case when after is not null
-      then array[jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure)] end) e;
+    case when after is not null or batch is not null then array[jsonb_strip_nulls(
+      jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure, 'batch', batch))] end) e;
   return coalesce(other, mine);
 end $$;

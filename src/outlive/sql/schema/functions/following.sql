@@ -4,13 +4,13 @@
 
 create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
 -- These jobs have just reached these states. Those that go on by themselves (pending, retryable) are left out
--- here.
--- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
--- has changed.
+-- here. Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs
+-- it has changed.
 declare
   changed int;
 begin
   -- First, because it adds the jobs that it cancels.
   select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+  perform outlive.count_in_batches(ids, states);
   return changed;
 end $$;

@@ -31,6 +31,7 @@ declare
   job uuid;
   w record;
   had int;
+  quarantined uuid[] := '{}';
   gained bigint := 0;
 begin
   rest := array(
@@ -60,6 +61,9 @@ begin
       for update of h skip locked;
       if found then
         had := w.losses;
+        if w.why = 'quarantined' then
+          quarantined := quarantined || job;
+        end if;
         if had > 1 and had >= w.most then
           update outlive.held h set
             why = 'suspect',
@@ -87,5 +91,6 @@ begin
     exit when cardinality(rest) = 0;
     perform pg_sleep(0.005);
   end loop;
+  perform outlive.uncount_in_batches(quarantined, 'quarantined');
   return gained;
 end $$;

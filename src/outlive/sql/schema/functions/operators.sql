@@ -43,6 +43,7 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   found_jobs uuid[];
   ended uuid[] := '{}';
+  quarantined uuid[] := '{}';
   w record;
 begin
   found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
@@ -56,6 +57,9 @@ begin
       if not found then
         delete from outlive.held t where t.id =
           (select l.id from outlive.held l where l.id = cancel.id for update skip locked) returning t.* into w;
+        if found and w.why = 'quarantined' then
+          quarantined := quarantined || id;
+        end if;
       end if;
       changed := found;
       if changed then
@@ -79,6 +83,7 @@ begin
     return next;
   end loop;
   if cardinality(ended) > 0 then
+    perform outlive.uncount_in_batches(quarantined, 'quarantined');
     perform outlive.follow_up(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
   end if;
 end $$;
@@ -90,6 +95,8 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   j record;
   taken uuid;
+  failed uuid[] := '{}';
+  cancelled uuid[] := '{}';
 begin
   perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
@@ -116,6 +123,11 @@ begin
         select j.queue, j.source, j.task, j.priority, outlive.now(), j.id, max(a.attempt)
         from outlive.attempts a where a.job_id = j.id;
         changed := true;
+        if state = 'failed' then
+          failed := failed || id;
+        else
+          cancelled := cancelled || id;
+        end if;
         state := 'pending';
       end if;
     end if;
@@ -130,14 +142,19 @@ begin
     end if;
     return next;
   end loop;
+  perform outlive.uncount_in_batches(failed, 'failed'), outlive.uncount_in_batches(cancelled, 'cancelled');
 end $$;
 
 create or replace function outlive.release(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- quarantined, blocked, suspect -> pending or retryable, with crashes and losses zero. Zero rows: no such job.
 -- A job that waits for others waits no more.
+declare
+  quarantined uuid[] := '{}';
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+    quarantined := quarantined || array(
+      select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
     with freed as (delete from outlive.held h where h.id = release.id returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
@@ -155,6 +172,7 @@ begin
     end if;
     return next;
   end loop;
+  perform outlive.uncount_in_batches(quarantined, 'quarantined');
 end $$;
 
 create or replace function outlive.block(ids uuid[], reason text)
@@ -196,6 +214,7 @@ begin
   delete from outlive.dedupe_keys k where k.id = any(mine);
   delete from outlive.progress p where p.job_id = any(mine);
   delete from outlive.attempts a where a.job_id = any(mine);
+  perform outlive.forget_in_batches(mine);
   delete from outlive.jobs j where j.id = any(mine);
   get diagnostics gone = row_count;
   return gone;

@@ -1,0 +1,219 @@
+-- Batches: jobs that are counted together, and the jobs that are enqueued when all of them have ended.
+--
+--     open_batch          makes a batch, with its callbacks
+--     add_to_batch        counts new jobs; enqueue calls it
+--     close_batch         from now on the batch can be done
+--     cancel_batch        cancels the jobs of a batch, all or some at a time
+--     count_in_batches    counts jobs that have just ended
+--     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
+--     forget_in_batches   keeps the number of jobs that are pruned
+--     is_done, call_back  whether all jobs have ended; what follows from that
+--
+-- While a batch is open, a transaction that adds jobs shares the row of the batch (for key share). It waits for
+-- no other that adds jobs, and for no end. close_batch waits for all of these transactions (for update), and then
+-- counts the jobs. From then on jobs that are added are counted under the lock of the row. Every end is counted
+-- under that lock, so exactly one of them is the last.
+
+create or replace function outlive.open_batch(
+  name text, on_success json default null, on_failure json default null, on_done json default null,
+  id uuid default null)
+returns uuid language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Make a batch, and return its id. Repeating it with the same id changes nothing. A callback is a job as an
+-- object: task, args, queue, source, priority, delay_s, run_at, options, id. OL003: it could not be enqueued.
+declare
+  mine uuid := coalesce(id, outlive.uuid7());
+  callback record;
+  job uuid;
+begin
+  insert into outlive.batches (id, name, created_at) values (mine, name, outlive.now()) on conflict do nothing;
+  if not found then
+    return mine;
+  end if;
+  for callback in
+    select c.event, c.request
+    from unnest('{success,failure,done}'::text[], array[on_success, on_failure, on_done]) c(event, request)
+    where c.request is not null
+  loop
+    if callback.request ->> 'task' is null or callback.request ->> 'dedupe_key' is not null
+       or callback.request ->> 'links' is not null then
+      raise exception using errcode = 'OL003', message = format(
+        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch nor jobs to wait for',
+        callback.event);
+    end if;
+    job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
+    insert into outlive.callbacks (batch, event, job, request) values (
+      mine, callback.event, job, case when callback.request ->> 'id' is not null then callback.request
+        else (callback.request::jsonb || jsonb_build_object('id', job))::json end)
+    on conflict do nothing;
+    if not found then
+      raise exception using errcode = 'OL003', message = format(
+        'job %s is a callback already: make another one for on_%s, because a job is enqueued once', job,
+        callback.event);
+    end if;
+  end loop;
+  begin
+    -- No end of a job may fail because of a callback, so each is enqueued here on trial.
+    perform outlive.spawn(json_agg(c.request)) from outlive.callbacks c where c.batch = mine;
+    raise exception using errcode = 'OL005';
+  exception when sqlstate 'OL005' then
+    return mine;
+  end;
+end $$;
+
+create or replace function outlive.add_to_batch(batch uuid, made bigint) returns void language plpgsql as $$
+-- So many jobs of a batch were just made. OL003: there is no such batch, or it takes no more jobs.
+declare
+  b outlive.batches;
+begin
+  select t.* into b from outlive.batches t where t.id = add_to_batch.batch for key share;
+  if not found then
+    raise exception using errcode = 'OL003', message = format(
+      'there is no batch %s: open it with app.batch(…) or outlive.open_batch(…), and commit that first', batch);
+  end if;
+  if b.closed_at is not null then
+    update outlive.batches t set jobs = t.jobs + made
+    where t.id = add_to_batch.batch and t.done_at is null and t.cancelled_at is null;
+    if not found then
+      raise exception using errcode = 'OL003', message = format(
+        'batch %s takes no more jobs, because it is done or was cancelled: open a new one', batch);
+    end if;
+  end if;
+end $$;
+
+create or replace function outlive.is_done(b outlive.batches) returns boolean language sql immutable
+-- Whether all jobs of a closed batch have ended.
+return b.closed_at is not null and b.succeeded + b.failed + b.cancelled + b.quarantined = b.jobs;
+
+create or replace function outlive.call_back(b outlive.batches) returns void language plpgsql as $$
+-- The batch is done: enqueue the callbacks that apply, each once ever. The caller has locked its row.
+declare
+  due json;
+begin
+  update outlive.batches t set done_at = outlive.now() where t.id = b.id;
+  with called as (
+    update outlive.callbacks c set called_at = outlive.now()
+    where c.batch = b.id and c.called_at is null
+      and c.event in ('done', case when b.succeeded = b.jobs then 'success' else 'failure' end)
+    returning c.request)
+  select json_agg(c.request) into due from called c;
+  if due is not null then
+    perform outlive.spawn(due);
+  end if;
+end $$;
+
+create or replace function outlive.close_batch(id uuid, cancelling boolean default false) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Only jobs of the batch may add to it from now on, or none, if it is to be cancelled. Repeating it changes
+-- nothing. A transaction with another snapshot than its statements would not count the jobs that others have
+-- added, unless it has opened the batch itself. OL003: there is no such batch.
+declare
+  b outlive.batches;
+begin
+  select t.* into b from outlive.batches t where t.id = close_batch.id for update;
+  if not found then
+    raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
+  end if;
+  if cancelling and b.cancelled_at is null and b.done_at is null then
+    update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
+  end if;
+  if b.closed_at is not null then
+    return;
+  end if;
+  if current_setting('transaction_isolation') <> 'read committed' and b.created_at < transaction_timestamp() then
+    raise exception using errcode = 'OL003', message =
+      format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
+  end if;
+  update outlive.batches t set
+    closed_at = outlive.now(),
+    jobs = t.jobs + (select count(*) from outlive.jobs j where j.batch = b.id)
+  where t.id = b.id returning t.* into b;
+  if outlive.is_done(b) then
+    perform outlive.call_back(b);
+  end if;
+end $$;
+
+create or replace function outlive.cancel_batch(id uuid, past uuid default null, most int default null)
+returns uuid language plpgsql as $$
+-- Cancel the unfinished among the jobs of a batch, or among so many of them whose ids follow `past`. Returns the
+-- last id that it has come to; null: no more follow. Call outlive.close_batch(id, cancelling => true) first, in a
+-- transaction of its own: then no job comes after that.
+declare
+  piece uuid[];
+begin
+  piece := array(
+    select j.id from outlive.jobs j
+    where j.batch = cancel_batch.id and j.id > coalesce(past, '00000000-0000-0000-0000-000000000000')
+    order by j.id limit most);
+  perform outlive.cancel(array(
+    select p.id from unnest(piece) p(id)
+    where exists (select from outlive.waiting w where w.id = p.id)
+      or exists (select from outlive.running r where r.id = p.id)
+      or exists (select from outlive.held h where h.id = p.id)));
+  return piece[cardinality(piece)];
+end $$;
+
+create or replace function outlive.count_in_batches(ids uuid[], states text[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- These jobs have just reached these states. The batches are locked in the order of their ids. A job that is not
+-- finished is in a batch that is not done, so ends in a database without such a batch cost one look at an index.
+declare
+  n record;
+  b outlive.batches;
+begin
+  if not exists (select from outlive.batches t where t.done_at is null) then
+    return;
+  end if;
+  for n in
+    select
+      j.batch,
+      count(*) filter (where e.state = 'succeeded') as succeeded,
+      count(*) filter (where e.state = 'failed') as failed,
+      count(*) filter (where e.state = 'cancelled') as cancelled,
+      count(*) filter (where e.state = 'quarantined') as quarantined
+    from unnest(ids, states) e(id, state) join outlive.jobs j on j.id = e.id
+    where j.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
+    group by j.batch order by j.batch
+  loop
+    update outlive.batches t set
+      succeeded = t.succeeded + n.succeeded,
+      failed = t.failed + n.failed,
+      cancelled = t.cancelled + n.cancelled,
+      quarantined = t.quarantined + n.quarantined
+    where t.id = n.batch returning t.* into b;
+    if outlive.is_done(b) then
+      perform outlive.call_back(b);
+    end if;
+  end loop;
+end $$;
+
+create or replace function outlive.uncount_in_batches(ids uuid[], state text) returns void language plpgsql as $$
+-- These jobs were in this state, and have just left it by the verb of an operator or of a worker. Their batches
+-- are not done any more.
+declare
+  n record;
+begin
+  for n in
+    select j.batch, count(*) as jobs from outlive.jobs j
+    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+  loop
+    update outlive.batches t set
+      failed = t.failed - n.jobs * (state = 'failed')::int,
+      cancelled = t.cancelled - n.jobs * (state = 'cancelled')::int,
+      quarantined = t.quarantined - n.jobs * (state = 'quarantined')::int,
+      done_at = null
+    where t.id = n.batch;
+  end loop;
+end $$;
+
+create or replace function outlive.forget_in_batches(ids uuid[]) returns void language plpgsql as $$
+-- These jobs are pruned. An open batch counts its jobs when it is closed, and these would be missing.
+declare
+  n record;
+begin
+  for n in
+    select j.batch, count(*) as jobs from outlive.jobs j
+    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+  loop
+    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.batch and t.closed_at is null;
+  end loop;
+end $$;

@@ -1,0 +1,81 @@
+"""Batches."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from outlive import BatchCounts, db
+from tests import faults
+from tests.driving.batches import TARGET, batched_app, callbacks, calls
+from tests.driving.making import value
+from tests.driving.workers import Start
+from tests.guarantees.throughput import ROUNDS, kept, seconds
+from tests.processes.batched import app, spread, step
+from tests.waiting import eventually
+
+SUCCEEDED = "select count(*) from outlive.attempts where state = 'succeeded'"
+EARLY = """
+select count(*) from outlive.callbacks c join outlive.jobs j on j.id = c.job
+where j.created_at < (select max(a.ended_at) from outlive.attempts a join outlive.jobs b on b.id = a.job_id
+                      where b.batch = c.batch)
+"""
+
+
+@pytest.fixture
+def batched(database_url: str) -> Iterator[None]:
+    with batched_app(database_url):
+        yield
+
+
+@pytest.mark.usefixtures("batched")
+def test_each_callback_is_enqueued_once_whichever_workers_are_killed(start: Start, connection: db.Connection) -> None:
+    with app.batch("tree", **callbacks()) as batch:
+        app.enqueue_stream(step.using(batch=batch).job(n) for n in range(300))
+        app.enqueue_stream(spread.using(batch=batch).job(2) for _ in range(20))
+    for ended in (40, 120, 200, 280):
+        worker, other = start(target=TARGET), start(target=TARGET)
+        eventually(lambda: value(connection, SUCCEEDED) >= ended, within_s=40, what="some have ended")  # noqa: B023
+        worker.kill()
+        other.kill_with_zygote()
+    start(target=TARGET)
+    assert batch.wait(timeout=60) == BatchCounts(440, 440, 0, 0, 0, 0, True)
+    eventually(lambda: calls(connection) == [("done", 1, 1), ("success", 1, 1)], within_s=30, what="the callbacks run")
+    assert value(connection, EARLY) == 0
+
+
+@pytest.mark.parametrize(
+    ("jobs", "least"),
+    [pytest.param(2000, 0.5, id="busy"), pytest.param(20_000, 1 / 1.15, id="exact", marks=pytest.mark.long)],
+)
+def test_a_warm_worker_keeps_its_throughput_in_a_batch(
+    start: Start, connection: db.Connection, jobs: int, least: float
+) -> None:
+    start()
+    alone, inside = [], []
+    for _ in range(ROUNDS):
+        alone.append(seconds(connection, [faults.warm.job(n) for n in range(jobs)]))
+        with faults.app.batch("warm") as batch:
+            inside.append(seconds(connection, [faults.warm.using(batch=batch).job(n) for n in range(jobs)]))
+        assert batch.counts() == BatchCounts(jobs, jobs, 0, 0, 0, 0, True)
+    assert kept(alone, inside) >= least
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_million_jobs_are_enqueued_drained_and_called_back(start: Start, connection: db.Connection) -> None:
+    million = 1_000_000
+    callback = faults.add.job(1)
+    began = time.monotonic()
+    with faults.app.batch("million", on_success=callback) as batch:
+        faults.app.enqueue_stream(faults.warm.using(batch=batch).job(n) for n in range(million))
+        enqueued = time.monotonic()
+    closed = time.monotonic()
+    start(slots=2)
+    assert batch.wait(timeout=1500) == BatchCounts(million, million, 0, 0, 0, 0, True)
+    drained = time.monotonic()
+    assert faults.app.get_job(callback.request.id).result(timeout=30) == 1
+    print(
+        f"{million / (enqueued - began):,.0f} enqueued per s, closed in {closed - enqueued:.2f} s, "
+        f"{million / (drained - closed):,.0f} drained per s"
+    )
