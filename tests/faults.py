@@ -320,6 +320,12 @@ def spawn_more(n: int) -> list[object]:
 
 
 @app.task
+async def gather_more(n: int) -> list[int]:
+    jobs = [add.enqueue(i, i) for i in range(n)]
+    return outlive.gather(jobs, timeout=20) + await outlive.agather(jobs, timeout=20)
+
+
+@app.task
 def many_threads(n: int) -> int:
     threads = [threading.Thread(target=time.sleep, args=(0.1,)) for _ in range(n)]
     for thread in threads:

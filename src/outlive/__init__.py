@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outlive.child.context import Context, NoJob, current
     from outlive.client.app import App
     from outlive.client.batch import Batch
-    from outlive.client.job import Job
+    from outlive.client.job import Job, agather, gather
     from outlive.client.linking import Group, achain, agroup, chain, group
     from outlive.client.records import dedupe_key
     from outlive.client.source import Source
@@ -68,10 +68,12 @@ __all__ = [
     "Stopped",
     "Task",
     "achain",
+    "agather",
     "agroup",
     "chain",
     "current",
     "dedupe_key",
+    "gather",
     "group",
 ]
 

@@ -18,6 +18,7 @@ from outlive.errors import ConfigError, SchemaMismatch
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
     "verdict",
+    "results",
     "following",
     "batches",
     "completion",

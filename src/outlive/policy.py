@@ -51,6 +51,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: tuple[type[BaseException], ...] = ()
     on_worker_death: OnWorkerDeath = "retry"
     quarantine_by: QuarantineBy = "job"
+    keep_finished_s: float | None = None
 
     @property
     def max_jobs(self) -> int:
@@ -139,6 +140,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     on_worker_death: OnWorkerDeath
     quarantine_by: QuarantineBy
     backoff_s: tuple[float, ...]
+    keep_finished_s: float | None = None
+    """None: as the settings of the reaper say."""
 
 
 def limits(name: str, policy: Policy, config: Config) -> Limits:
@@ -153,4 +156,5 @@ def limits(name: str, policy: Policy, config: Config) -> Limits:
         on_worker_death=policy.on_worker_death,
         quarantine_by=policy.quarantine_by,
         backoff_s=policy.backoff_s or exponential(config.backoff_base_s, config.backoff_cap_s),
+        keep_finished_s=policy.keep_finished_s,
     )

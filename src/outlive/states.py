@@ -42,6 +42,8 @@ class Transition(NamedTuple):
 
 P, T, R, B, Q, S, F, C = State  # pending, retryable (T: to be tried again), running, blocked, quarantined, …
 FINISHED = frozenset({S, F, C})
+OVER = FINISHED | {Q}
+"""A client that waits for the result waits no longer: a quarantined job goes on only if a person releases it."""
 
 TRANSITIONS = (
     Transition("enqueue", (None,), (P,), "enqueue", "a client enqueues it"),

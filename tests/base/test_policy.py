@@ -86,10 +86,11 @@ def test_the_limits_of_a_task_win_over_the_configuration() -> None:
         on_worker_death="fail",
         quarantine_by="fingerprint",
         backoff=[3],
+        keep_finished="1h",
     )
     assert msgspec.structs.astuple(policy.limits("t", said, Config())) == (
         *("t", "q", "s", 1, 2, None),
-        *("fail", "fingerprint", (3.0,)),
+        *("fail", "fingerprint", (3.0,), 3600.0),
     )
 
 

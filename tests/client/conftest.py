@@ -1,12 +1,16 @@
 """The example app on the test's own database, and questions to that database."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import outlive
-from outlive import db
+from outlive import db, embedded
 from tests.client.example import app_at
 
 
@@ -36,3 +40,13 @@ def count(app: outlive.App, connection: db.Connection) -> Callable[[], int]:
         return int(row[0])
 
     return count
+
+
+@pytest.fixture
+def server() -> Iterator[Path]:
+    """The directory of a server that belongs to the test."""
+    base = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
+    os.chmod(base, 0o755)  # As root the server runs as another user.
+    yield base / "server"
+    embedded.release(base / "server", wait_s=10)
+    shutil.rmtree(base)

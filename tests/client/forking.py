@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import outlive
 from outlive import db
+from tests.waiting import eventually
 
 app = outlive.App(sys.argv[2])
 
@@ -88,6 +89,33 @@ def amid_threads() -> None:
     for thread in threads:
         thread.join()
     add.enqueue(100)
+
+
+def while_it_waits() -> None:
+    """Fork while a thread waits for a job: the child waits by itself, for the same job and for its own."""
+    ours, theirs = add.enqueue(1), add.enqueue(2)
+    waits = threading.Thread(target=refused, args=[ours])
+    waits.start()
+    eventually(lambda: ours.id in app.connections.waiting._by_job, what="the thread waits")
+    if (child := os.fork()) == 0:
+        canceller = threading.Timer(0.2, theirs.cancel)
+        canceller.start()
+        refused(theirs)
+        canceller.join()
+        sys.exit(0)
+    assert os.waitpid(child, 0) == (child, 0), "the child ends normally"
+    assert waits.is_alive()
+    ours.cancel()
+    waits.join(20)
+    assert not waits.is_alive()
+
+
+def refused(job: outlive.Job[int]) -> None:
+    try:
+        job.result(timeout=20)
+    except outlive.JobFailed:
+        return
+    raise AssertionError("the job was cancelled")
 
 
 def as_servers_do() -> None:

@@ -1,13 +1,10 @@
 """The database goes away and comes back: each acknowledged job exists exactly once, and no call waits forever."""
 
 import asyncio
-import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -123,16 +120,6 @@ def test_everything_acknowledged_is_there_once_while_all_backends_are_terminated
     acknowledged = busy.stop()
     assert sorted(query("select id, (args->>'a')::int from outlive.jobs")) == acknowledged
     assert query("select count(*)::int from outlive.waiting") == [(len(acknowledged),)]
-
-
-@pytest.fixture
-def server() -> Iterator[Path]:
-    """The directory of a server that belongs to the test."""
-    base = Path(tempfile.mkdtemp(prefix="outlive-test-", dir="/var/tmp"))
-    os.chmod(base, 0o755)  # As root the server runs as another user.
-    yield base / "server"
-    embedded.release(base / "server", wait_s=10)
-    shutil.rmtree(base)
 
 
 def test_a_server_that_is_stopped_for_a_second_loses_nothing_and_clients_see_no_error(server: Path) -> None:

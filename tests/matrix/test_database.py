@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+import outlive
 from outlive import config, db, embedded, kernel
 from outlive.lab.bench.stock import Stock
 from outlive.states import State
@@ -351,6 +352,8 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     eventually(lambda: killer.status() is State.QUARANTINED, within_s=20, what="the killer is caught")
     all_end_once(database_url, jobs)
     assert connection.execute("select from outlive.liveness").fetchall() == []
+    assert outlive.gather([faults.add.enqueue(n, n) for n in range(3)], timeout=20) == [0, 2, 4]
+    assert connection.execute("select from outlive.awaited").fetchall() == []
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
     begun(tmp_path / "held")
     worker.kill()

@@ -134,6 +134,13 @@ def test_jobs_enqueue_and_wait_through_the_supervisor(start: Start) -> None:
     assert len(ids) == 3
 
 
+@pytest.mark.usefixtures("faults_app")
+def test_a_job_may_wait_for_other_jobs(start: Start, connection: db.Connection) -> None:
+    start(slots=2)
+    assert faults.gather_more.enqueue(3).result(timeout=30) == [0, 2, 4, 0, 2, 4]
+    eventually(lambda: connection.execute("select from outlive.awaited").fetchall() == [], what="no wish is left")
+
+
 def test_a_drained_worker_lets_jobs_finish_and_costs_no_job_an_attempt(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:

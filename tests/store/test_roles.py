@@ -58,6 +58,7 @@ TABLES = {
     "workers": "id",
     "liveness": "worker",
     "sleepers": "worker",
+    "awaited": "job_id",
     "tasks": "name",
     "queues": "name",
     "sources": "name",
@@ -87,6 +88,8 @@ CALLS = {
     "alone_s": f"select outlive.alone_s('{NO_ID}')",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
+    "tell_waiters": "select outlive.tell_waiters('{}', '{}')",
+    "expiry": "select outlive.expiry('work')",
     "follow_up": "select outlive.follow_up('{}', '{}')",
     "open_batch": "select outlive.open_batch('import')",
     "close_batch": f"select outlive.close_batch('{NO_ID}')",
@@ -408,12 +411,13 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         ids = [one.id for one in batch]
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
-        run(store.statuses(ids)), run(store.outcome(ids[0])), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
+        run(store.statuses(ids)), run(store.outcomes(ids)), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
         run(store.list_jobs()), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
         run(store.list_queues()), run(store.list_lanes(limit=10)), run(store.stats()), run(store.rates())
         run(store.health()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
+        run(store.await_jobs(ids)), run(store.awaited_ends(ids)), run(store.prune_awaited()), run(store.prune_expired())
         migrate.check(worker)
     assert done == statements().keys()
 

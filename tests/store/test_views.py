@@ -408,7 +408,7 @@ def test_the_status_of_one_job_among_many_is_found_by_indexes_alone(database_url
     """Operators have such a connection: only the plans of workers are pinned."""
     with db.connect(database_url) as plain:
         for job in (crowd[0], crowd[-1]):
-            looks = (store.statuses([job]), store.outcome(job), store.job(job), store.list_attempts(job))
+            looks = (store.statuses([job]), store.outcomes([job]), store.job(job), store.list_attempts(job))
             queries: list[tuple[bytes, tuple[object, ...]]] = [
                 *((look.text, look.parameters) for look in looks),
                 (b"select * from outlive.job_states where id = $1", (job,)),

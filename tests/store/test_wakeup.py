@@ -32,11 +32,11 @@ MARKER = "marker"
 
 
 class Listener:
-    """Receives the notifications that a worker would, without waiting for more."""
+    """Receives the notifications of a channel, without waiting for more."""
 
-    def __init__(self, connection: db.Connection, marking: db.Connection) -> None:
-        self._connection, self._marking = connection, marking
-        connection.execute("listen outlive")
+    def __init__(self, connection: db.Connection, marking: db.Connection, channel: str = "outlive") -> None:
+        self._connection, self._marking, self._channel = connection, marking, channel
+        connection.execute(f"listen {channel}".encode())
         self.heard()
 
     def heard(self) -> int:
@@ -48,7 +48,7 @@ class Listener:
 
         They come in the order of their commits, so all that were sent are here before the marker, which is sent last.
         """
-        self._marking.execute("select pg_notify('outlive', %s)", [MARKER])
+        self._marking.execute("select pg_notify(%s, %s)", [self._channel, MARKER])
         heard: list[str] = []
         for one in self._connection.notifies(timeout=10):
             if one.payload == MARKER:

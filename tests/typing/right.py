@@ -60,6 +60,15 @@ fetch.using(after=group).enqueue("u")
 assert_type(outlive.current().inputs, list[Any])
 
 
+assert_type(outlive.gather([add.enqueue(1), add.enqueue(2)], timeout=1), list[int])
+assert_type(outlive.gather(app.enqueue_many([fetch.job("u")])), list[dict[str, str]])
+assert_type(outlive.gather([add.enqueue(1)], return_exceptions=True), list[int | outlive.OutliveError])
+
+
+@app.task(keep_finished="1h")
+def kept() -> None: ...
+
+
 @app.schedule("*/5 * * * *", timezone="Europe/Berlin", args={"n": 1}, missed="all", overlap="skip")
 @app.schedule(every=datetime.timedelta(hours=1), name="hourly", start=datetime.datetime.now(datetime.UTC))
 @app.task(timeout="10m")
@@ -97,6 +106,8 @@ async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
     assert_type(await job.astatus(), outlive.State)
     assert_type(await job.acancel(), bool)
     assert_type(await add.aenqueue(1), outlive.Job[int])
+    assert_type(await outlive.agather([job], timeout=1), list[int])
+    assert_type(await outlive.agather([job], return_exceptions=True), list[int | outlive.OutliveError])
     assert_type(await app.aenqueue_many([add.job(1)], connection=connection), list[outlive.Job[int]])
     await add.using(connection=connection).aenqueue(1)
     first, second = await outlive.achain(add.job(1), fetch.job("u"), connection=connection)

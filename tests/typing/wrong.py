@@ -19,6 +19,8 @@ add.using(qeue="slow")  # error: call-arg
 add.using(priority="high")  # error: arg-type
 add.using(on_conflict="ignore")  # error: arg-type
 add.enqueue(1).result(timeout="soon")  # error: arg-type
+outlive.gather([add.job(1)])  # error: arg-type
+numbers: list[int] = outlive.gather([add.enqueue(1)], return_exceptions=True)  # error: assignment
 app.get_job("no-uuid")  # error: arg-type
 app.enqueue_many([1])  # error: arg-type
 app.enqueue_many([add])  # error: arg-type

@@ -50,6 +50,8 @@ class TaskOptions(policy.LimitOptions, total=False):
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     fail_on: type[BaseException] | tuple[type[BaseException], ...]
     quarantine_by: policy.QuarantineBy
+    keep_finished: Duration
+    """How long succeeded and cancelled jobs are kept, with their results, if less long than the settings say."""
 
 
 _OPTIONS: policy.Checks = {
@@ -62,6 +64,7 @@ _OPTIONS: policy.Checks = {
     "retry_on": ("retry_on", validation.exceptions),
     "fail_on": ("fail_on", validation.exceptions),
     "quarantine_by": ("quarantine_by", lambda name, value: validation.choice(name, value, "job", "fingerprint")),
+    "keep_finished": ("keep_finished_s", validation.seconds),
 }
 
 

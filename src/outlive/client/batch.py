@@ -7,12 +7,12 @@ with app.batch("import", on_success=publish.job(7)) as batch:
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from outlive import store
-from outlive.client.job import pauses
 from outlive.client.statement_runner import StatementRunner
 from outlive.errors import BatchNotFound
 from outlive.model import BatchCounts
@@ -58,7 +58,7 @@ class Batch:
 
     def wait(self, timeout: float | None = None) -> BatchCounts:
         """Wait until it is done. TimeoutError if it is not done in time."""
-        for pause_s in pauses(timeout):
+        for pause_s in _pauses(timeout):
             if self.done():
                 return self.counts()
             time.sleep(pause_s)
@@ -67,7 +67,7 @@ class Batch:
     async def await_(self, timeout: float | None = None) -> BatchCounts:  # noqa: ASYNC109  # the twin of wait
         import asyncio  # Here and not at the top: a job's process that does not need it must not load it.
 
-        for pause_s in pauses(timeout):
+        for pause_s in _pauses(timeout):
             if await self.adone():
                 return await self.acounts()
             await asyncio.sleep(pause_s)
@@ -139,3 +139,15 @@ def batch_id(name: str, value: object) -> str:
     if not isinstance(id, UUID):
         raise refused(name, value, "a batch or its uuid.UUID")
     return str(id)
+
+
+def _pauses(timeout: float | None) -> Iterator[float]:
+    """The pauses between looks: short at first, then longer. The last look is at the deadline."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause_s = 0.005
+    while True:
+        left_s = pause_s if deadline is None else deadline - time.monotonic()
+        yield max(0.0, min(pause_s, left_s))
+        if left_s <= 0:
+            return
+        pause_s = min(pause_s * 1.5, 0.5)

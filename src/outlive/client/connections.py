@@ -20,6 +20,7 @@ import psycopg
 from psycopg import pq
 
 from outlive import db, migrate
+from outlive.client.waiting import Waiting
 from outlive.config import Config
 
 T = TypeVar("T")
@@ -44,8 +45,15 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[db.Connection] = []
         self._async_idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[db.AsyncConnection]] = WeakKeyDictionary()
+        self._waiting = Waiting(self)
         self._checked: Config | None = None  # The configuration whose database is known to have the right schema.
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
+
+    @property
+    def waiting(self) -> Waiting:
+        """The jobs that this process waits for."""
+        self._notice_fork()
+        return self._waiting
 
     def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
         """Run all statements in one transaction."""
@@ -99,16 +107,18 @@ class Connections:
         """A connection, which is kept afterwards if it is fit to be used again."""
         self._notice_fork()
         with self._lock:
-            idle = self._idle.pop() if self._idle else None
+            all_idle = self._idle
+            idle = all_idle.pop() if all_idle else None
         connection = idle or db.connect(self._ready_url())
         try:
             with _closed_if_unfit(connection):
                 yield connection
         finally:
             with self._lock:
-                kept = _is_idle(connection) and len(self._idle) < MAX_IDLE
+                # `close` may have come meanwhile, because another database is used from now on.
+                kept = all_idle is self._idle and _is_idle(connection) and len(all_idle) < MAX_IDLE
                 if kept:
-                    self._idle.append(connection)
+                    all_idle.append(connection)
             if not kept:
                 connection.close()
 

@@ -1,18 +1,18 @@
-"""A handle on a job: its state, its result, and cancelling it."""
+"""A handle on a job: its state, its result, and cancelling it; and the results of many jobs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 from uuid import UUID
 
-from outlive import store, wire
+from outlive import store
+from outlive.client import results
 from outlive.client.statement_runner import StatementRunner
-from outlive.errors import JobFailed, JobNotFound
-from outlive.model import Attempt, Change
-from outlive.states import FINISHED, State
+from outlive.errors import ConfigError, OutliveError
+from outlive.model import Change
+from outlive.states import State
 
 R = TypeVar("R")
 
@@ -32,20 +32,10 @@ class Job(Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
-        for pause_s in pauses(timeout):
-            if (ended := self._ended(self._runner.run(store.outcome(self.id)))) is not None:
-                return self._value(*ended)
-            time.sleep(pause_s)
-        raise self._too_late(timeout)
+        return cast("R", results.finish(self._runner, results.collect([self.id], timeout))[0])
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the twin of result
-        import asyncio  # Here and not at the top: a job's process that does not need it must not load it.
-
-        for pause_s in pauses(timeout):
-            if (ended := self._ended(await self._runner.arun(store.outcome(self.id)))) is not None:
-                return self._value(*ended)
-            await asyncio.sleep(pause_s)
-        raise self._too_late(timeout)
+        return cast("R", (await results.afinish(self._runner, results.collect([self.id], timeout)))[0])
 
     def cancel(self) -> bool:
         """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
@@ -56,38 +46,62 @@ class Job(Generic[R]):
 
     def _state(self, states: dict[UUID, State]) -> State:
         if self.id not in states:
-            raise self._unknown()
+            raise results.unknown(self.id)
         return states[self.id]
-
-    def _ended(self, found: tuple[State, Attempt | None] | None) -> tuple[State, Attempt | None] | None:
-        if found is None:
-            raise self._unknown()
-        return found if found[0] in FINISHED or found[0] is State.QUARANTINED else None
-
-    def _value(self, state: State, attempt: Attempt | None) -> R:
-        if state is not State.SUCCEEDED or attempt is None:
-            raise JobFailed(self.id, state, attempt)
-        return cast("R", None if attempt.result is None else wire.decode(bytes(attempt.result)))
 
     def _cancelled(self, changes: list[Change]) -> bool:
         if not changes:
-            raise self._unknown()
+            raise results.unknown(self.id)
         return changes[0].changed
 
-    def _unknown(self) -> JobNotFound:
-        return JobNotFound(f"there is no job {self.id}: it was pruned, or it is in another database")
 
-    def _too_late(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"job {self.id} did not finish within {timeout:g} s")
+@overload
+def gather(
+    jobs: Iterable[Job[R]], timeout: float | None = None, *, return_exceptions: Literal[False] = False
+) -> list[R]: ...
+@overload
+def gather(
+    jobs: Iterable[Job[R]], timeout: float | None = None, *, return_exceptions: bool
+) -> list[R | OutliveError]: ...
+def gather(jobs: Iterable[Job[Any]], timeout: float | None = None, *, return_exceptions: bool = False) -> list[Any]:
+    """Wait for the results of all these jobs, and return them in the order of the jobs.
+
+    As soon as one has ended without a result, its JobFailed is raised, and the others go on; with `return_exceptions`
+    it is one of the results instead. TimeoutError if some are not finished in time.
+    """
+    jobs = list(jobs)
+    steps = results.collect([job.id for job in jobs], timeout, return_exceptions)
+    return results.finish(_runner(jobs), steps) if jobs else []
 
 
-def pauses(timeout: float | None) -> Iterator[float]:
-    """The pauses between looks: short at first, then longer. The last look is at the deadline."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    pause_s = 0.005
-    while True:
-        left_s = pause_s if deadline is None else deadline - time.monotonic()
-        yield max(0.0, min(pause_s, left_s))
-        if left_s <= 0:
-            return
-        pause_s = min(pause_s * 1.5, 0.5)
+@overload
+async def agather(
+    jobs: Iterable[Job[R]],
+    timeout: float | None = None,  # noqa: ASYNC109  # the twin of gather
+    *,
+    return_exceptions: Literal[False] = False,
+) -> list[R]: ...
+@overload
+async def agather(
+    jobs: Iterable[Job[R]],
+    timeout: float | None = None,  # noqa: ASYNC109
+    *,
+    return_exceptions: bool,
+) -> list[R | OutliveError]: ...
+async def agather(
+    jobs: Iterable[Job[Any]],
+    timeout: float | None = None,  # noqa: ASYNC109
+    *,
+    return_exceptions: bool = False,
+) -> list[Any]:
+    """The async twin of `gather`."""
+    jobs = list(jobs)
+    steps = results.collect([job.id for job in jobs], timeout, return_exceptions)
+    return await results.afinish(_runner(jobs), steps) if jobs else []
+
+
+def _runner(jobs: list[Job[Any]]) -> StatementRunner:
+    runners = {job._runner for job in jobs}
+    if len(runners) > 1:
+        raise ConfigError("these jobs are of different apps: gather the jobs of each app by themselves")
+    return runners.pop()

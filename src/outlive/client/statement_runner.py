@@ -6,11 +6,14 @@ for each library that its parent has loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from outlive import job_gateway, statement
+from outlive.client.results import Polling, Waiter
 from outlive.config import Config
 from outlive.errors import ConfigError
 from outlive.statement import Statement
@@ -47,6 +50,13 @@ class StatementRunner:
         if job_gateway.gateway is not None:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
+
+    def wait_for(self, ids: Collection[UUID], ring: Callable[[], object]) -> Waiter:
+        """A waiter for the end of these jobs: `ring` is called when one may have ended."""
+        if job_gateway.gateway is None:
+            with suppress(RuntimeError):  # No thread can start, for example because the interpreter ends.
+                return self.connections.waiting.enter(ids, ring)
+        return Polling(ids)
 
     def close(self) -> None:
         """Close the idle connections, if any were opened."""

@@ -63,10 +63,14 @@ from outlive.store.reads import list_records as list_records
 from outlive.store.reads import list_sources as list_sources
 from outlive.store.reads import list_stuck as list_stuck
 from outlive.store.reads import list_workers as list_workers
-from outlive.store.reads import outcome as outcome
+from outlive.store.reads import outcomes as outcomes
 from outlive.store.reads import rates as rates
 from outlive.store.reads import stats as stats
 from outlive.store.reads import statuses as statuses
+from outlive.store.results import await_jobs as await_jobs
+from outlive.store.results import awaited_ends as awaited_ends
+from outlive.store.results import prune_awaited as prune_awaited
+from outlive.store.results import prune_expired as prune_expired
 from outlive.store.schedules import add_schedule as add_schedule
 from outlive.store.schedules import declare_schedules as declare_schedules
 from outlive.store.schedules import due_schedules as due_schedules

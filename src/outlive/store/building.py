@@ -93,5 +93,10 @@ def pairs(_: Names, rows: list[Row]) -> dict[Any, Any]:
     return dict(rows)
 
 
+def how_many(batch: int) -> Callable[[Names, list[Row]], tuple[int, bool]]:
+    """How many rows of a batch were changed, and whether there may be more."""
+    return lambda _, rows: (rows[0][0] or 0, rows[0][1] == batch)
+
+
 def any_row(_: Names, rows: list[Row]) -> bool:
     return bool(rows)

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import Names, any_row, nothing, pairs, scalar, statement, structs
+from outlive.store.building import Names, any_row, how_many, nothing, pairs, scalar, statement, structs
 
 
 def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = False) -> Statement[dict[UUID, UUID]]:
@@ -62,11 +62,7 @@ def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
 
 def prune_finished(state: State, *, keep_s: float, batch: int = 5000) -> Statement[tuple[int, bool]]:
     """Delete old jobs of a finished state. Returns how many, and whether there may be more."""
-
-    def decode(_: Names, rows: list[Row]) -> tuple[int, bool]:
-        return rows[0][0] or 0, rows[0][1] == batch
-
-    return statement("prune_finished", decode, state=str(state), keep_s=keep_s, batch=batch)
+    return statement("prune_finished", how_many(batch), state=str(state), keep_s=keep_s, batch=batch)
 
 
 def pause_queue(name: str) -> Statement[None]:

@@ -19,16 +19,13 @@ def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
     return statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=ids)
 
 
-def outcome(job: UUID) -> Statement[tuple[State, Attempt | None] | None]:
-    """A job's state and its last attempt; None if there is no such job."""
+def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, tuple[State, Attempt | None]]]:
+    """The state of each job that exists, and its last attempt."""
 
-    def decode(_: Names, rows: list[Row]) -> tuple[State, Attempt | None] | None:
-        if not rows:
-            return None
-        state, *attempt = rows[0]
-        return State(state), None if attempt[0] is None else _attempt(attempt)
+    def decode(_: Names, rows: list[Row]) -> dict[UUID, tuple[State, Attempt | None]]:
+        return {id: (State(state), None if attempt[0] is None else _attempt(attempt)) for id, state, *attempt in rows}
 
-    return statement("outcomes", decode, ids=[job])
+    return statement("outcomes", decode, ids=ids)
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:

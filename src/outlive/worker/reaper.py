@@ -168,6 +168,10 @@ class Reaper:
             while more:
                 _, more = await self.session.run(store.prune_finished(state, keep_s=old_s))
         await self.session.run(store.prune_batches(keep_s=max(keep_s.values())))
+        more = True
+        while more:
+            _, more = await self.session.run(store.prune_expired())
+        await self.session.run(store.prune_awaited())
         await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
         await self.session.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
 

@@ -137,10 +137,12 @@ create table outlive.attempts (
   losses smallint not null,
   worker_name text,  -- Kept here, because the row in `workers` is pruned earlier.
   hostname text,
+  expires_at timestamptz,  -- The job may be pruned then. Null: its task does not say, and the settings do.
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
 create index attempts_by_state on outlive.attempts (state, ended_at);
+create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 
 -- Every kill, by task and fingerprint of the arguments, because a killer may come back under another id.
@@ -203,6 +205,14 @@ create unlogged table outlive.sleepers (
   worker uuid primary key
 );
 
+-- The jobs whose end a client waits for. The statement that ends a job deletes its row and notifies the clients.
+-- UNLOGGED: after a crash they connect and write their rows again.
+create unlogged table outlive.awaited (
+  job_id uuid primary key,
+  since timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+
 -- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
 create table outlive.tasks (
   name text collate "C" primary key,
@@ -215,8 +225,10 @@ create table outlive.tasks (
   quarantine_by text collate "C" not null check (quarantine_by in ('job', 'fingerprint')),
   backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
   updated_at timestamptz not null,
-  alerted_at timestamptz
+  alerted_at timestamptz,
+  keep_finished_s double precision check (keep_finished_s >= 0)  -- Null: as the settings say.
 );
+create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 create table outlive.queues (
   name text collate "C" primary key,
@@ -500,6 +512,34 @@ begin
   return next;
 end $$;
 
+-- Results: the clients that wait for them, and how long they are kept.
+--
+--     tell_waiters  notifies the clients that wait for the end of a job
+--     expiry        when a job of a task that ends now may be pruned
+
+create or replace function outlive.tell_waiters(ids uuid[], states text[]) returns void language plpgsql as $$
+-- Notify the clients that wait for one of these jobs, which have just reached these states. The caller has found
+-- that some of them are awaited: most jobs are not, and a commit with a notification waits for others of its kind.
+-- A row that is locked is being written again by a client, which looks at its job afterwards.
+declare
+  ended uuid[];
+begin
+  with told as (
+    delete from outlive.awaited a where a.job_id = any(array(
+      select w.job_id from outlive.awaited w join unnest(ids, states) e(id, state) on e.id = w.job_id
+      where e.state not in ('pending', 'retryable') for update of w skip locked))
+    returning a.job_id)
+  select array_agg(t.job_id) into ended from told t;
+  -- A notification holds 8,000 bytes.
+  perform pg_notify('outlive_ended', array_to_string(ended[n : n + 199], ','))
+  from generate_series(1, cardinality(ended), 200) n;
+end $$;
+
+create or replace function outlive.expiry(task_name text) returns timestamptz language sql stable
+-- When a job of this task that succeeds or is cancelled now may be pruned. Null: the task does not say.
+return (
+  select outlive.now() + t.keep_finished_s * interval '1 second' from outlive.tasks t where t.name = task_name);
+
 -- What follows from the end of a job.
 --
 --     follow_up  called once, at the end of each statement that has ended jobs, with all of them
@@ -514,6 +554,9 @@ begin
   -- First, because it adds the jobs that it cancels.
   select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
   perform outlive.count_in_batches(ids, states);
+  if exists (select from outlive.awaited a where a.job_id = any(ids)) then
+    perform outlive.tell_waiters(ids, states);
+  end if;
   return changed;
 end $$;
 
@@ -772,7 +815,8 @@ begin
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
-    (select k.hostname from outlive.workers k where k.id = had.worker));
+    (select k.hostname from outlive.workers k where k.id = had.worker),
+    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -802,9 +846,10 @@ returns void language plpgsql as $$
 -- outlive.follow_up.
 begin
   insert into outlive.attempts (
-    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses)
+    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at)
   values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
-    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses);
+    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses,
+    outlive.expiry((select j.task from outlive.jobs j where j.id = job)));
   delete from outlive.dedupe_keys where id = job;
 end $$;
 

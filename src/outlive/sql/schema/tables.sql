@@ -137,10 +137,12 @@ create table outlive.attempts (
   losses smallint not null,
   worker_name text,  -- Kept here, because the row in `workers` is pruned earlier.
   hostname text,
+  expires_at timestamptz,  -- The job may be pruned then. Null: its task does not say, and the settings do.
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
 create index attempts_by_state on outlive.attempts (state, ended_at);
+create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 create index attempts_lost on outlive.attempts (worker) where outcome = 'lost';
 
 -- Every kill, by task and fingerprint of the arguments, because a killer may come back under another id.
@@ -203,6 +205,14 @@ create unlogged table outlive.sleepers (
   worker uuid primary key
 );
 
+-- The jobs whose end a client waits for. The statement that ends a job deletes its row and notifies the clients.
+-- UNLOGGED: after a crash they connect and write their rows again.
+create unlogged table outlive.awaited (
+  job_id uuid primary key,
+  since timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+
 -- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
 create table outlive.tasks (
   name text collate "C" primary key,
@@ -215,8 +225,10 @@ create table outlive.tasks (
   quarantine_by text collate "C" not null check (quarantine_by in ('job', 'fingerprint')),
   backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
   updated_at timestamptz not null,
-  alerted_at timestamptz
+  alerted_at timestamptz,
+  keep_finished_s double precision check (keep_finished_s >= 0)  -- Null: as the settings say.
 );
+create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 create table outlive.queues (
   name text collate "C" primary key,

@@ -21,7 +21,7 @@ ended as (
 done as (
   insert into outlive.attempts (
     job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at, ended_at,
-    failures, crashes, losses, worker_name, hostname)
+    failures, crashes, losses, worker_name, hostname, expires_at)
   select
     e.id,
     e.attempt,
@@ -39,7 +39,11 @@ done as (
     e.crashes,
     e.losses,
     (select name from me),
-    (select hostname from me)
+    (select hostname from me),
+    -- As outlive.expiry does. Whether any task needs it is asked once for all ends.
+    case when exists (select from outlive.tasks t where t.keep_finished_s is not null) then (
+      select outlive.now() + t.keep_finished_s * interval '1 second'
+      from outlive.tasks t where t.name = e.task) end
   from ended e where coalesce((:outcomes::text[])[e.n], 'succeeded') = 'succeeded'
   returning job_id),
 keys as (

@@ -6,7 +6,7 @@ select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = an
 
 -- name: outcomes
 -- The state of each job, and its last attempt. No row: no such job.
-select outlive.state_of(j.id), a.*
+select j.id, outlive.state_of(j.id), a.*
 from outlive.jobs j left join lateral (
   select t.* from outlive.ended_attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true
 where j.id = any(:ids::uuid[]);

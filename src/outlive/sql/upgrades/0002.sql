@@ -1,11 +1,22 @@
 -- From version 1 to 2. Stop all workers first: workers of version 1 refuse a database of version 2.
 
 alter table outlive.running add column begun boolean not null default true;
-alter table outlive.attempts add column worker_name text, add column hostname text;
+alter table outlive.attempts add column worker_name text, add column hostname text,
+  add column expires_at timestamptz;
+create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
   add column trouble text,
   add column secret uuid not null default gen_random_uuid();
 create index workers_by_last_seen on outlive.workers (last_seen);
+
+alter table outlive.tasks add column keep_finished_s double precision check (keep_finished_s >= 0);
+create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
+
+create unlogged table outlive.awaited (
+  job_id uuid primary key,
+  since timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;

@@ -33,7 +33,8 @@ begin
     had.id, had.attempt, had.token, had.worker, outcome, v.state, error, exit_code, signal, peak_memory_bytes,
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
-    (select k.hostname from outlive.workers k where k.id = had.worker));
+    (select k.hostname from outlive.workers k where k.id = had.worker),
+    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -63,9 +64,10 @@ returns void language plpgsql as $$
 -- outlive.follow_up.
 begin
   insert into outlive.attempts (
-    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses)
+    job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at)
   values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
-    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses);
+    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses,
+    outlive.expiry((select j.task from outlive.jobs j where j.id = job)));
   delete from outlive.dedupe_keys where id = job;
 end $$;
 

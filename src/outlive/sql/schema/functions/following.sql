@@ -12,5 +12,8 @@ begin
   -- First, because it adds the jobs that it cancels.
   select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
   perform outlive.count_in_batches(ids, states);
+  if exists (select from outlive.awaited a where a.job_id = any(ids)) then
+    perform outlive.tell_waiters(ids, states);
+  end if;
   return changed;
 end $$;

@@ -1,0 +1,349 @@
+"""Waiting for results: clients are woken by a notification, whatever happens to their sessions, threads and loops."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlive
+from outlive import db, embedded, migrate, store
+from outlive.client import connections, waiting
+from outlive.states import Outcome
+from tests.client.example import add, app_at
+from tests.driving.databases import end_sessions
+from tests.driving.making import count, run_job, values
+from tests.waiting import aeventually, eventually
+
+Query = Callable[..., list[tuple[Any, ...]]]
+OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+LISTENING = f"{OTHERS} and state = 'idle' and query like '%outlive.awaited%'"
+"""The session of the thread that waits: after a look it only listens."""
+
+
+@pytest.fixture
+def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first look, right after the wish is written: from then on only a notification can wake a client."""
+    for pause in ("FIRST_LOOK_S", "LAST_LOOK_S"):
+        monkeypatch.setattr(waiting, pause, 600.0)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(20) as pool:
+        yield pool
+
+
+def waiters() -> int:
+    return sum(thread.name == "outlive-waiting" for thread in threading.enumerate())
+
+
+def awaited(connection: db.Connection, jobs: int = 1) -> None:
+    eventually(lambda: count(connection, "awaited") == jobs, what=f"{jobs} jobs are awaited")
+
+
+def succeed(connection: db.Connection, *jobs: outlive.Job[Any]) -> None:
+    for job in jobs:
+        run_job(connection, job.id, Outcome.SUCCEEDED, result=b"42")
+
+
+def start_waiting(
+    threads: ThreadPoolExecutor, connection: db.Connection, kind: str = "sync"
+) -> tuple[outlive.Job[int], Future[int]]:
+    """A job, and a thread or an event loop that waits for it."""
+    before = count(connection, "awaited")
+    job = add.enqueue(1)
+    waits = threads.submit(job.result, 20) if kind == "sync" else threads.submit(in_a_loop, job)
+    awaited(connection, before + 1)
+    return job, waits
+
+
+def in_a_loop(job: outlive.Job[int], timeout: float = 20) -> int:
+    async def use() -> int:
+        try:
+            return await job.aresult(timeout)
+        finally:
+            await job._runner.connections.aclose()
+
+    return asyncio.run(use())
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.usefixtures("no_looks")
+def test_a_client_is_woken_when_its_job_ends(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor, kind: str
+) -> None:
+    job, waits = start_waiting(threads, connection, kind)
+    succeed(connection, job)
+    assert waits.result(10) == 42
+    assert count(connection, "awaited") == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "evidence"),
+    [(Outcome.FAILED, {"final": True}), (Outcome.CANCELLED, {}), (Outcome.CRASHED, {"signal": "SIGSEGV"})],
+)
+@pytest.mark.usefixtures("no_looks")
+def test_so_it_is_when_the_job_ends_without_a_result(
+    app: outlive.App,
+    connection: db.Connection,
+    threads: ThreadPoolExecutor,
+    outcome: Outcome,
+    evidence: dict[str, Any],
+) -> None:
+    job = add.using(max_crashes=1).enqueue(1)
+    waits = threads.submit(job.result, 20)
+    awaited(connection)
+    run_job(connection, job.id, outcome, **evidence)
+    with pytest.raises(outlive.JobFailed):
+        waits.result(10)
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_retry_wakes_no_client(app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor) -> None:
+    job, waits = start_waiting(threads, connection)
+    run_job(connection, job.id, Outcome.FAILED, after_s=0.0)
+    assert not waits.done()
+    succeed(connection, job)
+    assert waits.result(10) == 42
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_all_that_wait_for_one_job_are_woken(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
+) -> None:
+    job, first = start_waiting(threads, connection)
+    others = [threads.submit(job.result, 20), threads.submit(in_a_loop, job)]
+    eventually(lambda: len(app.connections.waiting._by_job[job.id]) == 3)
+    succeed(connection, job)
+    assert [one.result(10) for one in (first, *others)] == [42, 42, 42]
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_many_callers_share_one_thread_and_one_listening_session(
+    app: outlive.App, connection: db.Connection, query: Query, threads: ThreadPoolExecutor
+) -> None:
+    jobs = [add.enqueue(n) for n in range(20)]
+    waits = [threads.submit(job.result, 20) for job in jobs]
+    awaited(connection, 20)
+    assert waiters() == 1
+    app.connections.close()
+    eventually(lambda: len(query(OTHERS)) == 1, what="only the session that listens is left")
+    for job, result in zip(jobs, waits, strict=True):
+        succeed(connection, job)
+        assert result.result(10) == 42
+    eventually(lambda: waiters() == 0, what="the thread ends when no caller waits")
+
+
+def test_the_session_listens_no_more_when_no_caller_waits(
+    app: outlive.App, connection: db.Connection, query: Query, threads: ThreadPoolExecutor
+) -> None:
+    job, waits = start_waiting(threads, connection)
+    succeed(connection, job)
+    waits.result(10)
+    eventually(lambda: waiters() == 0)
+    channels = app.connections.within(lambda one: one.execute("select pg_listening_channels()").fetchall())
+    assert channels == []
+    assert len(query(OTHERS)) <= 2, "its session is used again"
+
+
+def test_an_end_that_notified_no_one_is_found_by_a_look(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
+) -> None:
+    job, waits = start_waiting(threads, connection)
+    with connection.transaction():
+        connection.execute("delete from outlive.awaited")
+        succeed(connection, job)
+    assert waits.result(10) == 42
+    eventually(lambda: count(connection, "awaited") == 0, what="no wish is left of a look at the wrong moment")
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_false_notification_ends_no_wait(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
+) -> None:
+    job, waits = start_waiting(threads, connection)
+    for payload in ("", "nonsense", str(job.id), f"{job.id},{job.id}"):
+        connection.execute("select pg_notify('outlive_ended', %s)", [payload])
+    other, others = start_waiting(threads, connection)
+    succeed(connection, other)
+    assert others.result(10) == 42
+    assert not waits.done()
+    succeed(connection, job)
+    assert waits.result(10) == 42
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.usefixtures("no_looks")
+def test_a_session_that_an_operator_ends_is_replaced_however_often(
+    app: outlive.App,
+    connection: db.Connection,
+    query: Query,
+    threads: ThreadPoolExecutor,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE_S", 2.0)
+    job, waits = start_waiting(threads, connection, kind)
+    for _ in range(2):
+        sessions, began = query(OTHERS), time.monotonic()
+        connection.execute("delete from outlive.awaited")  # As a crash of the server does.
+        end_sessions(connection, keep=connection)
+        eventually(lambda: not set(sessions) & set(query(OTHERS)), what="the sessions are gone")  # noqa: B023
+        awaited(connection)
+        eventually(lambda: time.monotonic() > began + 2.0)  # noqa: B023
+    succeed(connection, job)
+    assert waits.result(10) == 42
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_a_restart_of_the_server_is_survived(server: Path, threads: ThreadPoolExecutor) -> None:
+    url = embedded.ensure(server, settings={"fsync": "off"})
+    with db.connect(url) as connection:
+        migrate.migrate(connection)
+        app = app_at(url)
+        job, waits = start_waiting(threads, connection)
+    for _ in range(2):
+        assert embedded.release(server, wait_s=10)
+        stopped = time.monotonic()
+        eventually(lambda: time.monotonic() > stopped + 1)  # noqa: B023
+        assert embedded.ensure(server, settings={"fsync": "off"}) == url
+    with db.connect(url) as connection:
+        eventually(lambda: values(connection, LISTENING), what="the client is back")
+        succeed(connection, job)
+        assert waits.result(10) == 42
+    app.connections.close()
+
+
+def test_a_server_that_stays_away_is_an_error_for_all_that_wait(server: Path, threads: ThreadPoolExecutor) -> None:
+    url = embedded.ensure(server, settings={"fsync": "off"})
+    with db.connect(url) as connection:
+        migrate.migrate(connection)
+        app = app_at(url)
+        waits = [start_waiting(threads, connection, kind)[1] for kind in ("sync", "async")]
+    assert embedded.release(server, wait_s=10)
+    for one in waits:
+        with pytest.raises(outlive.DatabaseUnreachable):
+            one.result(30)
+    assert waiters() == 0
+    app.connections.close()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.usefixtures("no_looks")
+def test_a_wait_that_times_out_looks_once_more_and_leaves_nothing(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor, query: Query, kind: str
+) -> None:
+    ended, unfinished = add.enqueue(1), add.enqueue(2)
+    results = [
+        threads.submit(job.result, 2) if kind == "sync" else threads.submit(in_a_loop, job, 2)
+        for job in (ended, unfinished)
+    ]
+    awaited(connection, 2)
+    with connection.transaction():
+        connection.execute("delete from outlive.awaited")
+        succeed(connection, ended)
+    assert results[0].result(10) == 42
+    with pytest.raises(TimeoutError, match=f"job {unfinished.id} did not finish within 2 s"):
+        results[1].result(10)
+    app.connections.close()
+    eventually(lambda: (waiters(), query(OTHERS)) == (0, []), what="neither thread nor session is left")
+
+
+@pytest.mark.parametrize("way", ["cancel", "timeout"])
+def test_a_cancelled_task_stops_waiting_without_a_trace(
+    app: outlive.App, connection: db.Connection, query: Query, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    job = add.enqueue(1)
+
+    async def use() -> None:
+        waits = asyncio.create_task(job.aresult())
+        await aeventually(lambda: count(connection, "awaited") == 1)
+        if way == "cancel":
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+        else:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await waits
+        await app.connections.aclose()
+
+    with caplog.at_level(logging.DEBUG, logger="asyncio"):
+        asyncio.run(use(), debug=True)
+    app.connections.close()
+    eventually(lambda: (waiters(), query(OTHERS)) == (0, []), what="neither thread nor session is left")
+    assert "destroyed" not in caplog.text
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_an_event_loop_that_is_closed_too_early_disturbs_no_other(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
+) -> None:
+    job, other = add.enqueue(1), add.enqueue(2)
+    loop = asyncio.new_event_loop()
+    left_behind = loop.create_task(job.aresult())
+    loop.call_later(0.05, loop.stop)
+    while count(connection, "awaited") == 0:
+        loop.run_forever()
+        loop.call_later(0.01, loop.stop)
+    loop.close()
+    waits = [threads.submit(one.result, 20) for one in (job, other)]
+    awaited(connection, 2)
+    succeed(connection, job, other)
+    assert [one.result(10) for one in waits] == [42, 42]
+    left_behind._log_destroy_pending = False  # type: ignore[attr-defined]  # The test wants it so.
+
+
+def test_a_process_that_forks_while_it_waits_lends_nothing_to_its_child(app: outlive.App, database_url: str) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-X", "dev", "-m", "tests.client.forking", "while_it_waits", database_url],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said = program.communicate(timeout=60)[1]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, said
+
+
+def test_where_no_thread_can_start_a_client_polls(app: outlive.App, connection: db.Connection) -> None:
+    job = add.enqueue(1)
+    with ThreadPoolExecutor(1) as ending:
+        ending.submit(lambda: None).result()
+        before = threading.stack_size(1 << 45)
+        try:
+            ended = ending.submit(eventually, lambda: job.cancel() and None, within_s=0.1)
+            with pytest.raises(outlive.JobFailed):
+                job.result(timeout=30)
+        finally:
+            threading.stack_size(before)
+        with contextlib.suppress(AssertionError):
+            ended.result()
+    assert (waiters(), count(connection, "awaited")) == (0, 0)
+
+
+def test_a_job_that_is_pruned_while_a_client_waits_is_not_found(
+    app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
+) -> None:
+    job, waits = start_waiting(threads, connection)
+    with connection.transaction():
+        succeed(connection, job)
+        db.run(connection, store.prune_jobs([job.id]))
+    with pytest.raises(outlive.JobNotFound, match="it was pruned"):
+        waits.result(10)
