@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +37,13 @@ def add(a: int, b: int = 0) -> int:
 async def add_slowly(a: int, b: int) -> int:
     await asyncio.sleep(0.01)
     return a + b
+
+
+@app.task(max_attempts=5, backoff=0)
+def invoice(price: Decimal, due: date) -> tuple[Decimal, date]:
+    if not isinstance(price, Decimal) or not isinstance(due, date):
+        raise outlive.Fail(f"{price!r} and {due!r} came")
+    return price, due
 
 
 @app.task(recycle_after=10000)

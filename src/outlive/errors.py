@@ -36,7 +36,7 @@ class TaskNotFound(OutliveError):
 
 
 class BadArguments(OutliveError, ValueError):
-    """The arguments of a job can't be enqueued. Nothing was written."""
+    """The arguments of a job don't fit its task, or can't be stored. Nothing was written."""
 
 
 class DatabaseUnreachable(OutliveError):

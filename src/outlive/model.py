@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.states import Outcome
+from outlive.states import Outcome, State
 
 ARGUMENTS_PART_BYTES = 1024 * 1024
 """A child asks for large arguments in parts of this size, so that the supervisor never holds many whole ones."""
@@ -282,6 +282,14 @@ class Attempt(msgspec.Struct, frozen=True):
     started_at: datetime | None
     ended_at: datetime
     result: msgspec.Raw | None = None
+
+
+class JobOutcome(msgspec.Struct, frozen=True):
+    """What became of a job: its state, and its last attempt that has ended."""
+
+    task: str
+    state: State
+    attempt: Attempt | None
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -7,12 +7,11 @@ value is encoded only if decoding returns the same value, so a job never sees a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
 
 import msgspec
 
-POSITIONAL = "*"
-"""The key for positional arguments beside keyword ones; no parameter of a function can have this name."""
+NUL = b"\\u0000"
+"""JSON that contains this may have text with a NUL character."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
@@ -29,9 +28,9 @@ def encode(value: object, name: str = "value") -> bytes:
         data = _encoder.encode(value)
         faithful = _decoder.decode(data) == value
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise NotJson(_explain(value, name) or f"{name} can't be written as JSON: {error}") from None
-    if not faithful or b"\\u0000" in data:
-        reason = _explain(value, name)
+        raise NotJson(explain(value, name) or f"{name} can't be written as JSON: {error}") from None
+    if not faithful or NUL in data:
+        reason = explain(value, name)
         if reason or not faithful:
             raise NotJson(reason or f"{name} would decode to another value")
     return data
@@ -49,19 +48,12 @@ def check(data: bytes) -> None:
         raise NotJson(f"it is not JSON: {error}") from None
 
 
-def unpack(args: object) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments from decoded JSON: an array, an object, or an object with both."""
-    if isinstance(args, list):
-        return args, {}
-    named = dict(cast("dict[str, Any]", args))
-    return named.pop(POSITIONAL, []), named
+def explain(value: object, name: str, *, any_type: bool = False) -> str | None:
+    """Why the value is not plain JSON that Postgres can store, or None. With `any_type`, types are no reason."""
+    return next(_faults(value, name, any_type, 0), None)
 
 
-def _explain(value: object, name: str) -> str | None:
-    return next(_faults(value, name, 0), None)
-
-
-def _faults(value: object, path: str, depth: int) -> Iterator[str]:
+def _faults(value: object, path: str, any_type: bool, depth: int) -> Iterator[str]:
     """Every reason why JSON would change the value, each with the path to the part that changes."""
     if depth > 200:
         yield f"{path[:60]}… is nested too deeply"
@@ -79,14 +71,16 @@ def _faults(value: object, path: str, depth: int) -> Iterator[str]:
                 yield f"{path} is {value}, which JSON does not have"
         case list():
             for n, item in enumerate(value):
-                yield from _faults(item, f"{path}[{n}]", depth + 1)
+                yield from _faults(item, f"{path}[{n}]", any_type, depth + 1)
         case dict():
             for key, item in value.items():
-                if not isinstance(key, str):
+                if not isinstance(key, str) and not any_type:
                     yield f"{path} has the key {key!r}: JSON's keys are text"
                 else:
-                    yield from _faults(key, f"a key of {path}", depth + 1)
-                    yield from _faults(item, f"{path}[{key!r}]", depth + 1)
+                    yield from _faults(key, f"a key of {path}", any_type, depth + 1)
+                    yield from _faults(item, f"{path}[{key!r}]", any_type, depth + 1)
+        case _ if any_type:
+            pass
         case tuple():
             yield f"{path} is a tuple, which would come out as a list: pass a list"
         case _:

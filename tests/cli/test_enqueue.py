@@ -11,6 +11,9 @@ from psycopg.conninfo import make_conninfo
 from tests.driving.commands import Cli, ended
 
 APP = """
+from datetime import date
+from decimal import Decimal
+
 import outlive
 
 app = outlive.App()
@@ -23,6 +26,10 @@ def fetch(url: str, tries: int = 1) -> None: ...
 
 @app.task(queue="slow")
 def parse(document: str, /) -> None: ...
+
+
+@app.task
+def pay(amount: Decimal, due: date | None = None) -> None: ...
 """
 
 
@@ -73,6 +80,12 @@ def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None
 
 
 @pytest.mark.usefixtures("shop")
+def test_arguments_are_read_as_the_task_is_annotated(cli: Cli) -> None:
+    made = cli("enqueue", "shop_tasks", "pay", '{"due": "2030-01-31", "amount": 1.10}', "--json").json
+    assert cli("show", made["id"], "--json").json["args"] == {"amount": "1.10", "due": "2030-01-31"}
+
+
+@pytest.mark.usefixtures("shop")
 def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli) -> None:
     words = ("enqueue", "shop_tasks:app", "fetch", '["x"]', "--dedupe-key", "k")
     first = cli(*words, "--json").json["id"]
@@ -103,10 +116,16 @@ def test_a_dedupe_key_that_is_taken_follows_on_conflict(cli: Cli) -> None:
         ),
         (("./shop_tasks.py:app", "fetch"), 3, "is not the name of a module: write it like shop_tasks:app"),
         (("shop_tasks:app", "fetsh"), 2, "has no task 'fetsh'; did you mean shop_tasks.fetch?"),
-        (("shop_tasks:app", "zzz"), 2, "has no task 'zzz'; use one of shop_tasks.fetch, shop_tasks.parse"),
+        (
+            ("shop_tasks:app", "zzz"),
+            2,
+            "has no task 'zzz'; use one of shop_tasks.fetch, shop_tasks.parse, shop_tasks.pay",
+        ),
         (("shop_tasks:app", "fetch", "{}"), 2, "missing a required argument: 'url'"),
         (("shop_tasks:app", "fetch", '{"url": "x", "trys": 2}'), 2, "unexpected keyword argument 'trys'"),
         (("shop_tasks:app", "fetch", "[1, 2, 3]"), 2, "too many positional arguments"),
+        (("shop_tasks:app", "fetch", '{"url": 7}'), 2, "outlive: argument url: expected str, got int\n"),
+        (("shop_tasks:app", "pay", '{"amount": "1", "due": "soon"}'), 2, "argument due: invalid RFC3339 encoded date"),
         (("shop_tasks:app", "fetch", "url=x"), 2, "the arguments are not JSON"),
         (("shop_tasks:app", "fetch", '"x"'), 2, "must be a JSON object or array"),
         (("shop_tasks:app", "fetch", '["x"]', "--priority", "12"), 2, "priority"),

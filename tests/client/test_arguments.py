@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlive
-from outlive import db, wire
+from outlive import db
 from tests.client.example import add, take
 from tests.driving.making import claim_job
 
@@ -71,7 +71,7 @@ def test_packed_arguments_are_unpacked_as_the_same_call(
         with pytest.raises(outlive.BadArguments, match=f"can't be called with these arguments: {error}"):
             task.job(*args, **kwargs)
         return
-    got_args, got_kwargs = wire.unpack(wire.decode(task.job(*args, **kwargs).request.args))
+    got_args, got_kwargs = task.codec.unpack(task.job(*args, **kwargs).request.args)
     assert signature.bind(*got_args, **got_kwargs) == asked
 
 
@@ -100,23 +100,23 @@ def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ((1, 2), r"arguments\[0\] is a tuple"),
-        ({"deep": [1, {"er": (1,)}]}, r"arguments\[0\]\['deep'\]\[1\]\['er'\] is a tuple"),
-        ({1, 2}, r"arguments\[0\] is of type set"),
-        (b"bytes", r"arguments\[0\] is of type bytes"),
-        ({1: "a"}, r"arguments\[0\] has the key 1: JSON's keys are text"),
-        ({None: "a"}, r"arguments\[0\] has the key None"),
-        (datetime(2030, 1, 1, tzinfo=UTC), r"arguments\[0\] is of type datetime"),
-        (UUID(int=1), r"arguments\[0\] is of type UUID"),
-        (Decimal("1.5"), r"arguments\[0\] is of type Decimal"),
-        (object(), r"arguments\[0\] is of type object"),
-        ([float("nan")], r"arguments\[0\]\[0\] is nan, which JSON does not have"),
-        (float("inf"), r"arguments\[0\] is inf"),
-        (-float("inf"), r"arguments\[0\] is -inf"),
-        ("a\0b", r"arguments\[0\] contains a NUL"),
-        ({"a\0b": 1}, r"a key of arguments\[0\] contains a NUL"),
-        ("\ud800", r"arguments\[0\] contains a lone surrogate"),
-        ({"\udfff": 1}, r"a key of arguments\[0\] contains a lone surrogate"),
+        ((1, 2), r"argument args\[0\] is a tuple"),
+        ({"deep": [1, {"er": (1,)}]}, r"argument args\[0\]\['deep'\]\[1\]\['er'\] is a tuple"),
+        ({1, 2}, r"argument args\[0\] is of type set"),
+        (b"bytes", r"argument args\[0\] is of type bytes"),
+        ({1: "a"}, r"argument args\[0\] has the key 1: JSON's keys are text"),
+        ({None: "a"}, r"argument args\[0\] has the key None"),
+        (datetime(2030, 1, 1, tzinfo=UTC), r"argument args\[0\] is of type datetime"),
+        (UUID(int=1), r"argument args\[0\] is of type UUID"),
+        (Decimal("1.5"), r"argument args\[0\] is of type Decimal"),
+        (object(), r"argument args\[0\] is of type object"),
+        ([float("nan")], r"argument args\[0\]\[0\] is nan, which JSON does not have"),
+        (float("inf"), r"argument args\[0\] is inf"),
+        (-float("inf"), r"argument args\[0\] is -inf"),
+        ("a\0b", r"argument args\[0\] contains a NUL"),
+        ({"a\0b": 1}, r"a key of argument args\[0\] contains a NUL"),
+        ("\ud800", r"argument args\[0\] contains a lone surrogate"),
+        ({"\udfff": 1}, r"a key of argument args\[0\] contains a lone surrogate"),
         (nested(100_000), "is nested too deeply"),
         ("x" * 1_048_576, r"have 1,048,580 bytes, over the limit of 1,048,576 \(max_args_bytes\)"),
     ],
@@ -163,7 +163,7 @@ def test_json_arguments_arrive_unchanged(app: outlive.App, connection: db.Connec
     job = take.enqueue(value)
     claimed = claim_job(connection, job.id)
     (stored,) = connection.execute("select args::text from outlive.jobs where id = %s", [job.id]).fetchall()
-    args, kwargs = wire.unpack(wire.decode(stored[0]))
+    args, kwargs = take.codec.unpack(stored[0].encode())
     assert claimed.args in (stored[0].encode(), None)  # Large arguments are fetched by the job's process.
     assert (args, kwargs) == ([value], {})
     assert type(args[0]) is type(value)
@@ -173,4 +173,4 @@ def test_arguments_of_many_kinds_arrive_as_they_were(app: outlive.App, connectio
     job = mixed.app.tasks[mixed.name].using(queue="q").job(1, 2, 3, c=4, d=5)
     (handle,) = app.enqueue_many([job])
     claimed = claim_job(connection, handle.id)
-    assert wire.unpack(wire.decode(claimed.args or b"")) == ([1, 2, 3], {"c": 4, "d": 5})
+    assert mixed.codec.unpack(claimed.args or b"") == ([1, 2, 3], {"c": 4, "d": 5})

@@ -29,7 +29,7 @@ def agather(jobs: Jobs, *args: Any, **options: Any) -> list[Any]:
             return found
         finally:
             if jobs:
-                await jobs[0]._runner.connections.aclose()
+                await jobs[0]._app.runner.connections.aclose()
 
     return asyncio.run(use())
 

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,6 +23,14 @@ def report(kind: str = "short", *, pages: int = 1) -> str:
 
 def fetch(url: str) -> str:
     return url
+
+
+@dataclass
+class Line:
+    price: Decimal
+
+
+def bill(line: Line, due: date | None = None) -> None: ...
 
 
 @pytest.fixture
@@ -82,6 +92,29 @@ def test_every_option_is_declared(app: outlive.App) -> None:
 def test_arguments_may_be_given_by_position(app: outlive.App) -> None:
     app.schedule(every=60, args=["https://example.org/"])(fetch)
     assert declared(app).args == b'{"url":"https://example.org/"}'
+
+
+def test_arguments_are_declared_as_the_task_is_annotated(app: outlive.App) -> None:
+    app.schedule(every=60, args={"line": Line(Decimal("1.50")), "due": date(2030, 1, 31)})(bill)
+    assert declared(app).args == b'{"due":"2030-01-31","line":{"price":"1.50"}}'
+
+
+@pytest.mark.parametrize(
+    ("args", "fault"),
+    [
+        ({"line": Line(Decimal(1)), "due": "soon"}, "argument due: expected date, got str"),
+        ([Line(Decimal(1)), NOON], "argument due: expected date, got datetime"),
+        ([{"price": "1"}], "argument line: expected Line, got dict"),
+        ([Line(1.5)], "argument line.price: expected Decimal, got float"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused_with_the_names_of_schedule_and_argument(
+    app: outlive.App, args: Any, fault: str
+) -> None:
+    said = f"^the schedule noon is refused: tests.client.test_schedules.bill can't be enqueued: {fault}$"
+    with pytest.raises(outlive.BadArguments, match=said):
+        app.schedule(every=60, name="noon", args=args)(bill)
+    assert app.schedules == {}
 
 
 def test_a_task_may_have_several_schedules_under_names_of_their_own(app: outlive.App) -> None:
@@ -147,7 +180,7 @@ def test_a_declaration_loads_neither_cronsim_nor_time_zones() -> None:
         "import sys, outlive\napp = outlive.App()\n"
         "def f(): ...\n"
         "app.schedule('0 9 * * *', timezone='Europe/Berlin')(f)\n"
-        "print(*{'cronsim', 'zoneinfo', 'threading'} & set(sys.modules))\n"
+        "print(*{'cronsim', 'zoneinfo', 'threading', 'pydantic'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "\n"

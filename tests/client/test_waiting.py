@@ -73,7 +73,7 @@ def in_a_loop(job: outlive.Job[int], timeout: float = 20) -> int:
         try:
             return await job.aresult(timeout)
         finally:
-            await job._runner.connections.aclose()
+            await job._app.runner.connections.aclose()
 
     return asyncio.run(use())
 

@@ -5,12 +5,14 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from outlive import Job, State, config, db
+from outlive import BadArguments, Job, State, config, db
 from outlive.states import Outcome
 from tests import faults
 from tests.driving.jobs import attempts, finished, outcomes
@@ -220,6 +222,25 @@ def test_a_result_that_cannot_be_stored_is_a_clear_failure_at_once(start: Start,
         assert only.outcome is Outcome.FAILED
         assert "the result" in (only.error or "")
         assert words.lower() in (only.error or "").lower(), kind
+
+
+def test_arguments_and_results_come_out_as_annotated(start: Start) -> None:
+    start()
+    price, due = Decimal("0.10"), date(2030, 1, 31)
+    assert repr(faults.invoice.enqueue(price, due).result(timeout=20)) == repr((price, due))
+
+
+def test_a_wrong_type_is_refused_where_the_job_is_enqueued(connection: db.Connection) -> None:
+    with pytest.raises(BadArguments, match="invoice can't be enqueued: argument price: expected Decimal, got float"):
+        faults.invoice.enqueue(0.1, date(2030, 1, 31))  # type: ignore[arg-type]
+    assert connection.execute("select count(*) from outlive.jobs").fetchone() == (0,)
+
+
+def test_a_wrong_type_from_sql_fails_the_job_for_good_and_is_named(start: Start, connection: db.Connection) -> None:
+    start()
+    job = job_of(connection, faults.invoice.name, b'{"price": "1", "due": 5}')
+    assert finished(job) is State.FAILED
+    assert [one.error for one in attempts(connection, job)] == ["BadArguments: argument due: expected date, got int"]
 
 
 def test_progress_is_shown_live(start: Start, connection: db.Connection, tmp_path: Path) -> None:

@@ -84,6 +84,29 @@ def test_a_worker_refuses_to_start_with_a_schedule_that_it_cannot_read(
     assert count(connection, "schedules") == 0
 
 
+def test_a_worker_refuses_to_start_with_a_schedule_whose_argument_is_of_the_wrong_type(
+    start: Start, connection: db.Connection, shop: Path
+) -> None:
+    worker = deploy(start, shop, "every='1h', name='hourly', args={'kind': 5}", wait=False)
+    assert worker.process.wait(30) == 3
+    said = " ".join(worker.log().split())
+    assert "scheduled_shop.py, line 5: outlive.errors.BadArguments: the schedule hourly is refused: " in said
+    assert "scheduled_shop.report can't be enqueued: argument kind: expected str, got int" in said
+    assert count(connection, "schedules") == 0
+
+
+def test_a_worker_checks_arguments_of_schedules_also_by_annotations_that_come_later(
+    start: Start, connection: db.Connection, shop: Path
+) -> None:
+    source = SOURCE.replace("WHEN", "every='1h', args={'kind': 'lnog'}").replace("kind: str", "kind: 'Kind'")
+    shop.write_text(f"{source}\nfrom typing import Literal\nKind = Literal['short', 'long']\n")
+    worker = start(target="scheduled_shop:app", folder=shop.parent, slots=1, wait=False)
+    assert worker.process.wait(30) == 3
+    refused = "the schedule scheduled_shop.report of scheduled_shop.report is refused: argument kind: invalid enum"
+    assert refused in " ".join(worker.log().split())
+    assert count(connection, "schedules") == 0
+
+
 def test_a_deploy_changes_and_removes_schedules(start: Start, connection: db.Connection, shop: Path) -> None:
     deploy(start, shop, "'0 9 * * *'").stop()
     assert declared(connection) == [("0 9 * * *", None)]

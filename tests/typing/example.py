@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
+
 import outlive
 
 app = outlive.App()
@@ -30,3 +33,8 @@ async def asum(*numbers: int) -> int:
 
 @app.task()
 def nothing() -> None: ...
+
+
+@app.task
+def invoice(total: Decimal, due: datetime.date | None = None) -> tuple[Decimal, datetime.date]:
+    return total, due or datetime.date.max

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from decimal import Decimal
 from typing import Any, assert_type
 
 import psycopg
 
 import outlive
 from outlive.client.task import BoundJob
-from tests.typing.example import add, afetch, app, asum, fetch, nothing, shop
+from tests.typing.example import add, afetch, app, asum, fetch, invoice, nothing, shop
 
 assert_type(add(1, 2), int)
 assert_type(add.enqueue(1, b=2, label="x"), outlive.Job[int])
@@ -21,6 +22,7 @@ assert_type(add.enqueue(1).id, uuid.UUID)
 assert_type(add.job(1), BoundJob[int])
 assert_type(fetch.enqueue("u").result(), dict[str, str])
 assert_type(afetch.enqueue("u").result(), bytes | None)
+assert_type(invoice.enqueue(Decimal(1)).result(), tuple[Decimal, datetime.date])
 nothing.enqueue()
 
 everything = fetch.using(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import outlive
-from tests.typing.example import add, afetch, app, asum, fetch
+from tests.typing.example import add, afetch, app, asum, fetch, invoice
 
 add.enqueue("1")  # error: arg-type
 add.enqueue()  # error: call-arg
@@ -15,6 +17,9 @@ add.job("1")  # error: arg-type
 add.using(queue="slow").enqueue("1")  # error: arg-type
 text: str = add.enqueue(1).result()  # error: assignment
 more: list[str] = fetch.enqueue("u").result()  # error: assignment
+invoice.enqueue(1.5)  # error: arg-type
+invoice.enqueue("1.5")  # error: arg-type
+total: float = invoice.enqueue(Decimal(1)).result()  # error: assignment
 add.using(qeue="slow")  # error: call-arg
 add.using(priority="high")  # error: arg-type
 add.using(on_conflict="ignore")  # error: arg-type

@@ -7,6 +7,7 @@ import os
 from outlive import config as configuration
 from outlive import importing
 from outlive.child import copies
+from outlive.errors import AppNotFound, BadArguments
 from outlive.importing import App
 from outlive.policy import Unset, limits
 from outlive.protocol import TaskFacts
@@ -16,6 +17,20 @@ def import_app(target: str) -> App:
     """Import `pkg.module:app`. A copy that the module forks exits here."""
     with copies.CopiesExit(os.getpid()):
         return importing.import_app(target)
+
+
+def make_codecs(app: App) -> None:
+    """Make what decodes the arguments of each task, before any fork: otherwise each child would make it.
+
+    Arguments of schedules are checked again. Annotations may name what came later in their module.
+    """
+    for task in app.tasks.values():
+        task.codec.make()
+    for schedule in app.schedules.values():
+        try:
+            app.tasks[schedule.task].codec.unpack(schedule.args)
+        except BadArguments as error:
+            raise AppNotFound(f"the schedule {schedule.name} of {schedule.task} is refused: {error}") from None
 
 
 def facts_of(app: App) -> list[TaskFacts]:

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outlive import job_gateway, kernel, validation, wire
+from outlive import job_gateway, kernel, validation
+from outlive.arguments import Codec
 from outlive.child import context, copies, stops
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
-from outlive.errors import Cancel, ConfigError, Fail, OutliveError, Retry, SourcePaused, Stopped
+from outlive.errors import BadArguments, Cancel, ConfigError, Fail, OutliveError, Retry, SourcePaused, Stopped
 from outlive.job_gateway import SourceAccount
 from outlive.policy import Policy
 from outlive.protocol import MARK, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_STACK_CHARS, Done, Run
@@ -40,6 +41,10 @@ class _NotBegun(Exception):
     """The job's code could not begin, and is not to blame."""
 
 
+class _Unfit(Exception):
+    """The job's arguments don't fit its function: another attempt would not help."""
+
+
 class Runnable(Protocol):
     """A task, as far as a child needs it. The child does not import the client's class."""
 
@@ -47,6 +52,8 @@ class Runnable(Protocol):
     def function(self) -> Callable[..., Any]: ...
     @property
     def policy(self) -> Policy: ...
+    @property
+    def codec(self) -> Codec: ...
 
 
 def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
@@ -59,7 +66,7 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
     findings = Findings()
     account = SourceAccount(run.source, run.token, task.policy)
     job_gateway.account = account  # Requests to sources find it there, and `outlive.current()` finds the context.
-    context.enter(Context(run, channel, findings))
+    context.enter(Context(run, channel, findings, task.codec))
     try:
         value = _call_function(task, run, channel)
     except BaseException as error:
@@ -68,7 +75,7 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
         except BaseException:  # A class of the job's own may lack what its base class has, or raise when it is asked.
             done = Done(run.token, Outcome.FAILED, error=_summary(error), stack=_stack(error))
     else:
-        done = _classify_result(value, run, findings, account)
+        done = _classify_result(value, run, task.codec, findings, account)
     context.leave()
     job_gateway.account = None
     took_s = monotonic() - began
@@ -78,7 +85,7 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
 
 
 def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
-    """Call the task's function with the job's arguments.
+    """Call the task's function with the job's arguments. To decode them may run its code too: that of their classes.
 
     A process that the job forks must not go on as a second child: it exits where it would return from here. Signals
     that stop the job raise `Stopped` in here, and nowhere else.
@@ -87,8 +94,11 @@ def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
         encoded = channel.arguments() if run.args is None else run.args  # Large ones come separately.
     except OutliveError as error:
         raise _NotBegun(f"its arguments could not be fetched: {error}") from error
-    positional, named = wire.unpack(wire.decode(encoded))
     with copies.CopiesExit(channel.pid), stops.let_through:
+        try:
+            positional, named = task.codec.unpack(encoded)
+        except BadArguments as error:
+            raise _Unfit(str(error)) from None
         value = task.function(*positional, **named)
         if isinstance(value, CoroutineType):
             import asyncio  # Not at the top: every fork would pay for the libraries that come with it.
@@ -100,12 +110,12 @@ def _call_function(task: Runnable, run: Run, channel: Channel) -> object:
 # How it ended
 
 
-def _classify_result(value: object, run: Run, findings: Findings, account: SourceAccount) -> Done:
+def _classify_result(value: object, run: Run, codec: Codec, findings: Findings, account: SourceAccount) -> Done:
     """The function returned. If its result or its findings can't be stored, another attempt would not help."""
     source_ok = None
     try:
         source_ok = account.source_ok(None)  # The job has used its source, even if its result can't be stored.
-        result = context.encode_result(value, run.max_result_bytes)
+        result = context.encode_result(value, codec, run.max_result_bytes)
         records, spawns = findings.encode()
     except BaseException as error:
         return Done(run.token, Outcome.FAILED, error=_summary(error), final=True, source_ok=source_ok)
@@ -130,6 +140,9 @@ def _classify_error(error: BaseException, token: int, policy: Policy, account: S
         # These say nothing about the job's source.
         case _NotBegun():
             return Done(token, Outcome.RELEASED, error=_storable(str(error), MAX_ERROR_CHARS), after_s=UNFETCHED_S)
+        case _Unfit():
+            unfit = _storable(f"BadArguments: {error}", MAX_ERROR_CHARS)
+            return Done(token, Outcome.FAILED, error=unfit, final=True)
         case SourcePaused():
             after_s, note = _delay_s(error.after_s)
             summary = _summary(error, note)

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from outlive import wire
+from outlive.arguments import Codec
 from outlive.errors import BadArguments, Fail, OutliveError
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
@@ -70,12 +71,15 @@ class Findings:
 class Context:
     """One attempt, as its job sees it."""
 
-    __slots__ = ("_channel", "_findings", "_inputs", "_run", "attempt", "last_checkpoint", "source", "token", "worker")
+    __slots__ = (
+        *("_channel", "_codec", "_findings", "_inputs", "_run"),
+        *("attempt", "last_checkpoint", "source", "token", "worker"),
+    )
 
-    def __init__(self, run: Run, channel: Channel, findings: Findings) -> None:
+    def __init__(self, run: Run, channel: Channel, findings: Findings, codec: Codec) -> None:
         self.attempt, self.token, self.source, self.worker = run.attempt, run.token, run.source, channel.worker
         self.last_checkpoint: object = None if run.checkpoint is None else wire.decode(run.checkpoint)
-        self._run, self._channel, self._findings = run, channel, findings
+        self._run, self._channel, self._findings, self._codec = run, channel, findings, codec
         self._inputs: list[Any] | None = None
 
     @property
@@ -149,16 +153,16 @@ class Context:
 
     def _completion(self, result: object) -> tuple[LiteralString, tuple[object, ...]]:
         """The statement that ends the attempt. From now on the supervisor leaves that to the job."""
-        encoded = encode_result(result, self._run.max_result_bytes)
+        encoded = encode_result(result, self._codec, self._run.max_result_bytes)
         findings = self._findings.encode()
         secret = self._channel.secret(self.token)
         texts = [None if data is None else data.decode() for data in (encoded, *findings)]
         return "select outlive.complete(%s, %s, %s, %s, %s)", (self.token, secret, *texts)
 
 
-def encode_result(value: object, max_bytes: int) -> bytes:
+def encode_result(value: object, codec: Codec, max_bytes: int) -> bytes:
     """A job's result as JSON."""
-    encoded = wire.encode(value, "the result")
+    encoded = codec.encode_result(value)
     if len(encoded) > max_bytes:
         raise Fail(f"the result has {len(encoded):,} bytes, over the limit of {max_bytes:,}")
     return encoded

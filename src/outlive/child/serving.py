@@ -15,6 +15,7 @@ from sys import byteorder
 import msgspec
 
 from outlive import job_gateway, kernel
+from outlive.arguments import Codec
 from outlive.child import stops
 from outlive.child.apps import import_app
 from outlive.child.attempt import Runnable, attempt
@@ -52,12 +53,13 @@ def rehearse() -> Channel:
     tickets, put = os.pipe()
     ours, theirs = socket.socketpair()
     with ours, theirs:
+        task = _EmptyTask()
         for _ in range(REHEARSALS):
             _shed_zygote(write)
             os.write(put, write_tickets([0]))
-            ours.sendall(encode_frame(Run(0, b"", "", 1, b"[]", last=True, max_result_bytes=100)))
+            ours.sendall(encode_frame(Run(0, b"", "", 1, b"{}", last=True, max_result_bytes=100)))
             channel.adopt(os.dup(theirs.fileno()), os.dup(tickets))
-            channel.send(attempt({"": _EmptyTask()}, channel.receive(), channel))
+            channel.send(attempt({"": task}, channel.receive(), channel))
     for descriptor, number in zip(saved, (0, 1, 2), strict=True):
         os.dup2(descriptor, number)
     for descriptor in (*saved, read, write, tickets, put):
@@ -68,6 +70,9 @@ def rehearse() -> Channel:
 
 class _EmptyTask:
     policy = Policy()
+
+    def __init__(self) -> None:
+        self.codec = Codec("", self.function)
 
     def function(self) -> None:
         pass

@@ -23,7 +23,7 @@ from os import _exit
 
 from outlive import kernel
 from outlive.child import serving
-from outlive.child.apps import facts_of, import_app
+from outlive.child.apps import facts_of, import_app, make_codecs
 from outlive.errors import AppNotFound
 from outlive.protocol import (
     TO_ZYGOTE,
@@ -70,6 +70,7 @@ class Zygote:
         kernel.disable_core_dumps()  # Children inherit this setting and the next.
         kernel.prefer_for_oom_kill()
         self.app = import_app(self.target)
+        make_codecs(self.app)
         self.channel = serving.rehearse()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

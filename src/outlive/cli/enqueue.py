@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from outlive import importing, wire
+from outlive import importing
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.client.app import App
@@ -49,7 +49,6 @@ def enqueue(
 ) -> None:
     """Enqueue a job of a task. It is durable when this command ends."""
     found = cast("App", importing.import_app(where))
-    args, kwargs = wire.unpack(_decoded(arguments))
     found.configure(context.config_of(found.database_url))
     options: dict[str, object] = {"queue": queue, "source": source, "priority": priority}
     options |= {"delay": delay, "dedupe_key": dedupe_key}
@@ -58,6 +57,7 @@ def enqueue(
         given |= {"after": after, "on_failure": on_failure}
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("JobOptions", {"id": id, "on_conflict": on_conflict, **given}))
+    args, kwargs = one.codec.unpack(_checked(arguments))
     try:
         job = one.enqueue(*args, **kwargs)
     finally:
@@ -70,14 +70,14 @@ def enqueue(
         screen.say(Text(f"{job.id} already has this dedupe key: nothing was enqueued"))
 
 
-def _decoded(text: str) -> object:
+def _checked(text: str) -> bytes:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise BadArguments(f"the arguments are not JSON: {error}; quote them like '{{\"a\": 1}}'") from None
     if not isinstance(value, dict | list):
         raise BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")
-    return value
+    return text.encode()
 
 
 def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, ove
 from uuid import UUID
 
 from outlive import config as configuration
-from outlive import policy, store, validation
+from outlive import policy, store, validation, wire
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.job import Job
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
@@ -86,12 +86,12 @@ class App:
         self.schedules: dict[str, Schedule] = {}
         self.database_url = database_url
         self._config: Config | None = None
-        self._runner = StatementRunner(lambda: self.config)
+        self.runner = StatementRunner(lambda: self.config)
 
     @property
     def connections(self) -> Connections:
         """The connections of this process to the database, opened when first needed."""
-        return self._runner.connections
+        return self.runner.connections
 
     @property
     def config(self) -> Config:
@@ -104,7 +104,7 @@ class App:
         """Use these settings from now on (None: those of the file and the environment), and close what is open."""
         self._config = config
         self.__dict__.pop("cache", None)
-        self._runner.close()
+        self.runner.close()
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
@@ -152,7 +152,7 @@ class App:
             breaker_failures=count("breaker_failures", breaker_failures),
             breaker_pause_s=positive("breaker_pause", validation.seconds("breaker_pause", breaker_pause)),
         )
-        source = self.sources.setdefault(name, Source(limits, self._runner, lambda: self.cache))
+        source = self.sources.setdefault(name, Source(limits, self.runner, lambda: self.cache))
         if source.limits != limits:
             raise ConfigError(f"the source {name} is declared twice with different limits: declare it once")
         return source
@@ -166,21 +166,21 @@ class App:
 
     def records(self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000) -> list[Record]:
         """The records that jobs have stored, of one scope and source or of all."""
-        return self._runner.run(store.list_records(scope=scope, source=source, limit=limit))
+        return self.runner.run(store.list_records(scope=scope, source=source, limit=limit))
 
     async def arecords(
         self, scope: str | None = None, *, source: str | None = None, limit: int = 10_000
     ) -> list[Record]:
         """The async twin of `records`."""
-        return await self._runner.arun(store.list_records(scope=scope, source=source, limit=limit))
+        return await self.runner.arun(store.list_records(scope=scope, source=source, limit=limit))
 
     def get_job(self, id: UUID) -> Job[Any]:
         """A handle on a job by its id."""
-        return Job(id, self._runner)
+        return Job(id, self)
 
     def get_batch(self, id: UUID) -> Batch:
         """A handle on a batch by its id."""
-        return Batch(id, self._runner)
+        return Batch(id, self.runner)
 
     def batch(
         self,
@@ -197,7 +197,7 @@ class App:
         When all of them have ended, the callbacks are enqueued in the same transaction. With a connection, the batch
         is opened and closed in its transaction. Opening a batch with an id that exists continues that one.
         """
-        batch = Batch(id or new_job_id(), self._runner, connection)
+        batch = Batch(id or new_job_id(), self.runner, connection)
         callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
         jobs = {event: _callback(event, job) for event, job in callbacks.items() if job is not None}
         opening = store.open_batch(batch.id, validation.identifier("the name of a batch", name), **jobs)
@@ -229,7 +229,7 @@ class App:
                 statements = self._statements(batch, notify=False)
                 if sent is not None:
                     sent.result()
-                sent = sender.submit(self._runner.run_all, statements)
+                sent = sender.submit(self.runner.run_all, statements)
                 count += len(batch)
                 time.sleep(0)  # Lets the other thread send.
             if sent is not None:
@@ -248,13 +248,13 @@ class App:
     def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
         """Enqueue the requests, in the caller's transaction if a connection is given."""
         statements = self._statements(requests, notify=connection is not None)
-        return self._handles(requests, self._runner.run_all(statements, connection))
+        return self._handles(requests, self.runner.run_all(statements, connection))
 
     async def aenqueue_requests(
         self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
     ) -> list[Job[Any]]:
         statements = self._statements(requests, notify=connection is not None)
-        return self._handles(requests, await self._runner.arun_all(statements, connection))
+        return self._handles(requests, await self.runner.arun_all(statements, connection))
 
     def check(self, request: JobRequest) -> None:
         """Refuse arguments that are larger than the limit."""
@@ -274,8 +274,12 @@ class App:
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         existing = {asked: other for answer in answers for asked, other in answer.items()}
         if not existing:  # As without dedupe keys: no id need be looked up.
-            return [Job(request.id, self._runner) for request in requests]
-        return [Job(existing.get(request.id, request.id), self._runner) for request in requests]
+            return [Job(request.id, self) for request in requests]
+        return [Job(existing.get(request.id, request.id), self) for request in requests]
+
+    def decode_result(self, task: str, data: bytes) -> object:
+        """A result as its task is annotated. The result of a task that this app does not have is plain JSON."""
+        return self.tasks[task].codec.decode_result(data) if task in self.tasks else wire.decode(data)
 
 
 def _callback(event: str, job: BoundJob[Any]) -> JobRequest:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 from uuid import UUID
 
 from outlive import store
 from outlive.client import results
-from outlive.client.statement_runner import StatementRunner
 from outlive.errors import ConfigError, OutliveError
 from outlive.model import Change
 from outlive.states import State
+
+if TYPE_CHECKING:
+    from outlive.client.app import App
 
 R = TypeVar("R")
 
@@ -22,32 +24,35 @@ class Job(Generic[R]):
     """A handle holds only the job's id. Each call asks the database."""
 
     id: UUID
-    _runner: StatementRunner = field(repr=False, compare=False)
+    _app: App = field(repr=False, compare=False)
 
     def status(self) -> State:
-        return self._state(self._runner.run(store.statuses([self.id])))
+        return self._state(self._app.runner.run(store.statuses([self.id])))
 
     async def astatus(self) -> State:
-        return self._state(await self._runner.arun(store.statuses([self.id])))
+        return self._state(await self._app.runner.arun(store.statuses([self.id])))
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
-        return cast("R", results.finish(self._runner, results.collect([self.id], timeout))[0])
+        return cast("R", results.finish(self._app.runner, self._collect(timeout))[0])
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the twin of result
-        return cast("R", (await results.afinish(self._runner, results.collect([self.id], timeout)))[0])
+        return cast("R", (await results.afinish(self._app.runner, self._collect(timeout)))[0])
 
     def cancel(self) -> bool:
         """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
-        return self._cancelled(self._runner.run(store.cancel([self.id])))
+        return self._cancelled(self._app.runner.run(store.cancel([self.id])))
 
     async def acancel(self) -> bool:
-        return self._cancelled(await self._runner.arun(store.cancel([self.id])))
+        return self._cancelled(await self._app.runner.arun(store.cancel([self.id])))
 
     def _state(self, states: dict[UUID, State]) -> State:
         if self.id not in states:
             raise results.unknown(self.id)
         return states[self.id]
+
+    def _collect(self, timeout: float | None) -> results.Steps[list[Any]]:
+        return results.collect([self.id], timeout, self._app.decode_result)
 
     def _cancelled(self, changes: list[Change]) -> bool:
         if not changes:
@@ -70,8 +75,11 @@ def gather(jobs: Iterable[Job[Any]], timeout: float | None = None, *, return_exc
     it is one of the results instead. TimeoutError if some are not finished in time.
     """
     jobs = list(jobs)
-    steps = results.collect([job.id for job in jobs], timeout, return_exceptions)
-    return results.finish(_runner(jobs), steps) if jobs else []
+    if not jobs:
+        return []
+    app = _app_of(jobs)
+    steps = results.collect([job.id for job in jobs], timeout, app.decode_result, return_exceptions)
+    return results.finish(app.runner, steps)
 
 
 @overload
@@ -96,12 +104,15 @@ async def agather(
 ) -> list[Any]:
     """The async twin of `gather`."""
     jobs = list(jobs)
-    steps = results.collect([job.id for job in jobs], timeout, return_exceptions)
-    return await results.afinish(_runner(jobs), steps) if jobs else []
+    if not jobs:
+        return []
+    app = _app_of(jobs)
+    steps = results.collect([job.id for job in jobs], timeout, app.decode_result, return_exceptions)
+    return await results.afinish(app.runner, steps)
 
 
-def _runner(jobs: list[Job[Any]]) -> StatementRunner:
-    runners = {job._runner for job in jobs}
-    if len(runners) > 1:
+def _app_of(jobs: list[Job[Any]]) -> App:
+    apps = {id(job._app): job._app for job in jobs}
+    if len(apps) > 1:
         raise ConfigError("these jobs are of different apps: gather the jobs of each app by themselves")
-    return runners.pop()
+    return jobs[0]._app

@@ -7,20 +7,22 @@ What is done is written once, as a generator (`collect`) that yields statements 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
-from outlive import store, wire
+from outlive import store
 from outlive.errors import JobFailed, JobNotFound, OutliveError
 from outlive.statement import Statement
 from outlive.states import OVER, State
 
 if TYPE_CHECKING:
     from outlive.client.statement_runner import StatementRunner
-    from outlive.model import Attempt
+    from outlive.model import JobOutcome
 
 T = TypeVar("T")
+Decode = Callable[[str, bytes], object]
+"""Decodes a result as the task of this name is annotated."""
 BATCH = 100
 """How many outcomes one statement reads: results may be large."""
 MAX_PAUSE_S = 3600.0
@@ -70,7 +72,9 @@ class Polling:
         pass
 
 
-def collect(ids: Sequence[UUID], timeout: float | None, return_exceptions: bool = False) -> Steps[list[Any]]:
+def collect(
+    ids: Sequence[UUID], timeout: float | None, decode: Decode, return_exceptions: bool = False
+) -> Steps[list[Any]]:
     """The results of these jobs, in their order. The last look is at the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     found: dict[UUID, Any] = {}
@@ -85,7 +89,7 @@ def collect(ids: Sequence[UUID], timeout: float | None, return_exceptions: bool 
             outcomes = yield store.outcomes(batch)
             for id in batch:
                 try:
-                    value = _value(id, outcomes.get(id))
+                    value = _value(id, outcomes.get(id), decode)
                 except OutliveError as error:
                     if not return_exceptions:
                         raise
@@ -105,16 +109,16 @@ def collect(ids: Sequence[UUID], timeout: float | None, return_exceptions: bool 
 _NOT_YET = object()
 
 
-def _value(id: UUID, outcome: tuple[State, Attempt | None] | None) -> object:
+def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
     """The result of a job, or `_NOT_YET`. Raises if the job ended without one, or is gone."""
     if outcome is None:
         raise unknown(id)
-    state, attempt = outcome
+    state, attempt = outcome.state, outcome.attempt
     if state not in OVER:
         return _NOT_YET
     if state is not State.SUCCEEDED or attempt is None:
         raise JobFailed(id, state, attempt)
-    return None if attempt.result is None else wire.decode(bytes(attempt.result))
+    return None if attempt.result is None else decode(outcome.task, bytes(attempt.result))
 
 
 def unknown(id: UUID) -> JobNotFound:

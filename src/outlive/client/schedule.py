@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
 from outlive.client.task import Task, moment
-from outlive.errors import ConfigError
+from outlive.errors import BadArguments, ConfigError
 from outlive.model import Schedule
 from outlive.policy import Checks, parse
 from outlive.validation import Duration, choice, count, identifier, interval, known, optional, refused, seconds
@@ -88,8 +88,9 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
         task: Task[..., Any, Any] = function if isinstance(function, Task) else app.task(function)
         if app.tasks.get(task.name) is not task:
             raise ConfigError(f"{task.name} is not a task of this app: put @app.schedule above its @app.task")
-        packed = _packed(task, args)
-        schedule = Schedule(name=name or task.name, task=task.name, args=packed, cron=cron and cron.strip(), **fields)
+        own_name = name or task.name
+        packed = _packed(own_name, task, args)
+        schedule = Schedule(name=own_name, task=task.name, args=packed, cron=cron and cron.strip(), **fields)
         if app.schedules.setdefault(schedule.name, schedule) != schedule:
             raise ConfigError(f"two schedules are named {schedule.name}: give one of them another name with name=…")
         return task
@@ -97,19 +98,25 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
     return cast("ScheduleDecorator", register)
 
 
-def _packed(task: Task[..., Any, Any], args: object) -> bytes:
+def _packed(name: str, task: Task[..., Any, Any], args: object) -> bytes:
+    """The arguments of each job of the schedule called `name`, as JSON."""
+    call: tuple[tuple[Any, ...], dict[str, Any]]
     match args:
         case None:
-            packed = task.pack((), {})
+            call = (), {}
         case Mapping():
-            packed = task.pack((), dict(args))
+            call = (), dict(args)
         case list() | tuple():
-            packed = task.pack(tuple(args), {})
+            call = tuple(args), {}
         case _:
             raise refused("args", args, "a mapping of arguments by name, or a list of them by position")
+    try:
+        packed = task.codec.pack(*call)
+    except BadArguments as error:
+        raise BadArguments(f"the schedule {name} is refused: {error}") from None
     if len(packed) > MAX_ARGS_BYTES:
         raise ConfigError(
-            f"the arguments of a schedule of {task.name} have {len(packed):,} bytes, over the limit of "
+            f"the arguments of the schedule {name} have {len(packed):,} bytes, over the limit of "
             f"{MAX_ARGS_BYTES:,}: store them elsewhere and pass a reference"
         )
     return packed

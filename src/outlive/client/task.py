@@ -27,10 +27,11 @@ from uuid import UUID
 import msgspec
 
 from outlive import wire
+from outlive.arguments import Codec
 from outlive.client.batch import Batch, batch_id
 from outlive.client.job import Job
 from outlive.client.source import Source, source_name
-from outlive.errors import BadArguments, ConfigError
+from outlive.errors import ConfigError
 from outlive.model import JobRequest, new_job_id
 from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, parse
 from outlive.validation import Duration, choice, count, identifier, known, optional, refused, seconds
@@ -45,8 +46,6 @@ C = TypeVar("C")  # what a call of the function returns: the result, or a corout
 R = TypeVar("R")  # the result
 OnConflict = Literal["skip", "raise", "replace"]
 OnFailure = Literal["block", "proceed", "cancel"]
-PLAIN_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
-PLAIN = {PLAIN_KIND, inspect.Parameter.KEYWORD_ONLY}
 
 
 class JobOptions(LimitOptions, total=False):
@@ -98,13 +97,7 @@ class Task(Generic[P, C, R]):
         self._options: JobOptions = {}
         self._fields: dict[str, Any] = {"queue": policy.queue or DEFAULT_QUEUE, "source": policy.source or ""}
         """What each of its requests says besides id, task and arguments."""
-        self._signature = inspect.signature(function)
-        parameters = self._signature.parameters
-        self._kinds = {name: parameter.kind for name, parameter in parameters.items()}
-        self._all_plain = set(self._kinds.values()) <= PLAIN
-        """As for most functions: then their arguments need not be split."""
-        self._by_position = [name for name in parameters if self._kinds[name] is PLAIN_KIND]
-        self._required = {name for name, one in parameters.items() if one.default is inspect.Parameter.empty}
+        self.codec = Codec(self.name, function)
         # Without the function's attributes, which could hide this object's own.
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
 
@@ -150,56 +143,7 @@ class Task(Generic[P, C, R]):
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
         id = self._options.get("id") or new_job_id()
-        return JobRequest(id=id, task=self.name, args=self.pack(args, kwargs), **self._fields)
-
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON, by name where possible: it does not matter whether they were given by position."""
-        bound = self._bind(args, kwargs)
-        try:
-            return wire.encode(bound if self._all_plain else self._split(bound), "arguments")
-        except wire.NotJson as error:
-            raise BadArguments(f"{self.name} can't be enqueued: {error}") from None
-
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by the names of their parameters. `Signature.bind` is slow, and explains what is wrong."""
-        if len(args) == len(self._kinds) == len(self._by_position) and not kwargs:
-            return dict(zip(self._by_position, args))  # noqa: B905  # strict= would double the time that it takes.
-        if self._all_plain and len(args) <= len(self._by_position):
-            bound = dict(zip(self._by_position, args, strict=False))
-            bound.update(kwargs)
-            if len(bound) == len(args) + len(kwargs) and self._required <= bound.keys() <= self._kinds.keys():
-                return bound
-        try:
-            return self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise BadArguments(f"{self.name} can't be called with these arguments: {error}") from None
-
-    def _split(self, bound: dict[str, Any]) -> object:
-        """The arguments of a function with positional-only parameters, *args or **kwargs, as `wire.unpack` reads them.
-
-        A list if all go by position, an object if all go by name, or an object with the list under `wire.POSITIONAL`.
-        If there are values for *args, all parameters before them go by position.
-        """
-        positional: list[object] = []
-        named: dict[str, object] = {}
-        by_position = any(self._kinds[name] is inspect.Parameter.VAR_POSITIONAL for name in bound)
-        for name, value in bound.items():
-            match self._kinds[name]:
-                case inspect.Parameter.VAR_POSITIONAL:
-                    positional.extend(value)
-                case inspect.Parameter.VAR_KEYWORD if wire.POSITIONAL in value:
-                    raise BadArguments(f"{self.name} can't be enqueued: no argument can be named {wire.POSITIONAL}")
-                case inspect.Parameter.VAR_KEYWORD:
-                    named |= value
-                case inspect.Parameter.POSITIONAL_ONLY:
-                    positional.append(value)
-                case inspect.Parameter.POSITIONAL_OR_KEYWORD if by_position:
-                    positional.append(value)
-                case _:
-                    named[name] = value
-        if positional and named:
-            return {wire.POSITIONAL: positional, **named}
-        return positional or named
+        return JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs), **self._fields)
 
 
 def moment(name: str, value: object) -> datetime:

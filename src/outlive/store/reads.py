@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.model import Attempt, Record
+from outlive.model import Attempt, JobOutcome, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.building import Names, Table, first_column, pairs, scalar, statement, table
@@ -19,11 +19,14 @@ def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
     return statement("statuses", lambda _, rows: {row[0]: State(row[1]) for row in rows}, ids=ids)
 
 
-def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, tuple[State, Attempt | None]]]:
+def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
     """The state of each job that exists, and its last attempt."""
 
-    def decode(_: Names, rows: list[Row]) -> dict[UUID, tuple[State, Attempt | None]]:
-        return {id: (State(state), None if attempt[0] is None else _attempt(attempt)) for id, state, *attempt in rows}
+    def decode(_: Names, rows: list[Row]) -> dict[UUID, JobOutcome]:
+        return {
+            id: JobOutcome(task, State(state), None if attempt[0] is None else _attempt(attempt))
+            for id, task, state, *attempt in rows
+        }
 
     return statement("outcomes", decode, ids=ids)
 

@@ -5,8 +5,8 @@
 select j.id, outlive.state_of(j.id) as state from outlive.jobs j where j.id = any(:ids::uuid[]);
 
 -- name: outcomes
--- The state of each job, and its last attempt. No row: no such job.
-select j.id, outlive.state_of(j.id), a.*
+-- The task and state of each job, and its last attempt. No row: no such job.
+select j.id, j.task, outlive.state_of(j.id), a.*
 from outlive.jobs j left join lateral (
   select t.* from outlive.ended_attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true
 where j.id = any(:ids::uuid[]);
