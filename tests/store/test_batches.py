@@ -442,3 +442,23 @@ def test_ends_without_a_batch_under_way_look_at_one_index(connection: db.Connect
         before = value(connection, reads)
         connection.execute("select outlive.follow_up(%s, %s)", [[job], [str(state)]])
         assert value(connection, reads) == before
+
+
+def test_the_batches_of_ended_jobs_are_looked_up_by_the_jobs_whatever_the_statistics_say(
+    connection: db.Connection,
+) -> None:
+    """After a time without batches the index over them seems to be empty, until it is analysed again."""
+    make_many(connection, 100)
+    drain(connection)
+    connection.execute("analyze outlive.jobs")
+    batch = open_batch(connection)
+    add(connection, batch, 100)
+    scans = "select pg_stat_get_xact_numscans('outlive.jobs_by_batch'::regclass)"
+    with connection.transaction():
+        drain(connection, Outcome.SUCCEEDED, Outcome.FAILED)
+        failed = value(connection, "select job_id from outlive.attempts where state = 'failed'")
+        db.run(connection, store.retry([failed]))
+        db.run(connection, store.cancel([failed]))
+        db.run(connection, store.prune_jobs([failed]))
+        assert value(connection, scans) == 0
+    assert counts(connection, batch) == BatchCounts(100, 1, 0, 1, 0, 98, False)

@@ -97,6 +97,7 @@ CALLS = {
     "add_to_batch": f"select outlive.add_to_batch('{NO_ID}', 1)",
     "is_done": "select outlive.is_done(null)",
     "call_back": "select outlive.call_back(b) from outlive.batches b where false",
+    "batches_of": "select outlive.batches_of('{}')",
     "count_in_batches": "select outlive.count_in_batches('{}', '{}')",
     "uncount_in_batches": "select outlive.uncount_in_batches('{}', 'failed')",
     "forget_in_batches": "select outlive.forget_in_batches('{}')",

@@ -294,10 +294,11 @@ def _batches(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
     batch: list[JobRequest] = []
     size_bytes = 0
     for request in requests:
-        size_bytes += len(request.args)
+        more_bytes = len(request.args) + len(request.links or b"")
+        size_bytes += more_bytes
         if batch and (len(batch) >= BATCH_JOBS or size_bytes > BATCH_BYTES):
             yield batch
-            batch, size_bytes = [], len(request.args)
+            batch, size_bytes = [], more_bytes
         batch.append(request)
     if batch:
         yield batch

@@ -1,7 +1,8 @@
 """Batches: jobs that are counted together, with jobs that are enqueued when all of them have ended.
 
 with app.batch("import", on_success=publish.job(7)) as batch:
-    app.enqueue_stream(load.using(batch=batch).job(n) for n in range(1_000_000))
+    mine = load.using(batch=batch)
+    app.enqueue_stream(mine.job(n) for n in range(1_000_000))
 """
 
 from __future__ import annotations

@@ -566,6 +566,7 @@ end $$;
 --     add_to_batch        counts new jobs; enqueue calls it
 --     close_batch         from now on the batch can be done
 --     cancel_batch        cancels the jobs of a batch, all or some at a time
+--     batches_of          the batches of some jobs
 --     count_in_batches    counts jobs that have just ended
 --     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
 --     forget_in_batches   keeps the number of jobs that are pruned
@@ -714,8 +715,18 @@ begin
   return piece[cardinality(piece)];
 end $$;
 
+create or replace function outlive.batches_of(ids uuid[]) returns uuid[] language plpgsql stable
+set enable_seqscan = off as $$
+-- The batch of each of these jobs, or null. Each is looked up by its id: a join could go through the jobs of all
+-- batches, which seem to be few until the table is analysed.
+begin
+  return array(
+    select (select j.batch from outlive.jobs j where j.id = i.id)
+    from unnest(ids) with ordinality i(id, at) order by i.at);
+end $$;
+
 create or replace function outlive.count_in_batches(ids uuid[], states text[]) returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 -- These jobs have just reached these states. The batches are locked in the order of their ids. A job that is not
 -- finished is in a batch that is not done, so ends in a database without such a batch cost one look at an index.
 declare
@@ -727,14 +738,14 @@ begin
   end if;
   for n in
     select
-      j.batch,
+      e.batch,
       count(*) filter (where e.state = 'succeeded') as succeeded,
       count(*) filter (where e.state = 'failed') as failed,
       count(*) filter (where e.state = 'cancelled') as cancelled,
       count(*) filter (where e.state = 'quarantined') as quarantined
-    from unnest(ids, states) e(id, state) join outlive.jobs j on j.id = e.id
-    where j.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
-    group by j.batch order by j.batch
+    from unnest(outlive.batches_of(ids), states) e(batch, state)
+    where e.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
+    group by e.batch order by e.batch
   loop
     update outlive.batches t set
       succeeded = t.succeeded + n.succeeded,
@@ -755,15 +766,15 @@ declare
   n record;
 begin
   for n in
-    select j.batch, count(*) as jobs from outlive.jobs j
-    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
+    where b.id is not null group by b.id order by b.id
   loop
     update outlive.batches t set
       failed = t.failed - n.jobs * (state = 'failed')::int,
       cancelled = t.cancelled - n.jobs * (state = 'cancelled')::int,
       quarantined = t.quarantined - n.jobs * (state = 'quarantined')::int,
       done_at = null
-    where t.id = n.batch;
+    where t.id = n.id;
   end loop;
 end $$;
 
@@ -773,10 +784,10 @@ declare
   n record;
 begin
   for n in
-    select j.batch, count(*) as jobs from outlive.jobs j
-    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
+    where b.id is not null group by b.id order by b.id
   loop
-    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.batch and t.closed_at is null;
+    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
   end loop;
 end $$;
 
@@ -1221,6 +1232,8 @@ begin
       where a.id is not null and a.id not in (select unnest(not_made))
       group by 1 order by 1) n
     where n.batch is not null;
+  end if;
+  if exists (select from unnest(links) l where l ? 'after') then
     -- Last, because jobs that it cancels at once are followed up.
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));

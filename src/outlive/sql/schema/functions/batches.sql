@@ -4,6 +4,7 @@
 --     add_to_batch        counts new jobs; enqueue calls it
 --     close_batch         from now on the batch can be done
 --     cancel_batch        cancels the jobs of a batch, all or some at a time
+--     batches_of          the batches of some jobs
 --     count_in_batches    counts jobs that have just ended
 --     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
 --     forget_in_batches   keeps the number of jobs that are pruned
@@ -152,8 +153,18 @@ begin
   return piece[cardinality(piece)];
 end $$;
 
+create or replace function outlive.batches_of(ids uuid[]) returns uuid[] language plpgsql stable
+set enable_seqscan = off as $$
+-- The batch of each of these jobs, or null. Each is looked up by its id: a join could go through the jobs of all
+-- batches, which seem to be few until the table is analysed.
+begin
+  return array(
+    select (select j.batch from outlive.jobs j where j.id = i.id)
+    from unnest(ids) with ordinality i(id, at) order by i.at);
+end $$;
+
 create or replace function outlive.count_in_batches(ids uuid[], states text[]) returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 -- These jobs have just reached these states. The batches are locked in the order of their ids. A job that is not
 -- finished is in a batch that is not done, so ends in a database without such a batch cost one look at an index.
 declare
@@ -165,14 +176,14 @@ begin
   end if;
   for n in
     select
-      j.batch,
+      e.batch,
       count(*) filter (where e.state = 'succeeded') as succeeded,
       count(*) filter (where e.state = 'failed') as failed,
       count(*) filter (where e.state = 'cancelled') as cancelled,
       count(*) filter (where e.state = 'quarantined') as quarantined
-    from unnest(ids, states) e(id, state) join outlive.jobs j on j.id = e.id
-    where j.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
-    group by j.batch order by j.batch
+    from unnest(outlive.batches_of(ids), states) e(batch, state)
+    where e.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
+    group by e.batch order by e.batch
   loop
     update outlive.batches t set
       succeeded = t.succeeded + n.succeeded,
@@ -193,15 +204,15 @@ declare
   n record;
 begin
   for n in
-    select j.batch, count(*) as jobs from outlive.jobs j
-    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
+    where b.id is not null group by b.id order by b.id
   loop
     update outlive.batches t set
       failed = t.failed - n.jobs * (state = 'failed')::int,
       cancelled = t.cancelled - n.jobs * (state = 'cancelled')::int,
       quarantined = t.quarantined - n.jobs * (state = 'quarantined')::int,
       done_at = null
-    where t.id = n.batch;
+    where t.id = n.id;
   end loop;
 end $$;
 
@@ -211,9 +222,9 @@ declare
   n record;
 begin
   for n in
-    select j.batch, count(*) as jobs from outlive.jobs j
-    where j.id = any(ids) and j.batch is not null group by j.batch order by j.batch
+    select b.id, count(*) as jobs from unnest(outlive.batches_of(ids)) b(id)
+    where b.id is not null group by b.id order by b.id
   loop
-    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.batch and t.closed_at is null;
+    update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
   end loop;
 end $$;

@@ -176,6 +176,8 @@ begin
       where a.id is not null and a.id not in (select unnest(not_made))
       group by 1 order by 1) n
     where n.batch is not null;
+  end if;
+  if exists (select from unnest(links) l where l ? 'after') then
     -- Last, because jobs that it cancels at once are followed up.
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
