@@ -13,7 +13,7 @@ import outlive
 from outlive import BatchCounts, db
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.client.example import add
+from tests.client.example import add, fetch
 from tests.driving.making import claim, end, lane, run_job
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -165,7 +165,7 @@ def test_what_is_no_batch_is_refused(app: outlive.App) -> None:
         with pytest.raises(outlive.ConfigError, match="on_done can have neither a dedupe key nor a batch"):
             app.batch("import", on_done=callback)
     with pytest.raises(outlive.BadArguments, match="over the limit"):
-        app.batch("import", on_done=add.job("x" * 2_000_000))  # type: ignore[arg-type]
+        app.batch("import", on_done=fetch.job("x" * 2_000_000))
     unknown = app.get_batch(uuid4())
     for call in (unknown.counts, unknown.done, unknown.wait):
         with pytest.raises(outlive.BatchNotFound, match=f"there is no batch {unknown.id}"):

@@ -46,6 +46,7 @@ def test_a_job_gets_the_results_of_those_that_it_waits_for_in_their_order(start:
     assert inputs.enqueue().result(timeout=30) == []
 
 
+@pytest.mark.long
 def test_inputs_of_any_size_arrive_whole_and_pass_the_supervisor_in_parts(start: Start) -> None:
     sizes = [0.0, 2.5, 0.5, 0.5, 12.0, 0.000002, *[12.0] * 14]
     needed = outlive.group(text.job(size) for size in sizes)
@@ -143,6 +144,7 @@ def test_an_end_that_a_deadlock_has_failed_is_written_again_at_no_cost(start: St
         assert outcomes(connection, one) == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.long
 def test_a_fan_in_of_10_000_is_released_within_two_seconds_of_the_last(start: Start, connection: db.Connection) -> None:
     gate = outlive.group(number.job(1) for _ in range(9_999))
     workers = [start(target=TARGET, slots=4) for _ in range(2)]
