@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
 from outlive import config, db, embedded, migrate
@@ -20,7 +20,7 @@ from tests.driving.workers import ROOT, Start, Worker, all_gone
 from tests.reporting import Report
 
 # Property tests leave no file behind, and a busy machine does not fail them.
-settings.register_profile("quiet", database=None, deadline=None)
+settings.register_profile("quiet", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quiet")
 
 SERVER = "TESTED_SERVER_URL"
