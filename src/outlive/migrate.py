@@ -21,6 +21,7 @@ _FUNCTIONS = (
     "results",
     "following",
     "batches",
+    "keys",
     "completion",
     "losses",
     "claims",

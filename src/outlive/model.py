@@ -45,7 +45,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_conflict: str = "skip"
     options: bytes | None = None
     links: bytes | None = None
-    """The jobs that it waits for, and the batch that it belongs to."""
+    """The jobs that it waits for, the batch that it belongs to, and its concurrency key."""
 
 
 def as_json(job: JobRequest) -> bytes:

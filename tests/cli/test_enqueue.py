@@ -72,6 +72,13 @@ def test_a_job_is_enqueued_after_others(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_a_job_is_enqueued_with_a_concurrency_key(cli: Cli) -> None:
+    words = ("--concurrency-key", "customer-7", "--concurrency", 2)
+    made = cli("enqueue", "shop_tasks:app", "fetch", '{"url": "https://x"}', *words, "--json").json
+    assert "customer-7, at most 2 at a time" in cli("show", made["id"]).out
+
+
+@pytest.mark.usefixtures("shop")
 def test_a_functions_name_is_enough_and_an_array_is_positional(cli: Cli) -> None:
     ran = cli("enqueue", "shop_tasks", "fetch", '["https://x", 3]')
     id, _, rest = ran.out.partition(" ")

@@ -16,6 +16,7 @@ from tests.driving.making import (
     WORKER,
     claim_job,
     end,
+    links,
     make,
     make_finished,
     make_many,
@@ -106,6 +107,12 @@ def test_show_tells_what_a_job_waits_for_and_which_jobs_wait_for_it(cli: Cli, co
     assert shown["waits_for"]["first"][0] == {"id": str(failed), "state": "failed"}
     assert shown["needed_by"] == {"jobs": 1, "first": [str(last)]}
     assert [row["id"] for row in cli("jobs", "--state", "blocked", "--json").json] == [str(last), str(job)]
+
+
+def test_show_says_that_a_job_waits_for_a_slot_of_its_key(cli: Cli, connection: db.Connection) -> None:
+    first, _, last = (make(connection, links=links("customer-7", 2)) for _ in range(3))
+    assert "waits for a slot of the key customer-7 (2 of 2 taken)" in cli("show", last).out
+    assert "customer-7, at most 2 at a time" in cli("show", first).out
 
 
 def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, connection: db.Connection) -> None:

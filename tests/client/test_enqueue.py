@@ -214,3 +214,27 @@ def test_a_database_without_the_schema_is_refused_with_what_to_do(empty_database
     with psycopg.connect(empty_database_url) as connection, pytest.raises(outlive.SchemaMismatch):
         task.using(connection=connection).enqueue(1)
     app.connections.close()
+
+
+def test_a_concurrency_key_goes_with_every_way_to_enqueue(app: outlive.App, connection: db.Connection) -> None:
+    keyed = add.using(concurrency_key="customer-7", concurrency=2)
+    keyed.enqueue(1)
+    app.enqueue_many([keyed.job(2), keyed.using(concurrency=3).job(3), add.job(4)])
+    app.enqueue_stream(keyed.job(n) for n in (5,))
+    rows = connection.execute(
+        "select args ->> 'a', concurrency_key, concurrency from outlive.jobs order by 1"
+    ).fetchall()
+    assert [row[1:] for row in rows] == [
+        ("customer-7", 2),
+        ("customer-7", 2),
+        ("customer-7", 3),
+        (None, None),
+        ("customer-7", 2),
+    ]
+
+
+def test_a_concurrency_key_alone_lets_one_job_run_at_a_time(app: outlive.App, connection: db.Connection) -> None:
+    add.using(concurrency_key="customer-7").enqueue(1)
+    add.using(concurrency_key="customer-7").using(concurrency_key=None).enqueue(2)
+    rows = connection.execute("select concurrency_key, concurrency from outlive.jobs order by id").fetchall()
+    assert rows == [("customer-7", 1), (None, None)]

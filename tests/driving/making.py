@@ -103,6 +103,11 @@ def request(
     return JobRequest(id or new_job_id(), task, args, options=encoded, **more)
 
 
+def links(key: str, concurrency: int | None = None) -> bytes:
+    """The links of a job with a concurrency key."""
+    return msgspec.json.encode({"key": key} | ({} if concurrency is None else {"concurrency": concurrency}))
+
+
 def enqueue(connection: db.Connection, requests: Iterable[JobRequest], *, notify: bool = False) -> dict[UUID, UUID]:
     """Make jobs. Returns those that were not made, each with the job that holds its dedupe key."""
     return db.run(connection, store.enqueue(list(requests), max_args_bytes=MAX_ARGS_BYTES, notify=notify))

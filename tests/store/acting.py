@@ -26,7 +26,7 @@ NEEDED = UUID(int=7)
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
 TABLES = (
     *("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes"),
-    *("dependencies", "batches", "callbacks"),
+    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns"),
 )
 
 ENDS: dict[str, dict[str, Any]] = {
@@ -276,11 +276,37 @@ _UNSOUND = {
     "finished, but still waiting": """select job_id from outlive.dependencies
         where job_id not in (select id from places)""",
     "deleted, but needed": "select needs from outlive.dependencies where needs not in (select id from outlive.jobs)",
+    "waiting or running without a slot of its key": """select j.id from outlive.jobs j
+        where j.concurrency_key is not null
+          and j.id in (select id from outlive.waiting union select id from outlive.running)
+          and j.id not in (select job_id from outlive.keyed_jobs where state = 'admitted')""",
+    "in possession of a slot that it does not need": """select job_id from outlive.keyed_jobs
+        where state = 'admitted' and job_id not in (
+          select id from outlive.waiting union select id from outlive.running
+          union select id from outlive.held where why = 'suspect')""",
+    "queueing for a slot without being held, or the reverse": """
+        select job_id from outlive.keyed_jobs where state <> 'admitted'
+          and job_id not in (select id from outlive.held where why in ('key', 'suspect'))
+        union all
+        select h.id from outlive.held h join outlive.jobs j using (id)
+        where j.concurrency_key is not null and h.why in ('key', 'suspect')
+          and h.id not in (select job_id from outlive.keyed_jobs)
+          or h.why = 'key' and j.concurrency_key is null""",
+    "one too many of its key": """select max(job_id::text)::uuid from outlive.keyed_jobs
+        where state = 'admitted' group by key having count(*) > max(most)""",
+    "first in the queue for a slot that is free": """select first.job_id from (
+          select distinct on (key) key, job_id, most from outlive.keyed_jobs where state = 'queued'
+          order by key, priority, ready_at, job_id) first
+        where most > (select count(*) from outlive.keyed_jobs a where a.key = first.key and a.state = 'admitted')
+          and key not in (select unnest(keys) from outlive.key_turns)""",
 }
 
 
 def assert_sound(connection: db.Connection) -> None:
-    """Check that each unfinished job is in exactly one place and has its dedupe key, and that all others have ended."""
+    """Check that each unfinished job is in exactly one place and has its dedupe key, and that all others have ended.
+
+    Those with a concurrency key have a slot of it or queue for one; no key has too few slots or too many jobs.
+    """
     query = sql.SQL(" union all ").join(
         sql.SQL("select {} as what, id from ({}) {}({})").format(
             sql.Literal(what), sql.SQL(found), sql.Identifier(f"q{n}"), sql.Identifier("id")

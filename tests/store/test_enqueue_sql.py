@@ -64,6 +64,8 @@ def test_an_object_is_enqueued_with_the_defaults_of_a_job(connection: db.Connect
         "created_at": NOON,
         "after": None,
         "batch": None,
+        "concurrency_key": None,
+        "concurrency": None,
     }
     assert state_of(connection, job) is State.PENDING
 

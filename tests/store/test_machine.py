@@ -4,8 +4,9 @@ After every step the invariants of the store are looked at: V1 what was acknowle
 once, and stays so until a person retries it; V3 only the current token writes; V4 nothing runs past its lease once
 the reaper has swept; V5 a killer stops at its limit, with the cause stored; V6 every loss is counted once, and a false
 one taken back once; who is lost once more often than it may waits as a suspect, and nowhere else; V7 a batch counts
-its jobs as they are, and calls back once. Jobs that wait for others are released when these have ended, and not before
-(`assert_sound`, `given`).
+its jobs as they are, and calls back once; V8 no more jobs of a concurrency key run than it allows, and none waits while
+its key has a free slot. Jobs that wait for others are released when these have ended, and not before (`assert_sound`,
+`given`).
 """
 
 from collections import Counter, defaultdict
@@ -45,6 +46,7 @@ ends = st.sampled_from([*sorted(ENDS), "crash", "crash", "overrun"])
 numbers = st.integers(min_value=0, max_value=1000)
 keys = st.sampled_from([None, None, "a", "b", "c"])
 batches = st.sampled_from([None, *BATCHES])
+limits = st.sampled_from([None, None, ("x", 1), ("x", 1), ("y", 2), ("y", 2), ("y", 3)])  # By concurrency key.
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Store(RuleBasedStateMachine):
             callbacks: dict[str, Any] = {f"on_{event}": request(event) for event in ("success", "failure", "done")}
             self.run(store.open_batch(batch, "import", **callbacks))
         for key in (None, None, None, "a", "b"):
-            self.enqueue(key, "skip", None, BATCHES[0])
+            self.enqueue(key, "skip", None, BATCHES[0], None)
         self.claim(0, 3)
 
     # Clients
@@ -112,11 +114,24 @@ class Store(RuleBasedStateMachine):
         on_conflict=st.sampled_from(["skip", "replace"]),
         delay_s=st.sampled_from([None, 0.0, 30.0]),
         batch=batches,
+        limit=limits,
     )
-    def enqueue(self, key: str | None, on_conflict: str, delay_s: float | None, batch: UUID | None) -> None:
+    def enqueue(
+        self,
+        key: str | None,
+        on_conflict: str,
+        delay_s: float | None,
+        batch: UUID | None,
+        limit: tuple[str, int] | None,
+    ) -> None:
         self.asked += 1
-        links = None if batch is None else msgspec.json.encode({"batch": batch})
-        job = request(id=UUID(int=self.asked), dedupe_key=key, on_conflict=on_conflict, delay_s=delay_s, links=links)
+        job = request(
+            id=UUID(int=self.asked),
+            dedupe_key=key,
+            on_conflict=on_conflict,
+            delay_s=delay_s,
+            links=_links(limit, batch=batch),
+        )
         full = self.connection.execute(_FULL, [batch]).fetchone() is not None
         try:
             with db.translated_errors():
@@ -136,12 +151,13 @@ class Store(RuleBasedStateMachine):
         chosen=st.lists(numbers, min_size=1, max_size=3),
         on_failure=st.sampled_from(["block", "proceed", "cancel"]),
         key=keys,
+        limit=limits,
     )
-    def enqueue_after(self, chosen: list[int], on_failure: str, key: str | None) -> None:
+    def enqueue_after(self, chosen: list[int], on_failure: str, key: str | None, limit: tuple[str, int] | None) -> None:
         """A job waits for some others, in whatever state they are."""
         self.asked += 1
         needs = [self.one_of(self.acknowledged, number) for number in chosen]
-        links = msgspec.json.encode({"after": needs, "on_failure": on_failure})
+        links = _links(limit, after=needs, on_failure=on_failure)
         job = request(id=UUID(int=self.asked), links=links, dedupe_key=key, on_conflict="skip")
         if self.run(store.enqueue([job], max_args_bytes=100)) == {}:
             self.acknowledged.append(job.id)
@@ -357,6 +373,23 @@ class Store(RuleBasedStateMachine):
         over = "select id from outlive.waiting where crashes >= %s"
         assert self.connection.execute(over, [self.max_crashes]).fetchall() == []
 
+    @rule(number=numbers, limit=limits, verb=st.sampled_from(["fail", "succeed", "hand_back"]))
+    def crowd(self, number: int, limit: tuple[str, int] | None, verb: str) -> None:
+        """Take many single steps at once: jobs of one key are enqueued, claimed and ended."""
+        for _ in range(3):
+            self.enqueue(None, "skip", None, None, limit)
+        if self.alive:
+            self.claim(number, 3)
+        if self.current:
+            self.end(number, verb, False, late=False)
+
+    @rule()
+    def admit_due(self) -> None:
+        self.run(store.admit_due())
+        forgotten = "select from outlive.keyed_jobs where state = 'later' and ready_at <= outlive.now()"
+        assert self.connection.execute(forgotten).fetchall() == []
+        assert self.connection.execute("select from outlive.key_turns").fetchall() == []
+
     @rule()
     def let_others_in(self) -> None:
         for right in self.current.values():
@@ -468,6 +501,12 @@ class Store(RuleBasedStateMachine):
         assert {Right(*row) for row in rows} == set(self.current.values())
 
     @invariant()
+    def v8_no_key_has_more_running_than_it_allows(self) -> None:
+        running = """select j.concurrency_key from outlive.running r join outlive.jobs j using (id)
+          group by 1 having count(*) > max(j.concurrency)"""
+        assert self.connection.execute(running).fetchall() == []
+
+    @invariant()
     def v5_a_killer_stops_with_its_cause_stored(self) -> None:
         crashes: dict[UUID, int] = dict(
             self.connection.execute("select id, crashes from outlive.job_states").fetchall()
@@ -512,6 +551,12 @@ class Store(RuleBasedStateMachine):
         made = [job for [job] in self.connection.execute(_CALLBACKS).fetchall()]
         assert self.called <= set(made)
         self.called = set(made)
+
+
+def _links(limit: tuple[str, int] | None, **others: object) -> bytes | None:
+    key, concurrency = limit or (None, None)
+    given = {name: value for name, value in (others | {"key": key, "concurrency": concurrency}).items() if value}
+    return msgspec.json.encode(given) if given else None
 
 
 _FULL = "select from outlive.batches where id = %s and (done_at is not null or cancelled_at is not null)"

@@ -22,6 +22,7 @@ from tests.driving.making import (
     Connect,
     claim,
     end,
+    links,
     make,
     make_quarantined,
     new_worker,
@@ -253,8 +254,11 @@ def test_a_job_lives_its_life_on_postgres_15(on_15: Connect) -> None:
     set_now(connection, later_s=301)
     assert [one.id for one in db.run(connection, store.expire())] == [lost.id]
 
+    first, second = make(connection, links=links("a")), make(connection, links=links("a"))
+    assert {run_job(connection, one).id for one in (first, second)} == {first, second}
+
     set_now(connection, later_s=86400)
-    assert db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=60)) == (1, False)
+    assert db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=60)) == (3, False)
     assert db.run(connection, store.prune_jobs([cancelled, killer])) == 1
     assert values(connection, "select id from outlive.jobs") == [killer]
 

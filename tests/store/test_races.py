@@ -19,7 +19,18 @@ import pytest
 from outlive import db, store
 from outlive.model import Claimed, Ended, new_job_id
 from outlive.states import FINISHED, Outcome, State
-from tests.driving.making import TASK, claim, enqueue, make, register_task, register_worker, request, set_now, state_of
+from tests.driving.making import (
+    TASK,
+    claim,
+    enqueue,
+    links,
+    make,
+    register_task,
+    register_worker,
+    request,
+    set_now,
+    state_of,
+)
 from tests.store.acting import (
     ANNA,
     ENDS,
@@ -300,6 +311,7 @@ class Fighter:
         register_worker(self.connection, self.worker, formerly=formerly)
 
     def sweep(self) -> None:
+        db.run(self.connection, store.admit_due())
         db.run(self.connection, store.reap(batch=50))
         db.run(self.connection, store.expire(batch=50))
         db.run(self.connection, store.quarantine_killers())
@@ -310,6 +322,7 @@ class Fighter:
     def ask(self) -> None:
         """Enqueue jobs with a few keys that all fighters use."""
         batch = [request(dedupe_key=key, on_conflict="replace") for key in self.random.sample("abcdefgh", 3)]
+        batch += [request(links=links(key, 2)) for key in self.random.sample("uvwxyz", 3)]
         refused = enqueue(self.connection, batch)
         self.jobs += [job.id for job in batch if job.id not in refused]
 

@@ -69,6 +69,8 @@ TABLES = {
     "dependencies": "needs",
     "batches": "id",
     "callbacks": "batch",
+    "keyed_jobs": "job_id",
+    "key_turns": "keys",
 }
 """Each with one of its columns."""
 WRITES = (
@@ -102,6 +104,15 @@ CALLS = {
     "uncount_in_batches": "select outlive.uncount_in_batches('{}', 'failed')",
     "forget_in_batches": "select outlive.forget_in_batches('{}')",
     "spawn": "select outlive.spawn('[]')",
+    "park_keyed": "select outlive.park_keyed('{}')",
+    "follow_keys": "select outlive.follow_keys('{}', '{}')",
+    "requeue_keyed": "select outlive.requeue_keyed('{}')",
+    "key_bucket": "select outlive.key_bucket('customer-7')",
+    "lock_keys": "select outlive.lock_keys('{}')",
+    "admit": "select outlive.admit('{}')",
+    "take_turn": "select outlive.take_turn()",
+    "admit_due": "select outlive.admit_due(1)",
+    "take_unclaimed": f"select outlive.take_unclaimed('{NO_ID}')",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
     "fingerprint": "select outlive.fingerprint('work', '{}')",
     "uuid7": "select outlive.uuid7()",
@@ -109,7 +120,7 @@ CALLS = {
     "end_lost": "select outlive.end_lost('{}')",
     "finished": "select from outlive.finished()",
     "finish_unclaimed": f"select outlive.finish_unclaimed('{NO_ID}', 1, 0::smallint, 0::smallint, 0::smallint)",
-    "held_state": "select outlive.held_state('dependent')",
+    "held_state": "select outlive.held_state('dependent', false)",
     "check_links": "select outlive.check_links('{}')",
     "depend": "select outlive.depend('{}', '{}')",
     "unmet_because": f"select outlive.unmet_because('{NO_ID}')",
@@ -281,7 +292,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
-        *("enqueue", "check_dependency", "open_batch", "close_batch", "complete"),
+        *("enqueue", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
         *("count_lanes", "count_jobs", "end_rates"),
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
@@ -400,6 +411,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.ended(tokens)),
             run(store.expire()),
             run(store.quarantine_killers()),
+            run(store.admit_due()),
             run(store.let_others_in(WORKER, 1)),
         )
         run(store.claim_suspect(WORKER, tasks=["work"])), run(store.crashing_tasks(jobs=1, within_s=600))
@@ -438,11 +450,13 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
             second = task.using(dedupe_key="key", on_conflict="replace").enqueue()
             with app.batch("import", on_done=task.job()) as batch:
                 many = app.enqueue_many([task.using(batch=batch, source=f"shop-{n}").job() for n in range(3)])
+            many += [task.using(concurrency_key="customer-7").enqueue() for _ in range(2)]
             dependent = task.using(after=[first, *many], on_failure="proceed").enqueue()
         finally:
             app.connections.close()
-    assert [state_of(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 4
+    assert [state_of(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 6
     assert state_of(connection, dependent.id) is State.BLOCKED
+    assert value(connection, "select count(*) from outlive.keyed_jobs where state = 'admitted'") == 1
 
 
 def test_an_enqueuer_can_enqueue_in_its_own_transaction_and_look_at_nothing(

@@ -93,6 +93,7 @@ def test_no_test_mocks_or_sleeps(path: Path) -> None:
                     "tests/waiting.py",
                     "tests/faults.py",
                     "tests/guarantees/calling.py",
+                    "tests/guarantees/keyed.py",
                 }  # Jobs may sleep; tests may not.
                 assert shown(path) in allowed, f"{shown(path, node.lineno)}: wait with eventually"
 

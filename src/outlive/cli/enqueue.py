@@ -45,6 +45,12 @@ def enqueue(
     on_failure: Annotated[
         str, typer.Option("--on-failure", help="If a job that it waits for does not succeed: block, proceed or cancel.")
     ] = "block",
+    concurrency_key: Annotated[
+        str | None, typer.Option("--concurrency-key", help="A key of which only so many jobs run at a time.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="How many jobs with that key run at a time. Default: 1.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Enqueue a job of a task. It is durable when this command ends."""
@@ -52,6 +58,7 @@ def enqueue(
     found.configure(context.config_of(found.database_url))
     options: dict[str, object] = {"queue": queue, "source": source, "priority": priority}
     options |= {"delay": delay, "dedupe_key": dedupe_key}
+    options |= {"concurrency_key": concurrency_key, "concurrency": concurrency}
     given = {key: value for key, value in options.items() if value is not None}
     if after:
         given |= {"after": after, "on_failure": on_failure}

@@ -77,6 +77,7 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "arguments": _short(job["args"]),
         "options": _short(job["options"]),
         "dedupe key": job["dedupe_key"],
+        "key": _key(job),
         "created": screen.moment(job["created_at"]),
         "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
         "counted": ", ".join(counters),
@@ -110,6 +111,14 @@ def _others(job: dict[str, Any], name: str) -> str | None:
     named = [one if isinstance(one, str) else f"{one['id']} ({one['state']})" for one in first]
     more = ", …" if len(named) < job[name] else ""
     return f"{job[name]:,} job{'s' if job[name] > 1 else ''}: {', '.join(named)}{more}"
+
+
+def _key(job: dict[str, Any]) -> str | None:
+    """The concurrency key, and whether the job waits for a slot of it."""
+    if job["queues"]:
+        taken = f"{job['slots_taken']} of {job['concurrency']} taken"
+        return f"waits for a slot of the key {job['concurrency_key']} ({taken})"
+    return job["concurrency_key"] and f"{job['concurrency_key']}, at most {job['concurrency']} at a time"
 
 
 def _known_killer(job: dict[str, Any]) -> str | None:

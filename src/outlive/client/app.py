@@ -284,7 +284,7 @@ class App:
 
 def _callback(event: str, job: BoundJob[Any]) -> JobRequest:
     if job.request.dedupe_key is not None or job.request.links is not None:
-        raise ConfigError(f"{event} can have neither a dedupe key nor a batch: make its job without them")
+        raise ConfigError(f"{event} can have neither a dedupe key nor a batch, a concurrency key or jobs to wait for")
     job.app.check(job.request)
     return job.request
 

@@ -64,6 +64,10 @@ class JobOptions(LimitOptions, total=False):
     """When the job may run, with a time zone. Only one of `delay` and `run_at` can be given."""
     dedupe_key: str
     """While a job of this task with this key is not finished, `on_conflict` says what becomes of another one."""
+    concurrency_key: str | None
+    """At most `concurrency` jobs with this key run at a time, whatever their task and queue."""
+    concurrency: int
+    """How many jobs with the `concurrency_key` may run when this one starts, itself included; 1 if it is not given."""
     on_conflict: OnConflict
     """skip, the default: `enqueue` returns the job that is there. raise: it raises. replace: the new one takes over."""
     after: Needed | Iterable[Needed]
@@ -115,13 +119,15 @@ class Task(Generic[P, C, R]):
             raise refused("id", given.get("id"), "a uuid.UUID")
         if "delay" in given and "run_at" in given:
             raise ConfigError("delay and run_at are both given: give only one of them")
+        if "concurrency" in given and given.get("concurrency_key") is None:
+            raise ConfigError("concurrency is given without a concurrency_key: give the key whose jobs it limits")
         limits = parse(given, LIMITS)
+        links = {name: value for name, value in parse(given, _LINKS).items() if value is not None}
         other = copy.copy(self)
         other._options = given
         other._fields = self._fields | parse(given, _FIELDS)
         if limits:
             other._fields["options"] = wire.encode(limits)  # Only the limits that are given for this job.
-        links = {name: value for name, value in parse(given, _LINKS).items() if value is not None}
         other._fields["links"] = wire.encode(links) if links else None
         return other
 
@@ -152,7 +158,7 @@ def moment(name: str, value: object) -> datetime:
     return value
 
 
-def _dedupe_key(name: str, value: object) -> str:
+def _key(name: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value.encode(errors="surrogatepass")) <= 1000:
         raise refused(name, value, "text of 1 to 1000 bytes")
     try:
@@ -191,7 +197,7 @@ _FIELDS: Checks = {
     "priority": ("priority", lambda name, value: count(name, value, least=0, most=9)),
     "delay": ("delay_s", seconds),
     "run_at": ("run_at", moment),
-    "dedupe_key": ("dedupe_key", optional(_dedupe_key)),
+    "dedupe_key": ("dedupe_key", optional(_key)),
     "on_conflict": ("on_conflict", lambda name, value: choice(name, value, "skip", "raise", "replace")),
 }
 """For each option of a job, its name in `JobRequest` and its check."""
@@ -199,6 +205,8 @@ _LINKS: Checks = {
     "after": ("after", lambda name, value: [str(one) for one in ids_of(name, value)]),
     "on_failure": ("on_failure", lambda name, value: choice(name, value, "block", "proceed", "cancel")),
     "batch": ("batch", optional(batch_id)),
+    "concurrency_key": ("key", optional(_key)),
+    "concurrency": ("concurrency", lambda name, value: count(name, value, most=1000)),
 }
 """The same for `JobRequest.links`: the options that connect a job with others."""
 

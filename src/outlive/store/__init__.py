@@ -38,6 +38,7 @@ from outlive.store.jobs import prune_jobs as prune_jobs
 from outlive.store.jobs import release as release
 from outlive.store.jobs import resume_queue as resume_queue
 from outlive.store.jobs import retry as retry
+from outlive.store.keys import admit_due as admit_due
 from outlive.store.killers import claim_suspect as claim_suspect
 from outlive.store.killers import convict as convict
 from outlive.store.killers import crashing_tasks as crashing_tasks

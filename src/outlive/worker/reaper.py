@@ -42,6 +42,10 @@ OTHERS_RECONNECT_S = 10.0
 CLOCK_JUMP_S = 5.0
 """More than an answer may be late, and much less than a lease."""
 LATE_ANSWER_S = 1.0
+KEYS_AT_ONCE = 500
+"""Of how many keys one statement admits jobs, at most. If there are more, it is repeated at once, but not forever: some
+may be locked."""
+MANY_KEYS_TURNS = 40
 NEVER_LOCKED = 0
 """The key of a worker that has taken no lock since the server started."""
 NEVER_LOCKED_S = 10.0
@@ -98,8 +102,15 @@ class Reaper:
         if proven:
             self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
+        await self._admit_due()
         await self._announcements.quarantined()
         await self._announcements.breakers()
+
+    async def _admit_due(self) -> None:
+        """Admit the jobs whose time has come, and those that commits have left because a key was locked."""
+        for _ in range(MANY_KEYS_TURNS):
+            if await self.session.run(store.admit_due()) <= KEYS_AT_ONCE:
+                return
 
     async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:
         """Those that have taken no lock for ten seconds since the server started, and had the time to reconnect."""

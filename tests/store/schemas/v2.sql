@@ -7,6 +7,7 @@
 --     running   an attempt is under way   running
 --     held      it waits for a person     blocked, quarantined; a suspect shows as pending
 --               it waits for other jobs   blocked
+--               or for a slot of its key  pending (or retryable)
 --
 -- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
 -- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
@@ -20,6 +21,9 @@
 -- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
 -- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
 -- deadlock is possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- Keys (functions/keys.sql) are locked last, when the transaction commits, in the order of their buckets. A
+-- transaction that holds one waits for no row, unless it has called enqueue several times, with keys and with jobs
+-- to wait for. No transaction waits for a key for longer than a tenth of a second.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -48,7 +52,9 @@ create table outlive.jobs (
   fingerprint text collate "C",  -- Null: computed from the arguments when it is needed.
   created_at timestamptz not null,
   after uuid[],  -- The jobs that it waits for, in the order of its inputs.
-  batch uuid
+  batch uuid,
+  concurrency_key text collate "C",
+  concurrency int  -- How many jobs with its key may run when it starts, itself included.
 );
 
 create table outlive.waiting (
@@ -95,7 +101,7 @@ create table outlive.running (
 
 create table outlive.held (
   id uuid primary key,
-  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent')),
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
   since timestamptz not null,
   details text,
   queue text collate "C" not null,
@@ -112,6 +118,34 @@ create table outlive.held (
 );
 create index held_why on outlive.held (why, since);
 create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
+
+-- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
+-- admitted: it has a slot of its key. The others wait for one (queued), or for their time (later).
+create table outlive.keyed_jobs (
+  job_id uuid primary key,
+  key text collate "C" not null,
+  most int not null,
+  state text collate "C" not null check (state in ('later', 'queued', 'admitted')),
+  priority smallint not null,
+  ready_at timestamptz not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
+create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
+create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
+
+-- Keys of which a slot was given back, or for which a job queues. The transaction that inserts a row admits the
+-- jobs when it commits, and deletes the row. What it could not admit, because a lock was taken, is left to the
+-- reaper.
+create table outlive.key_turns (
+  id bigint generated always as identity primary key,
+  xid xid8,  -- The transaction; null: it is left to the reaper.
+  keys text[] not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index key_turns_by_xid on outlive.key_turns (xid);
 
 create table outlive.attempts (
   job_id uuid not null,
@@ -545,15 +579,16 @@ return (
 --     follow_up  called once, at the end of each statement that has ended jobs, with all of them
 
 create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
--- These jobs have just reached these states. Those that go on by themselves (pending, retryable) are left out
--- here. Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs
--- it has changed.
+-- These jobs have just reached these states. Some go on by themselves (pending, retryable).
+-- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
+-- has changed.
 declare
   changed int;
 begin
   -- First, because it adds the jobs that it cancels.
   select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
   perform outlive.count_in_batches(ids, states);
+  perform outlive.follow_keys(ids, states);
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;
@@ -600,8 +635,8 @@ begin
     if callback.request ->> 'task' is null or callback.request ->> 'dedupe_key' is not null
        or callback.request ->> 'links' is not null then
       raise exception using errcode = 'OL003', message = format(
-        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch nor jobs to wait for',
-        callback.event);
+        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key or '
+        'jobs to wait for', callback.event);
     end if;
     job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
     insert into outlive.callbacks (batch, event, job, request) values (
@@ -789,6 +824,224 @@ begin
   loop
     update outlive.batches t set jobs = t.jobs + n.jobs where t.id = n.id and t.closed_at is null;
   end loop;
+end $$;
+
+-- Limits by key: at most so many jobs with the same concurrency key run at a time, wherever they run.
+--
+--     park_keyed     new jobs queue for a slot of their key
+--     follow_keys    jobs have ended or go on: their slots are given back
+--     requeue_keyed  jobs were moved: they give back their slots, and queue again if they are to run
+--     lock_keys      locks keys
+--     admit          gives free slots to the jobs that queue
+--     take_turn      trigger: admits, when a transaction commits, the jobs whose turn it is by what it has done
+--     admit_due      admits the jobs whose time has come, and what commits have left
+--
+-- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
+-- `held`, where they slow nothing. A suspect stays there when it is admitted. (The functions don't ask for why =
+-- 'key': Postgres would read the index by why, and with it all jobs that queue.)
+--
+-- A transaction that gives back a slot or queues a job inserts a row into `key_turns`. The trigger on it runs when
+-- the transaction commits. It locks the keys and then sees all that was committed before, so a free slot and a job
+-- that queues for it never miss each other, and no long transaction holds the lock of a key. What can't be
+-- admitted then stays in `key_turns`.
+
+create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
+-- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
+-- except those that wait for other jobs, which queue when they are released.
+begin
+  with parked as (
+    insert into outlive.held
+    select j.id, 'key', outlive.now(), null, j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0
+    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null),
+  queued as (
+    insert into outlive.keyed_jobs
+    select j.id, j.concurrency_key, j.concurrency,
+      case when j.ready_at <= outlive.now() then 'queued' else 'later' end, j.priority, j.ready_at
+    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null
+    returning key, state)
+  insert into outlive.key_turns (xid, keys)
+  select pg_current_xact_id(), array_agg(distinct q.key) from queued q where q.state = 'queued'
+  having count(*) > 0;
+end $$;
+
+create or replace function outlive.follow_keys(ids uuid[], states text[]) returns void
+language plpgsql set enable_seqscan = off as $$
+-- These jobs have just reached these states. Those that hold a slot give it back, also if they are to run again: a
+-- job that waits for its next attempt is in the way of no other.
+begin
+  if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
+    perform outlive.requeue_keyed(ids, array(
+      select j.id from unnest(ids, states) j(id, state) where j.state in ('pending', 'retryable')));
+  end if;
+end $$;
+
+create or replace function outlive.requeue_keyed(ids uuid[], going uuid[] default '{}') returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- These jobs were moved. Those that have a slot give it back. Those of `going` that have a key and are in
+-- `waiting` or suspects queue for one. Every function that puts an old job into `waiting` calls this.
+declare
+  keys text[];
+begin
+  with gone as (delete from outlive.keyed_jobs k where k.job_id = any(ids) returning k.key)
+  select coalesce(array_agg(distinct g.key), '{}') into keys from gone g;
+  if cardinality(going) > 0 then
+    with moved as (
+      delete from outlive.waiting w using outlive.jobs j
+      where w.id = any(going) and j.id = w.id and j.concurrency_key is not null returning w.*)
+    insert into outlive.held
+    select m.id, 'key', outlive.now(), null, m.queue, m.source, m.task, m.priority, m.ready_at, m.attempt,
+      m.failures, m.crashes, m.losses
+    from moved m;
+    with queued as (
+      insert into outlive.keyed_jobs
+      select h.id, j.concurrency_key, j.concurrency,
+        case when h.ready_at <= outlive.now() then 'queued' else 'later' end, h.priority, h.ready_at
+      from outlive.held h join outlive.jobs j on j.id = h.id
+      where h.id = any(going) and h.why not in ('blocked', 'quarantined', 'dependent')
+        and j.concurrency_key is not null
+      returning key, state)
+    select keys || coalesce(array_agg(distinct q.key), '{}') into keys from queued q where q.state = 'queued';
+  end if;
+  if cardinality(keys) > 0 then
+    insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
+  end if;
+end $$;
+
+create or replace function outlive.key_bucket(key text) returns int language sql immutable
+-- All keys share 256 locks, so that a transaction with many keys takes no more than the server has room for.
+return (hashtextextended(key, 0) & 255)::int;
+
+create or replace function outlive.lock_keys(keys text[]) returns text[]
+language plpgsql set lock_timeout = '100ms' as $$
+-- Lock these keys until the transaction ends, and return those that it has locked. After it has waited in vain for
+-- one, it waits for no other.
+declare
+  class constant int := 1869968492;  -- "outl"
+  bucket int;
+  refused int[] := '{}';
+begin
+  for bucket in select distinct outlive.key_bucket(k.key) from unnest(keys) k(key) order by 1 loop
+    continue when pg_try_advisory_xact_lock(class, bucket);
+    begin
+      if refused = '{}' then
+        perform pg_advisory_xact_lock(class, bucket);
+        continue;
+      end if;
+    exception when lock_not_available or deadlock_detected then
+      null;
+    end;
+    refused := refused || bucket;
+  end loop;
+  return array(select k.key from unnest(keys) k(key) where outlive.key_bucket(k.key) <> all(refused));
+end $$;
+
+create or replace function outlive.admit(keys text[]) returns text[]
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+-- Admit the jobs that queue for these keys, as far as slots are free: by priority, then by ready_at. The first job
+-- of a key is admitted if fewer jobs are than its own limit says, and none is admitted before it. Jobs whose rows
+-- are locked are skipped. Returns the keys that need another look: they or their jobs are locked, or they are too
+-- many for one transaction.
+declare
+  most_at_once constant int := 500;
+  locked text[];
+  free text[];
+  admitted int;
+  any_admitted boolean := false;
+begin
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    return keys;  -- It would not see who was admitted since it began.
+  end if;
+  locked := outlive.lock_keys(keys[:most_at_once]);
+  free := locked;
+  loop
+    free := array(
+      select n.key from unnest(free) n(key), lateral (
+        select q.most from outlive.keyed_jobs q where q.key = n.key and q.state = 'queued'
+        order by q.priority, q.ready_at, q.job_id limit 1) first
+      where first.most > (
+        select count(*) from (
+          select from outlive.keyed_jobs k where k.key = n.key and k.state = 'admitted' limit first.most) taken));
+    exit when free = '{}' or admitted = 0;
+    with fitting as materialized (
+      select s.job_id
+      from unnest(free) n(key), lateral (
+          select q.most from outlive.keyed_jobs q where q.key = n.key and q.state = 'queued'
+          order by q.priority, q.ready_at, q.job_id limit 1) first, lateral (
+          select count(*) as jobs from outlive.keyed_jobs k
+          where k.key = n.key and k.state = 'admitted') taken, lateral (
+          select l.job_id, bool_and(taken.jobs + l.n <= l.most) over (order by l.n) as fits
+          from (
+            select r.job_id, r.most, row_number() over (order by r.priority, r.ready_at, r.job_id) as n
+            from (
+              select q.job_id, q.most, q.priority, q.ready_at
+              from outlive.keyed_jobs q join outlive.held h on h.id = q.job_id
+              where q.key = n.key and q.state = 'queued'
+              order by q.priority, q.ready_at, q.job_id limit greatest(0, first.most - taken.jobs)
+              for update of q, h skip locked) r) l) s
+      where s.fits),
+    freed as (
+      delete from outlive.held h where h.id = any(array(select f.job_id from fitting f)) and h.why <> 'suspect'
+      returning h.*),
+    placed as (
+      insert into outlive.waiting
+      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id, f.attempt, f.failures, f.crashes, f.losses
+      from freed f)
+    update outlive.keyed_jobs k set state = 'admitted'
+    where k.job_id = any(array(select f.job_id from fitting f));
+    get diagnostics admitted = row_count;
+    any_admitted := any_admitted or admitted > 0;
+  end loop;
+  if any_admitted then
+    perform outlive.wake();
+  end if;
+  return keys[most_at_once + 1:] || free || array(
+    select unnest(keys[:most_at_once]) except select unnest(locked));
+end $$;
+
+create or replace function outlive.take_turn() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+-- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all.
+declare
+  keys text[] := array(
+    select distinct k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id());
+begin
+  if cardinality(keys) > 0 then
+    keys := outlive.admit(keys);
+    if cardinality(keys) > 0 then
+      insert into outlive.key_turns (keys) values (keys);
+    end if;
+    delete from outlive.key_turns t where t.xid = pg_current_xact_id();
+  end if;
+  return null;
+end $$;
+
+drop trigger if exists take_turn on outlive.key_turns;
+create constraint trigger take_turn after insert on outlive.key_turns deferrable initially deferred for each row
+when (new.xid is not null) execute function outlive.take_turn();
+
+create or replace function outlive.admit_due(batch int) returns int
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+-- Take the turns of jobs whose time has come, and those that commits have left. Returns how many keys they are of.
+declare
+  keys text[];
+begin
+  with due as (
+    select k.job_id from outlive.keyed_jobs k where k.state = 'later' and k.ready_at <= outlive.now()
+    order by k.ready_at limit batch for update skip locked),
+  ready as (
+    update outlive.keyed_jobs k set state = 'queued' where k.job_id = any(array(select d.job_id from due d))
+    returning k.key),
+  left_over as (
+    delete from outlive.key_turns t where t.id = any(array(
+      select l.id from outlive.key_turns l order by l.id limit 100 for update skip locked))
+    returning t.keys)
+  select array(select r.key from ready r union select unnest(l.keys) from left_over l) into keys;
+  if cardinality(keys) > 0 then
+    insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
+  end if;
+  return cardinality(keys);
 end $$;
 
 -- Completion: how the end of an attempt is written.
@@ -990,26 +1243,31 @@ begin
       -- A suspect is held for its losses, and so is a job whose last attempt says so; a job that was convicted
       -- or has crashed since is not.
       select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
-      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and exists (
-        select from outlive.attempts a
-        where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined'))
+      where h.id = job and (h.why = 'key' or h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined'
+        and exists (
+          select from outlive.attempts a
+          where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined')))
       for update of h skip locked;
       if found then
         had := w.losses;
         if w.why = 'quarantined' then
           quarantined := quarantined || job;
         end if;
-        if had > 1 and had >= w.most then
+        if w.why = 'key' then
+          update outlive.held h set losses = greatest(had - 1, 0) where h.id = job;
+        elsif had > 1 and had >= w.most then
           update outlive.held h set
             why = 'suspect',
             since = outlive.now(),
             losses = had - 1,
             details = outlive.suspicion(had - 1, w.most)
           where h.id = job;
+          perform outlive.requeue_keyed(array[job], array[job]);
         else
           delete from outlive.held h where h.id = job;
           insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
             w.failures, w.crashes, had - 1);
+          perform outlive.requeue_keyed(array[job], array[job]);
           perform outlive.wake();
         end if;
       end if;
@@ -1090,8 +1348,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- that were not made, because an unfinished job of the same task holds their dedupe key, with that job's id. An
 -- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
 -- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
--- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to. A job may wait for
--- jobs that come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+-- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
+-- concurrency key, and `concurrency`, how many jobs with that key may run. A job may wait for jobs that come
+-- before it in this call; instead of one that is not made it waits for the job with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   biggest int;
@@ -1177,7 +1436,7 @@ begin
       with fresh as (
         insert into outlive.jobs (
           id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
-          batch)
+          batch, concurrency_key, concurrency)
         select
           a.id,
           coalesce(a.task, task_of_all),
@@ -1200,14 +1459,19 @@ begin
             from jsonb_array_elements_text(coalesce(a.links, links_of_all) -> 'after') with ordinality n(id, at)
               left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
             order by n.at) end,
-          (coalesce(a.links, links_of_all) ->> 'batch')::uuid
+          (coalesce(a.links, links_of_all) ->> 'batch')::uuid,
+          coalesce(a.links, links_of_all) ->> 'key',
+          case when coalesce(a.links, links_of_all) ? 'key'
+            then coalesce((coalesce(a.links, links_of_all) ->> 'concurrency')::int, 1) end
         from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options, links)
                with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, links, at)
         where a.id is not null and a.id not in (select unnest(not_made))
         order by a.id
-        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after)
+        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after,
+          jobs.concurrency_key)
       insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f where f.after is null;
+      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f
+      where f.after is null and f.concurrency_key is null;
       exit;
     exception when unique_violation then
       -- A repeated call, or an id that the batch has twice: leave out what exists. ON CONFLICT would do that too,
@@ -1234,9 +1498,13 @@ begin
     where n.batch is not null;
   end if;
   if exists (select from unnest(links) l where l ? 'after') then
-    -- Last, because jobs that it cancels at once are followed up.
+    -- After the counting, because jobs that it cancels at once are followed up.
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
+  end if;
+  if exists (select from unnest(links) l where l ? 'key') then
+    -- Last, so that at commit keys are locked after the jobs that others wait for.
+    perform outlive.park_keyed(ids);
   end if;
   if notify then
     perform pg_notify('outlive', '');
@@ -1314,11 +1582,11 @@ declare
   w record;
 begin
   perform from outlive.jobs j where j.id = holder for update;
-  delete from outlive.waiting t where t.id = holder returning t.* into w;
-  if not found then
+  w := outlive.take_unclaimed(holder);
+  if w.id is null then
     delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
-  if found then
+  if w.id is not null then
     perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
     perform outlive.follow_up(array[holder], array['cancelled']);
   end if;
@@ -1340,13 +1608,15 @@ create or replace function outlive.enqueue(
   notify boolean default true,
   after uuid[] default null,
   on_failure text default 'block',
-  batch uuid default null)
+  batch uuid default null,
+  concurrency_key text default null,
+  concurrency int default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without key, options, delay, run_at, after and batch whose arguments are small is written here, which is faster;
--- its fingerprint is soon computed when it is needed. Every other job goes the way of many.
+-- without keys, options, delay, run_at, after and batch whose arguments are small is written here, which is
+-- faster; its fingerprint is soon computed when it is needed. Every other job goes the way of many.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -1357,7 +1627,7 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
-     and batch is null
+     and batch is null and concurrency_key is null and concurrency is null
      and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
@@ -1390,8 +1660,9 @@ begin
     array[extract(epoch from delay)::double precision], array[run_at],
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
-    case when after is not null or batch is not null then array[jsonb_strip_nulls(
-      jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure, 'batch', batch))] end) e;
+    case when after is not null or batch is not null or concurrency_key is not null or concurrency is not null
+      then array[jsonb_strip_nulls(jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure,
+        'batch', batch, 'key', concurrency_key, 'concurrency', concurrency))] end) e;
   return coalesce(other, mine);
 end $$;
 
@@ -1405,8 +1676,14 @@ end $$;
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
 -- that exists: its state now, whether it changed, and if not, why.
 
-create or replace function outlive.held_state(why text) returns text language sql immutable parallel safe
-return case why when 'suspect' then 'pending' when 'dependent' then 'blocked' else why end;
+create or replace function outlive.held_state(why text, failed boolean) returns text
+language sql immutable parallel safe
+-- The state of a job in `held`. A suspect and a job that waits for a slot of its key need no person.
+return case
+  when why = 'key' and failed then 'retryable'
+  when why in ('key', 'suspect') then 'pending'
+  when why = 'dependent' then 'blocked'
+  else why end;
 
 create or replace function outlive.state_of(job uuid) returns text language sql stable
 begin atomic
@@ -1414,7 +1691,7 @@ begin atomic
     (select 'running' from outlive.running where id = job),
     (select case when failures + crashes > 0 then 'retryable' else 'pending' end
      from outlive.waiting where id = job),
-    (select outlive.held_state(why) from outlive.held where id = job),
+    (select outlive.held_state(why, failures + crashes > 0) from outlive.held where id = job),
     (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
 end;
 
@@ -1485,12 +1762,27 @@ begin
   end if;
 end $$;
 
+create or replace function outlive.take_unclaimed(job uuid) returns outlive.waiting language plpgsql as $$
+-- Take a job out of its place if a worker may claim it, now or when it gets a slot of its key. Null: it may not.
+declare
+  w outlive.waiting;
+begin
+  delete from outlive.held h where h.id = job and h.why = 'key'
+  returning h.queue, h.source, h.task, h.priority, h.ready_at, h.id, h.attempt, h.failures, h.crashes, h.losses
+  into w;
+  if not found then
+    delete from outlive.waiting t where t.id = job returning t.* into w;
+  end if;
+  return w;
+end $$;
+
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
 -- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
 declare
   j record;
+  w outlive.waiting;
   taken uuid;
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
@@ -1501,10 +1793,12 @@ begin
     state := outlive.state_of(id);
     if state = 'retryable' then
       -- This waits for a claim that has locked the row. The claim then moves the job, and nothing is left to do.
-      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
-      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
-      changed := found;
+      w := outlive.take_unclaimed(id);
+      changed := w.id is not null;
+      if changed then
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+        values (w.queue, w.source, w.task, w.priority, outlive.now(), w.id, w.attempt);
+      end if;
       state := outlive.state_of(id);
     elsif state in ('failed', 'cancelled') then
       if j.dedupe_key is not null then
@@ -1529,6 +1823,7 @@ begin
       end if;
     end if;
     if changed then
+      perform outlive.requeue_keyed(array[id], array[id]);
       perform outlive.wake();
     elsif note is null then
       note := case state
@@ -1552,7 +1847,7 @@ begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
-    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
+    with freed as (delete from outlive.held h where h.id = release.id and h.why <> 'key' returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
@@ -1565,6 +1860,7 @@ begin
         select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
           and l.fingerprint = coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args))
         where j.id = release.id for update of l skip locked);
+      perform outlive.requeue_keyed(array[id], array[id]);
       perform outlive.wake();
     end if;
     return next;
@@ -1575,14 +1871,17 @@ end $$;
 create or replace function outlive.block(ids uuid[], reason text)
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- pending, retryable -> blocked, until an operator releases it. Zero rows: no such job.
+declare
+  w outlive.waiting;
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
-    insert into outlive.held
-    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
-      s.failures, s.crashes, s.losses
-    from stopped s;
-    changed := found;
+    w := outlive.take_unclaimed(id);
+    changed := w.id is not null;
+    if changed then
+      insert into outlive.held values (id, 'blocked', outlive.now(), reason, w.queue, w.source, w.task, w.priority,
+        w.ready_at, w.attempt, w.failures, w.crashes, w.losses);
+      perform outlive.requeue_keyed(array[id]);
+    end if;
     state := outlive.state_of(id);
     note := case when not changed then 'it is not waiting' end;
     return next;
@@ -1645,6 +1944,14 @@ begin
   if exists (select from unnest(links) l where jsonb_array_length(l -> 'after') > 100000) then
     raise exception using errcode = 'OL003', message =
       'a job can wait for at most 100,000 jobs: let some of them wait for the others';
+  end if;
+  if exists (
+    select from unnest(links) l where (l ? 'concurrency' or l ? 'key') and not coalesce(
+      octet_length(l ->> 'key') between 1 and 1000 and jsonb_typeof(l -> 'key') = 'string'
+      and coalesce(l ->> 'concurrency', '1') ~ '^([1-9][0-9]{0,2}|1000)$', false))
+  then
+    raise exception using errcode = 'OL003', message =
+      'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
   end if;
 end $$;
 
@@ -1710,7 +2017,7 @@ declare
   good uuid[];
   bad uuid[];
   finished uuid[];
-  released int;
+  released uuid[];
 begin
   changed := 0;
   if not exists (select from outlive.dependencies d where d.needs = any(ids))
@@ -1760,11 +2067,14 @@ begin
           else h.details end
       where h.id = any((select jobs from progress)::uuid[])
         and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
-    select count(*) into released from released;
-    if released > 0 then
+    select coalesce(array_agg(r.id), '{}') into released from released r;
+    if cardinality(released) > 0 then
+      if exists (select from outlive.jobs j where j.id = any(released) and j.concurrency_key is not null) then
+        perform outlive.requeue_keyed(released, released);
+      end if;
       perform outlive.wake();
     end if;
-    changed := changed + released;
+    changed := changed + cardinality(released);
     exit when bad = '{}';
     with stuck as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
@@ -2460,7 +2770,7 @@ begin
   where n.jobs > 0 group by 1, 2, 3;
   return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
   return query
-  select outlive.held_state(h.why), h.queue, h.task, count(*), false
+  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
   from outlive.held h group by 1, 2, 3;
   return query
   select f.state, j.queue, j.task, count(*), false
@@ -2510,7 +2820,7 @@ create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
   case when r.id is not null then 'running'
        when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
-       when h.id is not null then outlive.held_state(h.why)
+       when h.id is not null then outlive.held_state(h.why, h.failures + h.crashes > 0)
        else a.state end as status,
   j.priority,
   coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
@@ -2519,7 +2829,8 @@ select j.id, j.task, j.queue, j.source,
   coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
   j.created_at,
   coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
-  case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
+  case when w.failures + w.crashes > 0 then w.ready_at
+       when h.why = 'key' and h.failures + h.crashes > 0 then h.ready_at end as next_retry_at,
   -- For a finished job, the worker that ran it last.
   coalesce(k.name, r.worker::text,
     case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end) as locked_by,
@@ -2594,7 +2905,7 @@ from (
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
-  select queue, count(*) filter (where why = 'suspect'), 0, 0,
+  select queue, count(*) filter (where why in ('suspect', 'key')), 0, 0,
     count(*) filter (where why in ('blocked', 'dependent')), count(*) filter (where why = 'quarantined'), null,
     false
   from outlive.held group by queue

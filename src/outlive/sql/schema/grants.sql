@@ -38,7 +38,7 @@ grant usage on all sequences in schema outlive to outlive_worker;
 grant execute on all functions in schema outlive to outlive_worker;
 
 grant execute on function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb,
-  uuid, int, boolean, uuid[], text, uuid) to outlive_enqueue;
+  uuid, int, boolean, uuid[], text, uuid, text, int) to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
   timestamptz[], text[], text[], jsonb[], int, boolean, jsonb[]) to outlive_enqueue;
 grant execute on function outlive.open_batch(text, json, json, json, uuid), outlive.close_batch(uuid, boolean)
@@ -55,7 +55,7 @@ grant select on
   outlive.schedule_states,
   outlive.batch_states
   to outlive_viewer;
-grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text),
+grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.count_lanes(), outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules)
   to outlive_viewer;
 

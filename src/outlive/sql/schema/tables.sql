@@ -7,6 +7,7 @@
 --     running   an attempt is under way   running
 --     held      it waits for a person     blocked, quarantined; a suspect shows as pending
 --               it waits for other jobs   blocked
+--               or for a slot of its key  pending (or retryable)
 --
 -- Rows in `waiting` are inserted and deleted, never updated. A row in `running` is the right to end the attempt:
 -- the worker deletes that row by token and worker, and a worker that deletes nothing has lost the attempt.
@@ -20,6 +21,9 @@
 -- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
 -- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
 -- deadlock is possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- Keys (functions/keys.sql) are locked last, when the transaction commits, in the order of their buckets. A
+-- transaction that holds one waits for no row, unless it has called enqueue several times, with keys and with jobs
+-- to wait for. No transaction waits for a key for longer than a tenth of a second.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -48,7 +52,9 @@ create table outlive.jobs (
   fingerprint text collate "C",  -- Null: computed from the arguments when it is needed.
   created_at timestamptz not null,
   after uuid[],  -- The jobs that it waits for, in the order of its inputs.
-  batch uuid
+  batch uuid,
+  concurrency_key text collate "C",
+  concurrency int  -- How many jobs with its key may run when it starts, itself included.
 );
 
 create table outlive.waiting (
@@ -95,7 +101,7 @@ create table outlive.running (
 
 create table outlive.held (
   id uuid primary key,
-  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent')),
+  why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
   since timestamptz not null,
   details text,
   queue text collate "C" not null,
@@ -112,6 +118,34 @@ create table outlive.held (
 );
 create index held_why on outlive.held (why, since);
 create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
+
+-- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
+-- admitted: it has a slot of its key. The others wait for one (queued), or for their time (later).
+create table outlive.keyed_jobs (
+  job_id uuid primary key,
+  key text collate "C" not null,
+  most int not null,
+  state text collate "C" not null check (state in ('later', 'queued', 'admitted')),
+  priority smallint not null,
+  ready_at timestamptz not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
+create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
+create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
+
+-- Keys of which a slot was given back, or for which a job queues. The transaction that inserts a row admits the
+-- jobs when it commits, and deletes the row. What it could not admit, because a lock was taken, is left to the
+-- reaper.
+create table outlive.key_turns (
+  id bigint generated always as identity primary key,
+  xid xid8,  -- The transaction; null: it is left to the reaper.
+  keys text[] not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index key_turns_by_xid on outlive.key_turns (xid);
 
 create table outlive.attempts (
   job_id uuid not null,

@@ -5,7 +5,7 @@ create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
   case when r.id is not null then 'running'
        when w.id is not null then case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end
-       when h.id is not null then outlive.held_state(h.why)
+       when h.id is not null then outlive.held_state(h.why, h.failures + h.crashes > 0)
        else a.state end as status,
   j.priority,
   coalesce(r.attempt, w.attempt, h.attempt, a.attempt, 0) as attempt,
@@ -14,7 +14,8 @@ select j.id, j.task, j.queue, j.source,
   coalesce(r.losses, w.losses, h.losses, a.losses, 0::smallint) as losses,
   j.created_at,
   coalesce(w.ready_at, h.ready_at, r.ready_at, j.ready_at) as ready_at,
-  case when w.failures + w.crashes > 0 then w.ready_at end as next_retry_at,
+  case when w.failures + w.crashes > 0 then w.ready_at
+       when h.why = 'key' and h.failures + h.crashes > 0 then h.ready_at end as next_retry_at,
   -- For a finished job, the worker that ran it last.
   coalesce(k.name, r.worker::text,
     case when w.id is null and h.id is null then coalesce(a.worker_name, a.worker::text) end) as locked_by,
@@ -89,7 +90,7 @@ from (
   union all
   select queue, 0, 0, count(*), 0, 0, null, false from outlive.running group by queue
   union all
-  select queue, count(*) filter (where why = 'suspect'), 0, 0,
+  select queue, count(*) filter (where why in ('suspect', 'key')), 0, 0,
     count(*) filter (where why in ('blocked', 'dependent')), count(*) filter (where why = 'quarantined'), null,
     false
   from outlive.held group by queue

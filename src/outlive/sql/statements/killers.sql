@@ -11,6 +11,7 @@ with pick as (
     and h.ready_at <= outlive.now()
     and not exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
     and (h.source = '' or outlive.admits_one(h.source))
   order by h.since, h.id limit 1 for update skip locked),
 taken as (
@@ -41,6 +42,7 @@ select exists (
     and h.ready_at <= outlive.now()
     and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
     and not exists (
       select from outlive.sources s
       where s.name = h.source and (not s.enabled or coalesce(s.paused_until > outlive.now(), false))));

@@ -14,7 +14,9 @@ where j.id = any(:ids::uuid[]);
 -- name: job
 -- One job's life except for its attempts, with some of the jobs that it waits for, and of those that wait for it.
 select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message, p.checkpoint,
-  p.updated_at as progress_at, p.attempt as progress_attempt, k.*,
+  p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
+  q.state = 'queued' as queues,
+  (select count(*) from outlive.keyed_jobs a where a.key = q.key and a.state = 'admitted') as slots_taken,
   (select count(*) from outlive.dependencies d where d.job_id = j.id and not d.met) as waits_for,
   (select json_agg(json_build_object('id', n.needs, 'state', n.state)) from (
      select d.needs, e.state
@@ -26,6 +28,7 @@ select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message,
      select d.job_id from outlive.dependencies d where d.needs = j.id and not d.met
      order by d.job_id limit 5) n) as needed_by_first
 from outlive.job_states s join outlive.jobs j on j.id = s.id left join outlive.progress p on p.job_id = s.id
+  left join outlive.keyed_jobs q on q.job_id = s.id
   left join lateral (  -- The kills of other jobs with the same task and arguments.
     select
       count(*) as kills,
@@ -71,7 +74,7 @@ with chosen as (
   union all
   select id from (
     select h.id from outlive.held h
-    where :batch::uuid is null and :state::text = outlive.held_state(h.why)
+    where :batch::uuid is null and :state::text = outlive.held_state(h.why, h.failures + h.crashes > 0)
       and (:task::text is null or h.task = :task::text) and (:queue::text is null or h.queue = :queue::text)
     order by h.id desc limit :limit::int) held
   union all
@@ -96,7 +99,8 @@ with found as (
   union all
   select r.id, r.task, r.queue, 'running', r.started_at from outlive.running r
   union all
-  select h.id, h.task, h.queue, outlive.held_state(h.why), h.since
+  select h.id, h.task, h.queue, outlive.held_state(h.why, h.failures + h.crashes > 0),
+    case when h.why = 'key' then h.ready_at else h.since end
   from outlive.held h
   union all
   select f.job_id, j.task, j.queue, f.state, f.ended_at

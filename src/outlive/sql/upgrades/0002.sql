@@ -21,7 +21,33 @@ create unlogged table outlive.awaited (
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;
 
-alter table outlive.jobs add column after uuid[], add column batch uuid;
+alter table outlive.jobs add column after uuid[], add column batch uuid,
+  add column concurrency_key text collate "C", add column concurrency int;
+alter table outlive.held add column unmet int, drop constraint held_why_check,
+  add constraint held_why_check check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key'));
+
+create table outlive.keyed_jobs (
+  job_id uuid primary key,
+  key text collate "C" not null,
+  most int not null,
+  state text collate "C" not null check (state in ('later', 'queued', 'admitted')),
+  priority smallint not null,
+  ready_at timestamptz not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admitted';
+create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
+create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
+
+create table outlive.key_turns (
+  id bigint generated always as identity primary key,
+  xid xid8,
+  keys text[] not null
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index key_turns_by_xid on outlive.key_turns (xid);
 
 create table outlive.dependencies (
   needs uuid not null,
@@ -31,8 +57,6 @@ create table outlive.dependencies (
   primary key (needs, job_id)
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
-alter table outlive.held add column unmet int, drop constraint held_why_check,
-  add constraint held_why_check check (why in ('blocked', 'quarantined', 'suspect', 'dependent'));
 
 -- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);

@@ -38,8 +38,8 @@ begin
     if callback.request ->> 'task' is null or callback.request ->> 'dedupe_key' is not null
        or callback.request ->> 'links' is not null then
       raise exception using errcode = 'OL003', message = format(
-        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch nor jobs to wait for',
-        callback.event);
+        'on_%s must be an object with a task, and can have neither a dedupe key nor a batch, a concurrency key or '
+        'jobs to wait for', callback.event);
     end if;
     job := coalesce((callback.request ->> 'id')::uuid, outlive.uuid7());
     insert into outlive.callbacks (batch, event, job, request) values (

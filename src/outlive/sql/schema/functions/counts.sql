@@ -64,7 +64,7 @@ begin
   where n.jobs > 0 group by 1, 2, 3;
   return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
   return query
-  select outlive.held_state(h.why), h.queue, h.task, count(*), false
+  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
   from outlive.held h group by 1, 2, 3;
   return query
   select f.state, j.queue, j.task, count(*), false

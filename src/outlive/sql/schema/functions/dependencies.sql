@@ -27,6 +27,14 @@ begin
     raise exception using errcode = 'OL003', message =
       'a job can wait for at most 100,000 jobs: let some of them wait for the others';
   end if;
+  if exists (
+    select from unnest(links) l where (l ? 'concurrency' or l ? 'key') and not coalesce(
+      octet_length(l ->> 'key') between 1 and 1000 and jsonb_typeof(l -> 'key') = 'string'
+      and coalesce(l ->> 'concurrency', '1') ~ '^([1-9][0-9]{0,2}|1000)$', false))
+  then
+    raise exception using errcode = 'OL003', message =
+      'concurrency_key is a text of 1 to 1000 bytes, and concurrency, which needs a key, is from 1 to 1000';
+  end if;
 end $$;
 
 create or replace function outlive.depend(ids uuid[], on_failures text[]) returns void language plpgsql
@@ -91,7 +99,7 @@ declare
   good uuid[];
   bad uuid[];
   finished uuid[];
-  released int;
+  released uuid[];
 begin
   changed := 0;
   if not exists (select from outlive.dependencies d where d.needs = any(ids))
@@ -141,11 +149,14 @@ begin
           else h.details end
       where h.id = any((select jobs from progress)::uuid[])
         and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
-    select count(*) into released from released;
-    if released > 0 then
+    select coalesce(array_agg(r.id), '{}') into released from released r;
+    if cardinality(released) > 0 then
+      if exists (select from outlive.jobs j where j.id = any(released) and j.concurrency_key is not null) then
+        perform outlive.requeue_keyed(released, released);
+      end if;
       perform outlive.wake();
     end if;
-    changed := changed + released;
+    changed := changed + cardinality(released);
     exit when bad = '{}';
     with stuck as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs

@@ -34,8 +34,9 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- that were not made, because an unfinished job of the same task holds their dedupe key, with that job's id. An
 -- array that is null stands for nulls only. Tasks, queues, sources or links of one element are those of all jobs,
 -- which saves time. A job without a queue or source gets those of its task. The links of a job are an object:
--- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to. A job may wait for
--- jobs that come before it in this call; instead of one that is not made it waits for the job with its dedupe key.
+-- `after`, the jobs that it waits for, and `on_failure`; `batch`, the batch that it belongs to; `key`, its
+-- concurrency key, and `concurrency`, how many jobs with that key may run. A job may wait for jobs that come
+-- before it in this call; instead of one that is not made it waits for the job with its dedupe key.
 declare
   moment timestamptz := outlive.now();
   biggest int;
@@ -121,7 +122,7 @@ begin
       with fresh as (
         insert into outlive.jobs (
           id, task, queue, source, args, options, priority, ready_at, dedupe_key, fingerprint, created_at, after,
-          batch)
+          batch, concurrency_key, concurrency)
         select
           a.id,
           coalesce(a.task, task_of_all),
@@ -144,14 +145,19 @@ begin
             from jsonb_array_elements_text(coalesce(a.links, links_of_all) -> 'after') with ordinality n(id, at)
               left join unnest(not_made, holders) m(asked, holder) on m.asked = n.id::uuid
             order by n.at) end,
-          (coalesce(a.links, links_of_all) ->> 'batch')::uuid
+          (coalesce(a.links, links_of_all) ->> 'batch')::uuid,
+          coalesce(a.links, links_of_all) ->> 'key',
+          case when coalesce(a.links, links_of_all) ? 'key'
+            then coalesce((coalesce(a.links, links_of_all) ->> 'concurrency')::int, 1) end
         from unnest(ids, tasks, queues, sources, args, priorities, delays_s, run_ats, keys, options, links)
                with ordinality a(id, task, queue, source, args, priority, delay_s, run_at, key, options, links, at)
         where a.id is not null and a.id not in (select unnest(not_made))
         order by a.id
-        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after)
+        returning jobs.queue, jobs.source, jobs.task, jobs.priority, jobs.ready_at, jobs.id, jobs.after,
+          jobs.concurrency_key)
       insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f where f.after is null;
+      select f.queue, f.source, f.task, f.priority, f.ready_at, f.id from fresh f
+      where f.after is null and f.concurrency_key is null;
       exit;
     exception when unique_violation then
       -- A repeated call, or an id that the batch has twice: leave out what exists. ON CONFLICT would do that too,
@@ -178,9 +184,13 @@ begin
     where n.batch is not null;
   end if;
   if exists (select from unnest(links) l where l ? 'after') then
-    -- Last, because jobs that it cancels at once are followed up.
+    -- After the counting, because jobs that it cancels at once are followed up.
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
+  end if;
+  if exists (select from unnest(links) l where l ? 'key') then
+    -- Last, so that at commit keys are locked after the jobs that others wait for.
+    perform outlive.park_keyed(ids);
   end if;
   if notify then
     perform pg_notify('outlive', '');
@@ -258,11 +268,11 @@ declare
   w record;
 begin
   perform from outlive.jobs j where j.id = holder for update;
-  delete from outlive.waiting t where t.id = holder returning t.* into w;
-  if not found then
+  w := outlive.take_unclaimed(holder);
+  if w.id is null then
     delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
-  if found then
+  if w.id is not null then
     perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
     perform outlive.follow_up(array[holder], array['cancelled']);
   end if;
@@ -284,13 +294,15 @@ create or replace function outlive.enqueue(
   notify boolean default true,
   after uuid[] default null,
   on_failure text default 'block',
-  batch uuid default null)
+  batch uuid default null,
+  concurrency_key text default null,
+  concurrency int default null)
 returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without key, options, delay, run_at, after and batch whose arguments are small is written here, which is faster;
--- its fingerprint is soon computed when it is needed. Every other job goes the way of many.
+-- without keys, options, delay, run_at, after and batch whose arguments are small is written here, which is
+-- faster; its fingerprint is soon computed when it is needed. Every other job goes the way of many.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -301,7 +313,7 @@ begin
       format('on_conflict is %L; it can be skip, raise or replace', on_conflict);
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
-     and batch is null
+     and batch is null and concurrency_key is null and concurrency is null
      and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
     if queue is null or source is null then
       select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
@@ -334,7 +346,8 @@ begin
     array[extract(epoch from delay)::double precision], array[run_at],
     case when dedupe_key is not null then array[dedupe_key] end, array[on_conflict], array[options],
     max_args_bytes, notify,
-    case when after is not null or batch is not null then array[jsonb_strip_nulls(
-      jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure, 'batch', batch))] end) e;
+    case when after is not null or batch is not null or concurrency_key is not null or concurrency is not null
+      then array[jsonb_strip_nulls(jsonb_build_object('after', to_jsonb(after), 'on_failure', on_failure,
+        'batch', batch, 'key', concurrency_key, 'concurrency', concurrency))] end) e;
   return coalesce(other, mine);
 end $$;

@@ -55,26 +55,31 @@ begin
       -- A suspect is held for its losses, and so is a job whose last attempt says so; a job that was convicted
       -- or has crashed since is not.
       select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
-      where h.id = job and h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined' and exists (
-        select from outlive.attempts a
-        where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined'))
+      where h.id = job and (h.why = 'key' or h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined'
+        and exists (
+          select from outlive.attempts a
+          where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined')))
       for update of h skip locked;
       if found then
         had := w.losses;
         if w.why = 'quarantined' then
           quarantined := quarantined || job;
         end if;
-        if had > 1 and had >= w.most then
+        if w.why = 'key' then
+          update outlive.held h set losses = greatest(had - 1, 0) where h.id = job;
+        elsif had > 1 and had >= w.most then
           update outlive.held h set
             why = 'suspect',
             since = outlive.now(),
             losses = had - 1,
             details = outlive.suspicion(had - 1, w.most)
           where h.id = job;
+          perform outlive.requeue_keyed(array[job], array[job]);
         else
           delete from outlive.held h where h.id = job;
           insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
             w.failures, w.crashes, had - 1);
+          perform outlive.requeue_keyed(array[job], array[job]);
           perform outlive.wake();
         end if;
       end if;

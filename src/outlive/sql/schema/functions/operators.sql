@@ -8,8 +8,14 @@
 -- it sees what another transaction did while it waited, and overwrites nothing. A verb returns one row per job
 -- that exists: its state now, whether it changed, and if not, why.
 
-create or replace function outlive.held_state(why text) returns text language sql immutable parallel safe
-return case why when 'suspect' then 'pending' when 'dependent' then 'blocked' else why end;
+create or replace function outlive.held_state(why text, failed boolean) returns text
+language sql immutable parallel safe
+-- The state of a job in `held`. A suspect and a job that waits for a slot of its key need no person.
+return case
+  when why = 'key' and failed then 'retryable'
+  when why in ('key', 'suspect') then 'pending'
+  when why = 'dependent' then 'blocked'
+  else why end;
 
 create or replace function outlive.state_of(job uuid) returns text language sql stable
 begin atomic
@@ -17,7 +23,7 @@ begin atomic
     (select 'running' from outlive.running where id = job),
     (select case when failures + crashes > 0 then 'retryable' else 'pending' end
      from outlive.waiting where id = job),
-    (select outlive.held_state(why) from outlive.held where id = job),
+    (select outlive.held_state(why, failures + crashes > 0) from outlive.held where id = job),
     (select a.state from outlive.attempts a where a.job_id = job order by a.attempt desc limit 1));
 end;
 
@@ -88,12 +94,27 @@ begin
   end if;
 end $$;
 
+create or replace function outlive.take_unclaimed(job uuid) returns outlive.waiting language plpgsql as $$
+-- Take a job out of its place if a worker may claim it, now or when it gets a slot of its key. Null: it may not.
+declare
+  w outlive.waiting;
+begin
+  delete from outlive.held h where h.id = job and h.why = 'key'
+  returning h.queue, h.source, h.task, h.priority, h.ready_at, h.id, h.attempt, h.failures, h.crashes, h.losses
+  into w;
+  if not found then
+    delete from outlive.waiting t where t.id = job returning t.* into w;
+  end if;
+  return w;
+end $$;
+
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
 -- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
 declare
   j record;
+  w outlive.waiting;
   taken uuid;
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
@@ -104,10 +125,12 @@ begin
     state := outlive.state_of(id);
     if state = 'retryable' then
       -- This waits for a claim that has locked the row. The claim then moves the job, and nothing is left to do.
-      with old as (delete from outlive.waiting w where w.id = j.id returning w.*)
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
-      select o.queue, o.source, o.task, o.priority, outlive.now(), o.id, o.attempt from old o;
-      changed := found;
+      w := outlive.take_unclaimed(id);
+      changed := w.id is not null;
+      if changed then
+        insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt)
+        values (w.queue, w.source, w.task, w.priority, outlive.now(), w.id, w.attempt);
+      end if;
       state := outlive.state_of(id);
     elsif state in ('failed', 'cancelled') then
       if j.dedupe_key is not null then
@@ -132,6 +155,7 @@ begin
       end if;
     end if;
     if changed then
+      perform outlive.requeue_keyed(array[id], array[id]);
       perform outlive.wake();
     elsif note is null then
       note := case state
@@ -155,7 +179,7 @@ begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
-    with freed as (delete from outlive.held h where h.id = release.id returning h.*)
+    with freed as (delete from outlive.held h where h.id = release.id and h.why <> 'key' returning h.*)
     insert into outlive.waiting (queue, source, task, priority, ready_at, id, attempt, failures)
     select f.queue, f.source, f.task, f.priority, outlive.now(), f.id, f.attempt, f.failures from freed f;
     changed := found;
@@ -168,6 +192,7 @@ begin
         select l.task, l.fingerprint, l.token from outlive.jobs j join outlive.crashes l on l.task = j.task
           and l.fingerprint = coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args))
         where j.id = release.id for update of l skip locked);
+      perform outlive.requeue_keyed(array[id], array[id]);
       perform outlive.wake();
     end if;
     return next;
@@ -178,14 +203,17 @@ end $$;
 create or replace function outlive.block(ids uuid[], reason text)
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- pending, retryable -> blocked, until an operator releases it. Zero rows: no such job.
+declare
+  w outlive.waiting;
 begin
   for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
-    with stopped as (delete from outlive.waiting w where w.id = block.id returning w.*)
-    insert into outlive.held
-    select s.id, 'blocked', outlive.now(), reason, s.queue, s.source, s.task, s.priority, s.ready_at, s.attempt,
-      s.failures, s.crashes, s.losses
-    from stopped s;
-    changed := found;
+    w := outlive.take_unclaimed(id);
+    changed := w.id is not null;
+    if changed then
+      insert into outlive.held values (id, 'blocked', outlive.now(), reason, w.queue, w.source, w.task, w.priority,
+        w.ready_at, w.attempt, w.failures, w.crashes, w.losses);
+      perform outlive.requeue_keyed(array[id]);
+    end if;
     state := outlive.state_of(id);
     note := case when not changed then 'it is not waiting' end;
     return next;
