@@ -36,72 +36,66 @@ def test_every_kind_goes_in_and_comes_out_as_annotated(start: Start) -> None:
         assert repr(app.get_job(job.id).result()) == repr(result)
 
 
-def test_a_new_interpreter_takes_and_gives_them_too(start: Start) -> None:
-    start(target=TARGET)
-    assert annotated.hand_back_cold.enqueue(ORDER, [PERSON]).result(timeout=30) == (ORDER, [PERSON])
-
-
-def test_variable_arguments_come_as_annotated(start: Start) -> None:
-    start(target=TARGET)
-    lines = [Line(Decimal("0.10")), Line(Decimal("0.20"))]
-    result = annotated.total.enqueue(*lines, at=MOMENT, a=Decimal(2), b=Decimal(1)).result(timeout=30)
-    assert repr(result) == "Decimal('0.90')"
-
-
-def test_a_spawned_job_takes_them_too(start: Start, connection: db.Connection) -> None:
-    start(target=TARGET)
-    annotated.spawn.enqueue([Decimal("0.5"), Decimal("1.5")]).result(timeout=30)
-    query = "select result::text from outlive.attempts where result is not null order by 1"
-    eventually(lambda: connection.execute(query).fetchall() == [('"1.0"',), ('"3.0"',)], within_s=20)
-
-
-def test_a_result_of_the_jobs_own_transaction_comes_out_as_annotated(start: Start, database_url: str) -> None:
-    start(target=TARGET)
-    assert repr(annotated.complete.enqueue(database_url).result(timeout=30)) == "Decimal('2.50')"
-
-
-@pytest.mark.parametrize(
-    ("args", "error"),
-    [
-        ({"n": "three"}, "argument n: expected int, got str"),
-        ({"n": 1.0}, "argument n: expected int, got float"),
-        ({"n": None}, "argument n: expected int, got null"),
-        (["three"], "argument n: expected int, got str"),
-        ({"n": 1, "when": "tomorrow"}, "argument when: invalid RFC3339 encoded datetime"),
-        ({"n": 1, "lines": [{"price": "1"}, {"price": []}]}, "argument lines[1].price: expected decimal, got array"),
-        ({}, "{task} can't be called with these arguments: missing a required argument: 'n'"),
-        ({"n": 1, "m": 2}, "{task} can't be called with these arguments: got an unexpected keyword argument 'm'"),
-        ([1, None, None, 4], "{task} can't be called with these arguments: too many positional arguments"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_from_sql_fail_the_job_for_good_and_are_named(
-    start: Start, connection: db.Connection, args: object, error: str
+def test_arguments_come_as_annotated_however_the_job_is_made_and_run(
+    start: Start, connection: db.Connection, database_url: str
 ) -> None:
     start(target=TARGET)
-    job = app.get_job(make(connection, annotated.pay.name, args=json.dumps(args).encode(), notify=True))
-    assert finished(job) is State.FAILED
-    (only,) = attempts(connection, job)
-    assert (only.outcome, only.stack) == (Outcome.FAILED, None)
-    assert only.error == "BadArguments: " + error.format(task=annotated.pay.name)
+    cold = annotated.hand_back_cold.enqueue(ORDER, [PERSON])
+    lines = [Line(Decimal("0.10")), Line(Decimal("0.20"))]
+    total = annotated.total.enqueue(*lines, at=MOMENT, a=Decimal(2), b=Decimal(1))
+    completed = annotated.complete.enqueue(database_url)
+    spawning = annotated.spawn.enqueue([Decimal("0.5"), Decimal("1.5")])
+    assert cold.result(timeout=30) == (ORDER, [PERSON])
+    assert repr(total.result(timeout=30)) == "Decimal('0.90')"
+    assert repr(completed.result(timeout=30)) == "Decimal('2.50')"
+    spawning.result(timeout=30)
+    query = "select a.result::text from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task = %s"
+    eventually(
+        lambda: sorted(connection.execute(query, [annotated.total.name])) == [('"0.90"',), ('"1.0"',), ('"3.0"',)],
+        within_s=20,
+        what="the spawned jobs",
+    )
 
 
-def test_a_new_interpreter_checks_arguments_from_sql_too(start: Start, connection: db.Connection) -> None:
+REFUSED: list[tuple[object, str]] = [
+    ({"n": "three"}, "argument n: expected int, got str"),
+    ({"n": 1.0}, "argument n: expected int, got float"),
+    ({"n": None}, "argument n: expected int, got null"),
+    (["three"], "argument n: expected int, got str"),
+    ({"n": 1, "when": "tomorrow"}, "argument when: invalid RFC3339 encoded datetime"),
+    ({"n": 1, "lines": [{"price": "1"}, {"price": []}]}, "argument lines[1].price: expected decimal, got array"),
+    ({}, "{task} can't be called with these arguments: missing a required argument: 'n'"),
+    ({"n": 1, "m": 2}, "{task} can't be called with these arguments: got an unexpected keyword argument 'm'"),
+    ([1, None, None, 4], "{task} can't be called with these arguments: too many positional arguments"),
+]
+
+
+def test_wrong_arguments_from_sql_fail_the_job_for_good_and_are_named(start: Start, connection: db.Connection) -> None:
     start(target=TARGET)
-    packed = (b'{"n": "three"}', b'{"n": 3}')
-    wrong, right = (make(connection, annotated.pay_cold.name, args=args, notify=True) for args in packed)
-    assert finished(app.get_job(wrong)) is State.FAILED
-    assert [one.error for one in attempts(connection, app.get_job(wrong))] == [
-        "BadArguments: argument n: expected int, got str"
-    ]
+    packed = [json.dumps(args).encode() for args, _ in REFUSED]
+    jobs = [app.get_job(make(connection, annotated.pay.name, args=args, notify=True)) for args in packed]
+    for job, (_, error) in zip(jobs, REFUSED, strict=True):
+        assert finished(job) is State.FAILED
+        (only,) = attempts(connection, job)
+        assert (only.outcome, only.stack) == (Outcome.FAILED, None)
+        assert only.error == "BadArguments: " + error.format(task=annotated.pay.name)
+
+
+def test_arguments_are_checked_in_a_new_interpreter_and_by_their_own_class(
+    start: Start, connection: db.Connection
+) -> None:
+    start(target=TARGET)
+    asked = ((annotated.pay_cold, b'{"n": "three"}'), (annotated.pick, b'{"one": {"n": -1}}'))
+    wrong, picky = (make(connection, task.name, args=args, notify=True) for task, args in asked)
+    right = make(connection, annotated.pay_cold.name, args=b'{"n": 3}', notify=True)
+    fail_once_by_name(connection, wrong, "argument n: expected int, got str")
+    fail_once_by_name(connection, picky, "argument one: Rejected: it is negative")
     assert finished(app.get_job(right)) is State.SUCCEEDED
 
 
-def test_an_error_of_an_arguments_own_class_fails_the_job_for_good(start: Start, connection: db.Connection) -> None:
-    start(target=TARGET)
-    job = app.get_job(make(connection, annotated.pick.name, args=b'{"one": {"n": -1}}', notify=True))
-    assert finished(job) is State.FAILED
-    assert [one.error for one in attempts(connection, job)] == ["BadArguments: argument one: Rejected: it is negative"]
+def fail_once_by_name(connection: db.Connection, job: UUID, error: str) -> None:
+    assert finished(app.get_job(job)) is State.FAILED
+    assert [one.error for one in attempts(connection, app.get_job(job))] == [f"BadArguments: {error}"]
 
 
 def test_a_result_that_is_not_as_annotated_is_kept_if_json_holds_it(start: Start, connection: db.Connection) -> None:
@@ -122,11 +116,6 @@ def test_the_arguments_of_a_schedule_come_out_as_annotated(start: Start, connect
     connection.execute(FIRE_EACH_SECOND)
     job = app.get_job(eventually(lambda: value(connection, LAST_JOB), within_s=15, what="a firing"))
     assert repr(job.result(timeout=30)) == repr((ORDER, MOMENT, Decimal("1.50")))
-
-
-def fail_once_by_name(connection: db.Connection, job: UUID, error: str) -> None:
-    assert finished(app.get_job(job)) is State.FAILED
-    assert [one.error for one in attempts(connection, app.get_job(job))] == [f"BadArguments: {error}"]
 
 
 def test_arguments_that_an_operator_sets_and_that_do_not_fit_fail_each_job_for_good(
