@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start the server in the process that starts the run; pytest-xdist's workers inherit its address."""
     for variable in [name for name in os.environ if name.startswith("OUTLIVE_") and name != "OUTLIVE_VENV"]:
         del os.environ[variable]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A run in a shell's background, where commands inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     if path := config.option.report:

@@ -133,6 +133,15 @@ def test_a_lower_limit_waits_until_enough_have_ended(connection: db.Connection) 
     assert [one.id for one in claim(connection)] == [narrow, behind]
 
 
+def test_jobs_that_come_together_are_admitted_each_by_its_own_limit(connection: db.Connection) -> None:
+    with connection.transaction():
+        wide, narrow, _ = (make_keyed(connection, concurrency=limit) for limit in (3, 1, 3))
+    [running] = claim(connection)
+    assert running.id == wide
+    succeed(connection, running)
+    assert [one.id for one in claim(connection, limit=1)] == [narrow]
+
+
 def test_a_key_may_hold_any_text(connection: db.Connection) -> None:
     key = "ключ {\"'} \\ 🔑"
     make_keyed(connection, key)
