@@ -97,6 +97,8 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
         before = version(connection)
         if before > VERSION:
             check(connection)
+        if 0 < before < VERSION:
+            _refuse_while_workers_run(connection, before)
         if text := script(before):
             connection.execute(text.encode())
         if roles:
@@ -104,6 +106,20 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
         if roles or (before < VERSION and _has_roles(connection)):
             connection.execute(sql.read("schema/grants.sql").encode())
     return before, VERSION
+
+
+def _refuse_while_workers_run(connection: db.Connection, before: int) -> None:
+    """Workers of an earlier version can't work with this schema: they would run jobs whose ends can't be written."""
+    running = connection.execute(
+        "select format('%s on %s', name, hostname) from outlive.workers "
+        "where state in ('active', 'stale', 'draining') and last_seen > now() - interval '1 minute' order by 1"
+    ).fetchall()
+    if running:
+        raise SchemaMismatch(
+            f"workers run that need schema version {before}: {', '.join(name for (name,) in running)}. Stop them, "
+            "their jobs go back to the queue. Then run `outlive migrate` again. A worker that was killed counts as "
+            "running for a minute"
+        )
 
 
 def address(config: Config) -> str:

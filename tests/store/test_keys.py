@@ -323,6 +323,27 @@ def test_a_loss_of_a_job_that_queues_is_taken_back(connection: db.Connection) ->
     assert values(connection, "select why from outlive.held") == ["key"]
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_job_whose_last_loss_is_taken_back_queues_behind_those_that_run(connection: db.Connection, most: int) -> None:
+    """With two losses it leaves the quarantine as a suspect, with one as any other job."""
+    register_task(connection, max_losses=most)
+    lost = make_keyed(connection)
+    for _ in range(most):
+        worker = register_worker(connection, new_worker())
+        took = claim(connection, worker=worker) or db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
+        assert [one.id for one in took] == [lost]
+        give_up(connection, worker)
+        db.run(connection, store.reap())
+    assert state_of(connection, lost) is State.QUARANTINED
+    make_keyed(connection)
+    [other] = claim(connection)
+    register_worker(connection, new_worker(), formerly=worker)
+    assert_sound(connection)
+    assert admitted(connection) == [other.id]
+    succeed(connection, other)
+    assert admitted(connection) == [lost]
+
+
 # Time
 
 

@@ -1,4 +1,4 @@
--- From version 1 to 2. Stop all workers first: workers of version 1 refuse a database of version 2.
+-- From version 1 to 2. Workers of version 1 can't work with it, so `outlive migrate` refuses while one runs.
 
 alter table outlive.running add column begun boolean not null default true;
 alter table outlive.attempts add column worker_name text, add column hostname text,
