@@ -69,7 +69,9 @@ TRANSITIONS = (
     Transition("hand_back", (R,), (P, T, C), "end_and_claim", "its worker drains, reloads, or meets an open breaker"),
     Transition("stop", (R,), (C,), "end_and_claim", "its worker stopped it on request"),
     Transition("expire", (R,), (P, T, Q, F, C), "expire", "its lease expired: lost, and counted against max_losses"),
-    Transition("reap", (R,), (P, T, Q, F, C), "reap", "its worker died: lost, as expire"),
+    Transition(
+        "reap", (R,), (P, T, Q, F, C), "reap", "its worker died: lost, as expire; or stopped and left it: released"
+    ),
     Transition(
         "convict",
         (R,),

@@ -4,11 +4,27 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from outlive.lab.gameday.checker import check
-from outlive.lab.gameday.history import Answer, Ask, Attempt, Effect, Fault, Found, History, Kind
+from outlive.lab.gameday.history import (
+    UNLINKED,
+    Answer,
+    Ask,
+    AskedBatch,
+    Attempt,
+    Callback,
+    Effect,
+    Fault,
+    Found,
+    History,
+    Kind,
+    Links,
+    Start,
+    Tick,
+)
 from outlive.lab.gameday.options import Bounds
 
 STEADY, VICTIM = "steady", "victim"
 STEP_S = 10.0
+FATES = {"give_up": "failed", "kill": "quarantined"}
 
 
 @dataclass
@@ -19,17 +35,20 @@ class Story:
     jobs: dict[UUID, str] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    starts: list[tuple[int, int]] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
     places: list[tuple[UUID, str]] = field(default_factory=list)
     fenced: list[int] = field(default_factory=list)
     workers: dict[str, str] = field(default_factory=lambda: dict.fromkeys((STEADY, VICTIM), "stopped"))
+    callbacks: list[Callback] = field(default_factory=list)
+    ticks: list[Tick] = field(default_factory=list)
+    schedules: set[str] = field(default_factory=set)
     token: int = 0
 
-    def job(self, *outcomes: str, task: str = "pay", worker: str = STEADY) -> UUID:
+    def job(self, *outcomes: str, task: str = "pay", worker: str = STEADY, links: Links = UNLINKED) -> UUID:
         """A job that was acknowledged, with attempts that ended like this; a success has its effect."""
         id = uuid4()
         self.jobs[id] = task
-        self.history.asks.append(Ask(id, Answer.OK))
+        self.history.asks.append(Ask(id, Answer.OK, links=links))
         for outcome in outcomes:
             self.attempt(id, outcome, worker=worker)
         return id
@@ -47,17 +66,37 @@ class Story:
             self.token,
             worker,
             outcome,
-            "succeeded" if outcome == "succeeded" else "retryable",
+            outcome if outcome in ("succeeded", "cancelled") else FATES.get(self.jobs.get(id, ""), "retryable"),
             "SIGKILL" if outcome == "crashed" else None,
             self.token * STEP_S,
             self.token * STEP_S + 1.0,
             *counts.values(),
         )
         self.attempts.append(made)
-        self.starts.append((self.token, 1000 + self.token))
+        if outcome != "cancelled":
+            self.starts.append(Start(self.token, 1000 + self.token, id, made.started_s or 0.0))
         if outcome == "succeeded":
-            self.effects.append(Effect(id, self.token))
+            self.effects.append(Effect(id, self.token, at_s=made.ended_s))
         return made
+
+    def batch(self, *, cancelled: bool = False) -> Links:
+        """A batch that was closed. Jobs with these links are in it."""
+        asked = AskedBatch(id=uuid4(), cancelled=cancelled, answer=Answer.OK)
+        self.history.batches.append(asked)
+        return Links(batch=asked.id)
+
+    def call_back(self, batch: UUID | None, event: str) -> UUID:
+        id = self.job("succeeded", task="tell")
+        self.history.asks.pop()  # No client has enqueued it.
+        assert batch
+        self.callbacks.append(Callback(id, batch, event))
+        return id
+
+    def tick(self, second: int, schedule: str = "every second") -> None:
+        self.schedules.add(schedule)
+        id = self.job("succeeded", task="tick")
+        self.history.asks.pop()
+        self.ticks.append(Tick(id, schedule, float(second)))
 
     def fault(self, kind: Kind, *, at_s: float, worker: str = VICTIM, pid: int = 0) -> None:
         self.history.faults.append(Fault(kind=kind, at_s=at_s, worker=worker, pid=pid))
@@ -69,12 +108,17 @@ class Story:
         return Found(
             jobs=self.jobs,
             places=self.places,
+            members={ask.id: ask.links.batch for ask in self.history.asks if ask.links.batch is not None},
             attempts=self.attempts,
             starts=self.starts,
             effects=self.effects,
             fenced=self.fenced,
             workers=self.workers,
+            callbacks=self.callbacks,
+            ticks=self.ticks,
             completing={"pay", "post"},
+            fates=FATES,
+            schedules=self.schedules,
         )
 
     def broken(self) -> set[str]:

@@ -34,7 +34,7 @@ class Worker:
 
     def claim(self, *, lease_s: float = 300.0) -> Claimed:
         [claimed] = making.claim(self.connection, [making.lane(TASK)], worker=self.id, limit=1, lease_s=lease_s)
-        self.connection.execute("insert into outlive_gameday.starts values (%s, 1)", [claimed.token])
+        self.connection.execute("insert into outlive_gameday.starts values (%s, 1, %s)", [claimed.token, claimed.id])
         return claimed
 
     def complete(self, claimed: Claimed) -> None:

@@ -39,7 +39,7 @@ def test_a_job_that_was_acknowledged_before_it_was_committed_is_missed(story: St
 
 def test_a_job_that_is_nowhere_is_missed(story: Story) -> None:
     story.job("crashed", worker=STEADY)
-    story.fault(Kind.CHILD, at_s=story.attempts[-1].ended_s - 0.05, worker=STEADY, pid=story.starts[-1][1])
+    story.fault(Kind.CHILD, at_s=story.attempts[-1].ended_s - 0.05, worker=STEADY, pid=story.starts[-1].pid)
     assert story.broken() == {"lost"}
 
 
@@ -48,7 +48,16 @@ def test_a_job_that_another_job_was_told_is_there_is_missed(story: Story) -> Non
     assert story.broken() == {"lost"}
 
 
-@pytest.mark.parametrize(("place", "rule"), [("waiting", "unfinished"), ("running", "unfinished"), ("held", "held")])
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [
+        ("waiting", "unfinished"),
+        ("running", "unfinished"),
+        ("key", "unfinished"),
+        ("blocked", "held"),
+        ("quarantined", "held"),
+    ],
+)
 def test_a_job_that_does_not_come_to_its_end_is_named(story: Story, place: str, rule: str) -> None:
     story.places.append((story.job(), place))
     assert story.broken() == {rule}
@@ -102,7 +111,7 @@ def test_a_job_without_complete_may_have_its_effect_twice(story: Story) -> None:
 
 
 def test_an_attempt_that_was_run_twice_is_seen(story: Story) -> None:
-    story.starts.append((story.starts[0][0], 99))
+    story.starts.append(replace(story.starts[0], pid=99))
     assert story.broken() == {"begun twice"}
 
 
@@ -180,7 +189,7 @@ def test_a_crash_is_not_explained_by_the_kill_of_another_process(story: Story) -
 def test_one_kill_explains_only_one_crash(story: Story) -> None:
     """Of the jobs that a child was given ahead, only the one that it ran has crashed."""
     crashes = [crash_one(story), crash_one(story)]
-    story.starts = [(token, pid) for token, pid in story.starts if token not in {one.token for one in crashes}]
+    story.starts = [one for one in story.starts if one.token not in {crash.token for crash in crashes}]
     story.fault(Kind.CHILD, at_s=crashes[0].ended_s - 0.02, pid=7)
     assert story.broken() == {"crashed by itself"}
     story.fault(Kind.SPARE, at_s=crashes[1].ended_s - 0.02, pid=8)

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from outlive import db, store
+from outlive import db, store, wire
 from outlive.model import Claimed, Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome, State
@@ -140,6 +140,23 @@ def test_a_locked_end_holds_up_no_other(connection: db.Connection, connect: Conn
         stranger.execute("select from outlive.running where token = %s for update", [locked.token])
         goodbye(lambda has: (has.outbox.put(Ended(locked.token)), has.outbox.put(Ended(free.token))))
     assert [state_of(connection, job.id) for job in (locked, free)] == [State.RUNNING, State.SUCCEEDED]
+    assert [lost.state for lost in db.run(connection, store.reap())] == [State.PENDING]
+    assert last(connection, locked.id)[0] is Outcome.RELEASED
+
+
+def test_an_end_that_is_locked_for_a_moment_is_written(
+    connection: db.Connection, connect: Connect, goodbye: Goodbye
+) -> None:
+    """As by another worker that counts an end of the same batch."""
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    make(connection, links=wire.encode({"batch": str(batch)}))
+    (job,) = claim(connection)
+    stranger = connect()
+    stranger.execute("set idle_in_transaction_session_timeout = '100ms'")  # The server then ends its session.
+    stranger.execute("begin")
+    stranger.execute("select from outlive.batches for update")
+    goodbye(lambda has: has.outbox.put(Ended(job.token)))
+    assert state_of(connection, job.id) is State.SUCCEEDED
 
 
 def test_a_worker_that_has_said_goodbye_is_stopped_and_not_notified(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from uuid import UUID
 
@@ -19,6 +20,10 @@ from outlive.worker.source_outcomes import SourceOutcomes
 
 AT_ONCE = 400
 """How many ends one statement writes: it must be answered soon, see `Supervisor._say_goodbye`."""
+LOOKS = 10
+LOOK_AGAIN_S = 0.05
+"""Ends that are locked are tried again for half a second: another worker may be counting an end of the same batch. What
+is still locked then is left to the reapers, and the job runs again."""
 
 
 async def say_goodbye(
@@ -42,8 +47,13 @@ async def say_goodbye(
     for token in await session.run(store.tokens_of(worker)):  # Also claims whose answer never arrived.
         if token not in known:
             ends.append(Ended(token, Outcome.RELEASED, error="its worker stopped"))
-    locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
-    ends = [end for end in ends if end.token not in locked]
-    for first in range(0, len(ends), AT_ONCE):
-        await session.run(store.end_and_claim(worker, ends[first : first + AT_ONCE]))
+    for _ in range(LOOKS):
+        locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
+        free = [end for end in ends if end.token not in locked]
+        for first in range(0, len(free), AT_ONCE):
+            await session.run(store.end_and_claim(worker, free[first : first + AT_ONCE]))
+        ends = [end for end in ends if end.token in locked]
+        if not ends:
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
     await session.run(store.stop_worker(worker))

@@ -6,16 +6,28 @@ Each rule yields its breaches. A rule without breaches proves only a bound: see 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from outlive.lab.gameday.history import TAKEN_OVER, ZYGOTE_KILLS, Answer, Attempt, Fault, Found, History, Kind
+from outlive.lab.gameday import batches, dependencies, keys, schedules
+from outlive.lab.gameday.facts import FINAL, Broken, Facts
+from outlive.lab.gameday.history import (
+    TAKEN_OVER,
+    ZYGOTE_KILLS,
+    Answer,
+    Ask,
+    AskedBatch,
+    Attempt,
+    Fault,
+    Found,
+    History,
+    Kind,
+)
 from outlive.lab.gameday.options import Bounds
 
-FINAL = frozenset({"succeeded", "failed", "cancelled"})
-BY_OTHERS = frozenset({"timed_out", "out_of_memory", "cancelled"})
+BY_OTHERS = frozenset({"timed_out", "out_of_memory"})
 """Outcomes that no fault of a game causes."""
 
 ZYGOTE_S = 30.0
@@ -37,21 +49,19 @@ class Breach:
     words: str
 
 
-Broken = Iterator[tuple[str, object, str]]
-"""The rule, the subject and the words of each breach."""
 Lives = dict[UUID, list[Attempt]]
 
 
 def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
     """All breaches."""
-    lives: Lives = defaultdict(list)
-    for attempt in sorted(found.attempts, key=lambda one: one.number):
-        lives[attempt.job].append(attempt)
+    facts = Facts(history, found)
+    lives = facts.lives
     broken = chain(
-        _lost(history, found, lives),
+        _lost(facts),
         _unexpected(history, found),
         _refused(history),
         _finished_twice(found, lives),
+        _ended_badly(facts),
         _effects(found, lives),
         _begun_twice(found),
         _counted(lives),
@@ -61,6 +71,10 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
         _outcomes(found),
         _untried(history, found),
         _processes(history, bounds),
+        dependencies.broken(facts),
+        batches.broken(facts),
+        keys.broken(facts),
+        schedules.broken(facts, bounds),
     )
     return [Breach(rule, str(subject), words) for rule, subject, words in broken]
 
@@ -70,20 +84,24 @@ def bound(kills: int) -> str:
     return f"none in {kills:,} kills: less than {3 / kills:.2%} of kills, at 95 %" if kills else "no kill, no bound"
 
 
-def _lost(history: History, found: Found, lives: Lives) -> Broken:
-    """Each job that was acknowledged, to a client or to another job, exists, and in the end it is finished."""
+def _lost(facts: Facts) -> Broken:
+    """Each job that was acknowledged, to a client or to another job, exists, and in the end it is finished, or is where
+    its task or the jobs that it waits for have put it."""
+    history, found = facts.history, facts.found
     acknowledged = {ask.id for ask in history.asks if ask.answer is Answer.OK}
     acknowledged |= {effect.spawned for effect in found.effects if effect.spawned is not None}
     for id in acknowledged - found.jobs.keys():
         yield "lost", id, "it was acknowledged and does not exist"
     places = dict(found.places)
-    for id in found.jobs:
-        if any(attempt.state in FINAL for attempt in lives.get(id, ())):
+    for id, task in found.jobs.items():
+        if any(attempt.state in FINAL for attempt in facts.lives.get(id, ())):
             continue
         if id not in places:
             yield "lost", id, "it is neither finished nor waiting, running or held"
-        elif places[id] == "held":
-            yield "held", id, "it is held, and no fault of its own explains that"
+        elif places[id] == "dependent" or places[id] == found.fates.get(task):
+            continue
+        elif places[id] in ("blocked", "quarantined"):
+            yield "held", id, f"it is {places[id]}, and no fault of its own explains that"
         elif not history.cut_short:
             yield "unfinished", id, f"it is still {places[id]} {history.drain_s:.0f} s after the last fault"
 
@@ -92,6 +110,8 @@ def _unexpected(history: History, found: Found) -> Broken:
     """Each job was enqueued by a client or a job."""
     asked = {ask.id for ask in history.asks if ask.answer is not Answer.REFUSED}
     spawned = {effect.spawned for effect in found.effects}
+    known = {batch.id for batch in history.batches}
+    spawned |= {one.job for one in found.callbacks if one.batch in known} | {tick.job for tick in found.ticks}
     # A job that is killed just after it enqueued another one does not record it.
     breeders = any(task == "breed" for task in found.jobs.values())
     for id, task in found.jobs.items():
@@ -101,7 +121,8 @@ def _unexpected(history: History, found: Found) -> Broken:
 
 def _refused(history: History) -> Broken:
     """A client is refused only while the database takes no writes."""
-    for ask in history.asks:
+    asks: list[Ask | AskedBatch] = [*history.asks, *history.batches]
+    for ask in asks:
         if ask.answer is Answer.REFUSED and not history.away(ask.at_s, ask.at_s, margin_s=RECONNECT_S):
             yield "refused", ask.id, "its client was refused although the database accepted writes"
 
@@ -115,11 +136,17 @@ def _finished_twice(found: Found, lives: Lives) -> Broken:
             yield "finished twice", id, f"attempts {', '.join(str(one.number) for one in ends)} ended it"
         elif ends and (ends[0] is not attempts[-1] or places[id]):
             yield "finished twice", id, f"it goes on after attempt {ends[0].number} ended it"
-        if ends and ends[0].state != "succeeded":
-            yield "ended badly", id, f"it is {ends[0].state} after attempt {ends[0].number}"
     for id, count in places.items():
         if count > 1:
             yield "finished twice", id, f"it is in {count} places at once"
+
+
+def _ended_badly(facts: Facts) -> Broken:
+    """Each job ends as its task does, unless its batch or the jobs that it waits for have cancelled it."""
+    for id in facts.lives:
+        end = facts.end(id)
+        if end is not None and not facts.ends_right(id, end.state):
+            yield "ended badly", id, f"it is {end.state} after attempt {end.number}"
 
 
 def _effects(found: Found, lives: Lives) -> Broken:
@@ -140,7 +167,7 @@ def _effects(found: Found, lives: Lives) -> Broken:
 
 
 def _begun_twice(found: Found) -> Broken:
-    for token, count in Counter(token for token, _ in found.starts).items():
+    for token, count in Counter(start.token for start in found.starts).items():
         if count > 1:
             yield "begun twice", f"token {token}", f"the attempt ran {count} times"
 
@@ -215,10 +242,11 @@ def _explains(fault: Fault, attempt: Attempt) -> bool:
 
 
 def _crashed(history: History, found: Found) -> Broken:
-    """A kill of the same process explains each crash, and no kill explains two."""
+    """A kill of the same process explains each crash, and no kill explains two. Some jobs kill their own process."""
     kills = _by_worker(fault for fault in history.faults if fault.kind in (Kind.CHILD, Kind.SPARE))
-    pids = dict(found.starts)
-    crashes = [one for one in found.attempts if one.outcome == "crashed"]
+    pids = {start.token: start.pid for start in found.starts}
+    killers = {id for id, task in found.jobs.items() if found.fates.get(task) == "quarantined"}
+    crashes = [one for one in found.attempts if one.outcome == "crashed" and one.job not in killers]
     # Attempts killed before they wrote their pid come last: any kill that is left explains one of them.
     for one in sorted(crashes, key=lambda one: (one.token not in pids, one.token)):
         pid = pids.get(one.token)

@@ -1,45 +1,42 @@
-"""The clients of a game: threads that enqueue jobs, one by one and in batches, and record the answers."""
+"""The clients of a game: threads that give orders, and record the answers."""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from outlive.client.task import BoundJob, Task
+import msgspec
+
+from outlive.client.job import Job
 from outlive.errors import DatabaseUnreachable, OutliveError
-from outlive.lab.gameday import jobs
-from outlive.lab.gameday.history import Answer, Ask
+from outlive.lab.gameday import jobs, orders
+from outlive.lab.gameday.history import Answer, Ask, AskedBatch, History, Links
+from outlive.lab.gameday.orders import Order
+from outlive.lab.gameday.tables import BATCH
 
 CLIENTS = 2
 PAUSE_S = 0.02
-MAX_BATCH = 8
-LONG_PART = 0.02
-KEYED_PART = 0.05
-KEYS = 3
-TASKS: dict[Task[[float], Any, Any], int] = {
-    jobs.note: 12,
-    jobs.call: 8,
-    jobs.pay: 30,
-    jobs.stumble: 10,
-    jobs.breed: 5,
-    jobs.stamp: 20,
-    jobs.post: 15,
-}
-"""The tasks, and how often each is chosen."""
+EARLIER = 30
+"""How many of the last jobs another one may wait for."""
+PATIENCE_S = 20.0
+"""How long a client repeats a batch: longer than the database is away or read-only."""
 
 
 class Feeding:
-    """Keeps `target` jobs unfinished, and adds the answers to `asks`."""
+    """Keeps `target` jobs unfinished, and adds the answers to the history."""
 
-    def __init__(self, seed: int, asks: list[Ask], *, target: int, clock: Callable[[], float]) -> None:
-        self._seed, self._asks, self._target, self._clock = seed, asks, target, clock
+    def __init__(self, seed: int, history: History, *, target: int, clock: Callable[[], float]) -> None:
+        self._seed, self._history, self._target, self._clock = seed, history, target, clock
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._unfinished = 0
         """The last count of unfinished jobs, and the jobs that were enqueued since."""
+        self._earlier: deque[UUID] = deque(maxlen=EARLIER)
 
     def start(self) -> None:
         for number in range(CLIENTS):
@@ -61,33 +58,57 @@ class Feeding:
             if self._unfinished >= self._target:
                 self._stopped.wait(PAUSE_S)
                 continue
-            batch = [choose(rng) for _ in range(1 if rng.random() < 0.5 else rng.randint(2, MAX_BATCH))]
-            self._unfinished += len(batch)
-            answer, ids = _ask(batch)
-            self._asks += [Ask(id, answer, self._clock()) for id in ids]
-            if answer is not Answer.OK:
+            order = orders.choose(rng, tuple(self._earlier))
+            self._unfinished += len(order.jobs)
+            answer, ids = self._ask(order) if order.batch is None else self._ask_batch(order, order.batch)
+            for id, job in zip(ids, order.jobs, strict=True):
+                links = msgspec.json.decode(job.request.links or b"{}", type=Links)
+                self._history.asks.append(Ask(id, answer, self._clock(), links))
+            if answer is Answer.OK:
+                self._earlier.extend(ids)
+            else:
                 self._stopped.wait(PAUSE_S)
 
+    def _ask(self, order: Order) -> tuple[Answer, list[UUID]]:
+        """Enqueue all jobs or none. If a dedupe key is taken, the answer names the job that has it."""
+        made: list[Job[Any]] = []
+        answer = _answer(lambda: made.extend(jobs.app.enqueue_many(order.jobs)))
+        return answer, [job.id for job in made] or _ids(order)
 
-def _ask(batch: list[BoundJob[Any]]) -> tuple[Answer, list[UUID]]:
-    """Enqueue all of a batch or nothing. If a key is taken, the answer names the job that has it."""
-    asked = [job.request.id for job in batch]
+    def _ask_batch(self, order: Order, id: UUID) -> tuple[Answer, list[UUID]]:
+        """If the batch is cancelled, it is cancelled at once: some of its jobs may have ended."""
+        asked = AskedBatch(id=id, cancelled=order.cancelled)
+        self._history.batches.append(asked)
+        asked.answer = _insist(lambda: _fill(order, id))
+        if order.cancelled:
+            asked.answer = _insist(jobs.app.get_batch(id).cancel)
+        asked.at_s = self._clock()
+        return Answer.OK if asked.answer is Answer.OK else Answer.UNKNOWN, _ids(order)
+
+
+def _fill(order: Order, id: UUID) -> None:
+    success, failure, done = (jobs.tell.job(id, event) for event in ("success", "failure", "done"))
+    with jobs.app.batch(BATCH, id=id, on_success=success, on_failure=failure, on_done=done):
+        jobs.app.enqueue_many(order.jobs)
+
+
+def _insist(call: Callable[[], object]) -> Answer:
+    """Repeat a call until it is answered. For a batch, that makes no job twice: all have their own ids."""
+    patient_until = time.monotonic() + PATIENCE_S
+    while (answer := _answer(call)) is not Answer.OK and time.monotonic() < patient_until:
+        time.sleep(PAUSE_S)
+    return answer
+
+
+def _answer(call: Callable[[], object]) -> Answer:
     try:
-        return Answer.OK, [job.id for job in jobs.app.enqueue_many(batch)]
+        call()
     except DatabaseUnreachable:
-        return Answer.UNKNOWN, asked
+        return Answer.UNKNOWN
     except OutliveError:
-        return Answer.REFUSED, asked
+        return Answer.REFUSED
+    return Answer.OK
 
 
-def choose(rng: random.Random) -> BoundJob[Any]:
-    """Mostly short jobs; some long enough for many faults to hit them; a few longer than a short lease."""
-    if rng.random() < LONG_PART:
-        return jobs.pay.job(round(rng.uniform(4.0, 8.0), 3))
-    work_s = round(rng.uniform(0.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.1), 3)
-    if rng.random() < KEYED_PART:
-        return jobs.note.using(dedupe_key=f"key {rng.randrange(KEYS)}").job(work_s)
-    task = rng.choices(list(TASKS), list(TASKS.values()))[0]
-    if task.policy.max_jobs > 1:
-        work_s = min(work_s, 0.3)  # Other jobs wait for the same process.
-    return task.job(work_s)
+def _ids(order: Order) -> list[UUID]:
+    return [job.request.id for job in order.jobs]

@@ -45,7 +45,7 @@ class Game:
         self.history = History()
         self.workers = Workers(self.names, server.url, options.workers, options.slots, directory)
         target = AHEAD * options.workers * options.slots
-        self.feeding = Feeding(options.seed, self.history.asks, target=target, clock=self.now_s)
+        self.feeding = Feeding(options.seed, self.history, target=target, clock=self.now_s)
         self.faults = Faults(options.seed, self.history, workers=self.workers, server=server, clock=self.now_s)
         self._ahead_s = 0.0
         """How far the database's clock is ahead of the monotonic one."""
@@ -141,10 +141,18 @@ class Game:
         self._unfinished = -1  # Unknown until they are counted again.
         self._counted_at = 0.0
         while self._unfinished and time.monotonic() - last < patience_s and self._signals == signals:
+            self._pause_schedules()
             self._tick()
         self.history.drain_s = time.monotonic() - last
         self.history.stopped = self._signals > 0
         self.history.cut_short = self.history.stopped and self._unfinished != 0
+
+    def _pause_schedules(self) -> None:
+        """While they fire, there are always unfinished jobs."""
+        with contextlib.suppress(psycopg.OperationalError):
+            if not self.history.scheduled_s:
+                self.history.scheduled_s = tables.pause_schedules(self.server.connection)
+                self._unfinished = -1
 
     def _tick(self) -> None:
         time.sleep(TICK_S)

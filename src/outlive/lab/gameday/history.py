@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
+import msgspec
+
 
 class Answer(StrEnum):
     """The answer that a client got when it enqueued a job."""
@@ -22,12 +24,40 @@ class Answer(StrEnum):
     """The job must not exist."""
 
 
+class Links(msgspec.Struct, frozen=True):
+    """How a job is connected with others."""
+
+    after: tuple[UUID, ...] = ()
+    """The jobs that it waits for."""
+    on_failure: str = "block"
+    batch: UUID | None = None
+    key: str | None = None
+    concurrency: int = 1
+    """How many jobs of its key may run at a time. In a game it is the same for all jobs of a key."""
+
+
+UNLINKED = Links()
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     id: UUID
     answer: Answer
     at_s: float = 0.0
     """When the client got the answer."""
+    links: Links = UNLINKED
+
+
+@dataclass(slots=True, kw_only=True)
+class AskedBatch:
+    """A batch with three callbacks."""
+
+    id: UUID
+    cancelled: bool = False
+    """Its client cancels it, so its jobs may be cancelled."""
+    answer: Answer = Answer.UNKNOWN
+    """OK: it is closed."""
+    at_s: float = 0.0
 
 
 class Kind(StrEnum):
@@ -107,6 +137,7 @@ class History:
     """What clients saw, which faults hit the workers, and how the game ended."""
 
     asks: list[Ask] = field(default_factory=list)
+    batches: list[AskedBatch] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     outages: list[tuple[float, float]] = field(default_factory=list)
     """When the database was away or read-only: start and end."""
@@ -114,6 +145,8 @@ class History:
     short_leases: set[str] = field(default_factory=set)
     """Workers whose lease is so short that an outage may end it."""
     began_s: float = 0.0
+    scheduled_s: float = 0.0
+    """Until when the schedules fired."""
     drain_s: float = 0.0
     """How long after the last fault the last job was finished, or the game stopped waiting."""
     stopped: bool = False
@@ -159,7 +192,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A row of `attempts`. `ended_s` is the time of the commit, if the server records it."""
+    """A row of `attempts`. `ended_s` is the time of the commit, if the server records it, and of a success that of the
+    statement."""
 
     job: UUID
     number: int
@@ -177,6 +211,16 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """The row that a job writes when it begins."""
+
+    token: int
+    pid: int
+    job: UUID
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
     """The row that is a job's work."""
 
@@ -184,6 +228,25 @@ class Effect:
     token: int
     spawned: UUID | None = None
     """A job that this one enqueued before it wrote the row."""
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A job that a batch has enqueued."""
+
+    job: UUID
+    batch: UUID
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A job that a schedule has enqueued."""
+
+    job: UUID
+    schedule: str
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,14 +256,20 @@ class Found:
     jobs: Mapping[UUID, str]
     """Each job's task, without its module."""
     places: Sequence[tuple[UUID, str]]
-    """The unfinished jobs, and where they are: waiting, running on a worker, held."""
+    """The unfinished jobs, and where they are: waiting, running on a worker, or why they are held."""
+    members: Mapping[UUID, UUID]
+    """The batch of each job that is in one."""
     attempts: Sequence[Attempt]
-    starts: Sequence[tuple[int, int]]
-    """The token and the process of each job that began."""
+    starts: Sequence[Start]
     effects: Sequence[Effect]
     fenced: Sequence[int]
     """Tokens whose `ctx.complete` came too late."""
     workers: Mapping[str, str]
     """The state of each worker, by its name."""
+    callbacks: Sequence[Callback]
+    ticks: Sequence[Tick]
     completing: Collection[str]
     """Tasks that complete in the transaction of their effect."""
+    fates: Mapping[str, str]
+    """How the jobs of some tasks end. Those of all others succeed."""
+    schedules: Collection[str]

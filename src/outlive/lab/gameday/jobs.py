@@ -4,6 +4,7 @@ The tables have no keys, so that an effect that happens twice shows.
 """
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ class Connection(psycopg.Connection[tuple[object, ...]]):
         return super().execute(query, *words, **more)
 
 
-# The game kills these jobs again and again: no number of kills puts them into quarantine, and no job ever fails.
+# The game kills these jobs again and again: no number of kills puts them into quarantine. Only `give_up` fails.
 SURVIVOR: TaskOptions = {
     "queue": "gameday",
     "max_attempts": 30_000,
@@ -39,6 +40,7 @@ SURVIVOR: TaskOptions = {
     "timeout": "2m",
 }
 WARM: TaskOptions = {**SURVIVOR, "recycle_after": 50}
+KILLER: TaskOptions = {**SURVIVOR, "max_crashes": 1}
 STALE = "OL002"
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
@@ -98,10 +100,11 @@ def stumble(work_s: float) -> None:
 
 @app.task(**SURVIVOR)
 def breed(work_s: float) -> None:
-    """Enqueues another job, under the same id in each attempt."""
-    offspring = uuid5(OFFSPRING, str(outlive.current().job_id))
+    """Enqueues another job, under the same id in each attempt, in its own batch if it has one."""
+    context = outlive.current()
+    offspring = uuid5(OFFSPRING, str(context.job_id))
     with _begun() as connection:
-        note.using(id=offspring).enqueue(work_s)
+        note.using(id=offspring, batch=context.batch_id).enqueue(work_s)
         _complete(connection, None, spawned=offspring)
 
 
@@ -124,7 +127,37 @@ def post(work_s: float) -> None:
         _complete(connection, None, before_s=work_s, after_s=work_s)
 
 
+@app.task(**SURVIVOR)
+def give_up(work_s: float) -> None:
+    """Fails for good."""
+    with _begun():
+        time.sleep(work_s)
+        raise outlive.Fail("this job fails on purpose")
+
+
+@app.task(**KILLER)
+def kill(work_s: float) -> None:
+    """Kills its process, and is quarantined for that."""
+    with _begun():
+        time.sleep(work_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(**SURVIVOR)
+def tell(batch: UUID, event: str) -> None:
+    """The callback of a batch."""
+    _work(0.0)
+
+
+@app.schedule(every="1s", missed="all", name="gameday 1", args={"schedule": "gameday 1"})
+@app.schedule(every="1s", missed="all", name="gameday 2", args={"schedule": "gameday 2"})
+@app.task(**WARM)
+def tick(schedule: str) -> None:
+    _work(0.0, warm=True)
+
+
 COMPLETING = frozenset({"pay", "stumble", "breed", "post"})
+FATES = {"give_up": "failed", "kill": "quarantined"}
 
 
 @contextmanager
@@ -141,8 +174,9 @@ def _begun(*, warm: bool = False) -> Iterator[Connection]:
         name = f"gameday {os.getpid()}"
         connection = Connection.connect(url, autocommit=True, connect_timeout=10, application_name=name)
     try:
-        starts = "insert into outlive_gameday.starts (token, pid) values (%s, %s)"
-        connection.execute(starts, [outlive.current().token, os.getpid()])
+        starts = "insert into outlive_gameday.starts (token, pid, job_id) values (%s, %s, %s)"
+        context = outlive.current()
+        connection.execute(starts, [context.token, os.getpid(), context.job_id])
         yield connection
     except BaseException:
         connection.close()

@@ -111,7 +111,7 @@ def _deaths(history: History, found: Found) -> Iterator[_Death]:
     """A death ends when the last attempt that it left is recorded. A death that left no attempt is no sample."""
     lost: dict[str, list[Attempt]] = defaultdict(list)
     crashed: dict[int, list[Attempt]] = defaultdict(list)
-    pids = dict(found.starts)
+    pids = {start.token: start.pid for start in found.starts}
     for one in found.attempts:
         if one.outcome == "lost":
             lost[one.worker].append(one)

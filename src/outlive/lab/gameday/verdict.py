@@ -18,7 +18,11 @@ from outlive.lab.gameday.times import Times
 NAMED = 20
 """How many breaches of a rule are named."""
 
-ZERO = ("lost", "finished twice", "effect doubled", "stale effect")
+ZERO = (
+    *("lost", "finished twice", "effect doubled", "stale effect"),
+    *("begun too early", "not released", "called back twice", "not called back"),
+    *("over its limit", "fired twice", "not fired"),
+)
 """Rules whose count is shown even if it is zero."""
 
 
@@ -65,10 +69,16 @@ class Verdict:
         ended = {attempt.job for attempt in self.found.attempts if attempt.state == "succeeded"}
         pauses = [fault for fault in self.history.faults if fault.kind is Kind.PAUSE]
         taken = [fault for fault in pauses if fault.taken]
+        links = [ask.links for ask in self.history.asks if ask.id in self.found.jobs]
         return {
             "kills": self.history.kills,
             "jobs acknowledged": answers[Answer.OK],
             "enqueued by jobs": sum(id.version == 5 for id in self.found.jobs),
+            "enqueued by schedules": len(self.found.ticks),
+            "jobs that wait for others": sum(bool(one.after) for one in links),
+            "jobs with a key": sum(one.key is not None for one in links),
+            "batches": len(self.history.batches),
+            "callbacks of batches": len(self.found.callbacks),
             "answers unknown": answers[Answer.UNKNOWN],
             "of those found": len(unknown & self.found.jobs.keys()),
             "jobs finished": len(ended),

@@ -255,9 +255,9 @@ select l.* from outlive.end_lost(array(
   order by r.token limit :batch::int for update skip locked)) l;
 
 -- name: reap
--- running -> pending, retryable, quarantined, failed, cancelled: the attempts of dead workers are lost.
--- Zero rows: dead workers have no attempts.
+-- running -> pending, retryable, quarantined, failed, cancelled: the attempts of dead workers are lost, and those
+-- that a worker left behind when it stopped are released. Zero rows: such workers have no attempts.
 select l.* from outlive.end_lost(array(
   select r.token from outlive.running r
-  where r.worker in (select k.id from outlive.workers k where k.state = 'dead')
+  where r.worker in (select k.id from outlive.workers k where k.state in ('dead', 'stopped'))
   order by r.token limit :batch::int for update skip locked)) l;

@@ -44,10 +44,12 @@ where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
 returning k.id;
 
 -- name: stop_worker
--- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it.
+-- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it. Attempts that it could not
+-- end, because another transaction had locked them, are reaped, and are not charged.
 with unwatched as (delete from outlive.liveness where worker = :worker::uuid),
 woken as (delete from outlive.sleepers where worker = :worker::uuid)
-update outlive.workers set state = 'stopped', last_seen = outlive.now()
+update outlive.workers set
+  state = 'stopped', last_seen = outlive.now(), stop_requested_at = coalesce(stop_requested_at, outlive.now())
 where id = :worker::uuid and state <> 'dead';
 
 -- name: show_life
