@@ -4,11 +4,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from outlive import db, store
+from outlive import db, store, wire
 from outlive.model import Ended, Lost
 from outlive.states import Outcome, State
 from tests.driving.making import (
@@ -71,8 +71,8 @@ def test_only_the_attempts_of_the_dead_end(connection: db.Connection) -> None:
     assert attempt.worker == "crawler-1"
 
 
-@pytest.mark.parametrize("state", ["active", "stale", "draining", "stopped"])
-def test_a_worker_in_any_other_state_keeps_its_jobs(connection: db.Connection, state: str) -> None:
+@pytest.mark.parametrize("state", ["active", "stale", "draining"])
+def test_a_worker_that_has_neither_died_nor_stopped_keeps_its_jobs(connection: db.Connection, state: str) -> None:
     scene = bring(connection, Place.RUNNING)
     register_worker(connection, ANNA)
     connection.execute("update outlive.workers set state = %s", [state])
@@ -216,6 +216,25 @@ def test_an_attempt_that_ends_in_its_own_transaction_is_left_to_it(
         assert [lost.id for lost in reap(connection)] == [other.job]
     assert [lost.id for lost in reap(connection)] == ([] if commits else [scene.job])
     assert state_of(connection, scene.job) is (State.SUCCEEDED if commits else State.PENDING)
+
+
+def test_an_attempt_whose_end_another_transaction_holds_up_delays_no_other(
+    connection: db.Connection, connect: Connect
+) -> None:
+    """A user's open transaction has locked its batch, as ctx.complete does."""
+    register_task(connection, on_worker_death="fail")
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    held_up = make(connection, links=wire.encode({"batch": str(batch)}))
+    others = [make(connection) for _ in range(3)]
+    claim(connection, worker=ANNA)
+    give_up(connection, ANNA)
+    stranger = connect()
+    with stranger.transaction():
+        stranger.execute("select from outlive.batches for update")
+        assert {lost.id for lost in reap(connection)} == set(others)
+        assert reap(connection) == []
+        assert state_of(connection, held_up) is State.RUNNING
+    assert [lost.id for lost in reap(connection)] == [held_up]
 
 
 def test_a_dead_worker_claims_nothing_but_may_still_say_how_something_ended(connection: db.Connection) -> None:

@@ -118,6 +118,7 @@ CALLS = {
     "uuid7": "select outlive.uuid7()",
     "wake": "select outlive.wake()",
     "end_lost": "select outlive.end_lost('{}')",
+    "end_lost_together": "select outlive.end_lost_together('{}')",
     "finished": "select from outlive.finished()",
     "finish_unclaimed": f"select outlive.finish_unclaimed('{NO_ID}', 1, 0::smallint, 0::smallint, 0::smallint)",
     "held_state": "select outlive.held_state('dependent', false)",

@@ -1,11 +1,32 @@
 -- Losses: attempts whose worker died or whose lease expired.
 --
---     end_lost   ends such attempts; the reaper says which
---     take_back  undoes the losses of a worker that was declared dead and is alive
+--     end_lost           ends such attempts; the reaper says which
+--     end_lost_together  the same, all of them or none
+--     take_back          undoes the losses of a worker that was declared dead and is alive
 
 create or replace function outlive.end_lost(tokens bigint[])
-returns table (token bigint, id uuid, worker uuid, locked_by text, state text) language sql as $$
+returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
+language plpgsql set lock_timeout = '100ms' as $$
 -- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
+-- An attempt whose end needs what another transaction has locked (a dedupe key, a batch, a job that waits for it)
+-- is left for the next time, and delays no other.
+declare
+  one bigint;
+begin
+  return query select l.* from outlive.end_lost_together(tokens) l;
+exception when lock_not_available or deadlock_detected then
+  perform set_config('lock_timeout', '5ms', true);
+  foreach one in array tokens loop
+    begin
+      return query select l.* from outlive.end_lost_together(array[one]) l;
+    exception when lock_not_available or deadlock_detected then
+      null;
+    end;
+  end loop;
+end $$;
+
+create or replace function outlive.end_lost_together(tokens bigint[])
+returns table (token bigint, id uuid, worker uuid, locked_by text, state text) language sql as $$
 with ended as (
   delete from outlive.running r where r.token = any(tokens)
   returning r as had, r.token, r.id, r.worker),
