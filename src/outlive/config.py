@@ -46,6 +46,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_failed_s: float = 30 * 86400.0
     log_format: str = "text"
     log_level: str = "info"
+    job_log_level: str = "info"
     on_worker_dead: str | None = None
     on_quarantine: str | None = None
     on_source_paused: str | None = None
@@ -162,7 +163,7 @@ def _parse(key: str, value: object) -> object:
         return validation.flag(key, value)
     if key == "log_format":
         return validation.choice(key, value, "text", "json")
-    if key == "log_level":
+    if key in ("log_level", "job_log_level"):
         return validation.choice(key, value, "debug", "info", "warning", "error")
     return validation.text(key, value)
 

@@ -94,6 +94,7 @@ _BUSY = {
     "try again, and see pg_locks for the transaction",
     "57014": "the server cancelled the statement; nothing was written",
 }
+_LOST = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
 
 
@@ -227,6 +228,21 @@ def transient(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
         error.sqlstate is None or error.sqlstate in _TRANSIENT
     )
+
+
+def lost(error: BaseException) -> bool:
+    """Whether this error means that a connection is lost, or can't be made."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
+        error.sqlstate is None or error.sqlstate.startswith(_LOST)
+    )
+
+
+def named(url: str) -> str:
+    """The database of this address, as log lines name it: without user and password."""
+    parts = conninfo_to_dict(url)
+    place = ":".join(str(parts[key]) for key in ("host", "port") if parts.get(key))
+    name = parts.get("dbname") or "of the default name"
+    return f"{name} at {place}" if place else str(name)
 
 
 def may_be_the_session(error: psycopg.Error) -> bool:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,7 +37,11 @@ ATOMIC_BYTES = 4096
 """Linux writes this many bytes to a pipe in one piece, so lines of several processes don't mix."""
 FLUSH_S = 1.0
 
+MAX_SAID_LINES = 200
+"""How many lines one log record of a job may have in the text form."""
+
 _WORKER = "outlive.worker"
+_JOB = "outlive.job"
 _IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
 _IN_SETTING = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&']+)", re.IGNORECASE)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -66,9 +70,12 @@ def configure(format: Format = "text", *, level: str = "INFO") -> None:
     _writer.gap_line = handler.gap_line
 
 
-def write(level: str, message: str, fields: Fields) -> None:
-    """Write a line of the worker without a LogRecord, which would cost more than the line. JSON has the fields too."""
-    relay(_formatter.line(time.time(), level, _WORKER, _formatter.clean(message), fields))
+def write(level: str, message: str, fields: Fields, *, at: float | None = None) -> None:
+    """Write a line of the worker without a LogRecord, which would cost more than the line. JSON has the fields too.
+
+    `at`: when it happened, if that was before.
+    """
+    relay(_formatter.line(time.time() if at is None else at, level, _WORKER, _formatter.clean(message), fields))
 
 
 def lines(
@@ -89,12 +96,21 @@ def relay(line: str) -> None:
         print(line, file=stream, flush=True)
 
 
-def gather(make: Make, item: Item) -> None:
-    """Like `relay`, for one of many lines: `make` makes all that wait at once, in the thread that writes them."""
+def said(created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]) -> list[str]:
+    """What a job says, for `gather`: as text one line for each of its lines, as JSON one object."""
+    return _formatter.said(created, level, who, logger, message, fields)
+
+
+def gather(make: Make, item: Item, *, size: int = 0) -> None:
+    """Like `relay`, for one of many lines: `make` makes all that wait at once, in the thread that writes them.
+
+    `size`: about how many characters more than usual its line has.
+    """
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
-        _writer.gather(make, item)
+        _writer.gather(make, item, MADE_CHARS + size)
     else:
-        relay(make([item])[0])
+        for line in make([item]):
+            relay(line)
 
 
 def flush(within_s: float = FLUSH_S) -> bool:
@@ -122,11 +138,13 @@ def _warning(text: str) -> logging.LogRecord:
     return logging.LogRecord("outlive.logs", logging.WARNING, __file__, 0, text, None, None)
 
 
-class _Unmade(NamedTuple):
-    """Lines that the thread makes."""
+class _Unmade:
+    """Lines that the thread makes, and how long they are taken to be."""
 
-    make: Make
-    items: list[Item]
+    __slots__ = ("chars", "items", "make")
+
+    def __init__(self, make: Make) -> None:
+        self.make, self.items, self.chars = make, list[Item](), 0
 
 
 _Queue = list[str | _Unmade | int | threading.Event]
@@ -158,15 +176,16 @@ class _Writer:
         if not self._has_lines.is_set():
             self._wake()
 
-    def gather(self, make: Make, item: Item) -> None:
+    def gather(self, make: Make, item: Item, chars: int) -> None:
         with self._lock:
             if self._chars < MAX_QUEUED_CHARS:
-                self._chars += MADE_CHARS
+                self._chars += chars
                 last = self._queue[-1] if self._queue else None
-                if isinstance(last, _Unmade) and last.make is make:
-                    last.items.append(item)
-                else:
-                    self._queue.append(_Unmade(make, [item]))
+                if not isinstance(last, _Unmade) or last.make is not make:
+                    last = _Unmade(make)
+                    self._queue.append(last)
+                last.items.append(item)
+                last.chars += chars
             else:
                 self._drop()
         if not self._has_lines.is_set():
@@ -214,7 +233,7 @@ class _Writer:
         for one in queue:
             if isinstance(one, _Unmade):
                 made = one.make(one.items)
-                more += sum(map(len, made)) - MADE_CHARS * len(made)
+                more += sum(map(len, made)) - one.chars
                 lines += made
             else:
                 lines.append(one)
@@ -288,6 +307,15 @@ class _Text(logging.Formatter):
         head = f" {level:<7} {logger}: "
         return [f"{_time(moment)}{head}{message}" for moment, message in zip(created, messages, strict=True)]
 
+    def said(
+        self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
+    ) -> list[str]:
+        lines = message.split("\n")
+        if (more := len(lines) - MAX_SAID_LINES) > 0:
+            lines[MAX_SAID_LINES:] = [f"({more:,} more lines of this record are left out)"]
+        head = f"[{who}] {logger}: " if logger else f"[{who}] "
+        return [self.line(created, self.clean(level), _JOB, self.clean(head + line)) for line in lines]
+
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -315,6 +343,11 @@ class _Json(logging.Formatter):
         return [
             self.line(moment, level, logger, message, functools.partial(fields, n)) for n, (moment, message) in each
         ]
+
+    def said(
+        self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
+    ) -> list[str]:
+        return [self.line(created, level, logger or _JOB, self.clean(message), lambda: fields)]
 
 
 def _time(created: float) -> str:

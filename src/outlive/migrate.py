@@ -31,6 +31,7 @@ _FUNCTIONS = (
     "sources",
     "schedules",
     "counts",
+    "output",
 )
 _LOCK = 0x6F75746C697665  # "outlive"
 

@@ -284,6 +284,20 @@ class Attempt(msgspec.Struct, frozen=True):
     result: msgspec.Raw | None = None
 
 
+class Said(msgspec.Struct, frozen=True):
+    """What an attempt has said, from some line on."""
+
+    state: State
+    """The job's state. It may have ended since: as long as it is not finished, there may be more."""
+    attempt: int | None
+    """None: the job has no such attempt yet."""
+    live: bool
+    """Whether the attempt still runs."""
+    before: int
+    """How many lines come before these. The first of these has the next number."""
+    lines: list[str]
+
+
 class JobOutcome(msgspec.Struct, frozen=True):
     """What became of a job: its state, and its last attempt that has ended."""
 

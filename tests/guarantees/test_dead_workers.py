@@ -7,6 +7,7 @@ run allows six for the same, because it shares its cores with other tests.
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -188,7 +189,7 @@ def server(faults_app: None) -> Iterator[Server]:
 
 
 def test_an_outage_of_the_database_is_survived_with_backoff(server: Server, start: Start) -> None:
-    worker = start(url=server.url, heartbeat_s="0.2")
+    worker = start(url=server.url, heartbeat_s="0.2", log_level="debug")
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     faults.app.connections.close()
     server.stop()
@@ -209,6 +210,12 @@ def test_an_outage_of_the_database_is_survived_with_backoff(server: Server, star
     assert worker.process.poll() is None
     assert worker.log().count(" started") == 1
     worker.stop()
+    warnings = [line for line in worker.log().splitlines() if re.search(r"Z (WARNING|ERROR)", line)]
+    assert [re.sub(r".*outlive.worker: | \(.*\)|[\d.]+ s$", "", line) for line in warnings] == [
+        f"the database {db.named(server.url)} is away: running jobs go on, their ends wait, and no job is claimed until"
+        " it is back",
+        f"the database {db.named(server.url)} is back after ",
+    ]
 
 
 # Deaths

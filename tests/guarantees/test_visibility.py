@@ -13,7 +13,7 @@ from tests import faults
 from tests.driving.hand import Hand
 from tests.driving.jobs import finished
 from tests.driving.making import NOON
-from tests.driving.workers import Start
+from tests.driving.workers import ROOT, Start
 
 AddTask = Task[[int, int], int, int]
 
@@ -104,6 +104,8 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
         finished(job, state)
     finished(late, State.FAILED)
     assert worker.says(f"Job {late.id} timed out")
+    for job in (raised, exited, killed):
+        worker.says(f"Job {job.id} failed with code")
     log = worker.log()
     assert all(f"Starting job {job.id}" in log for job in (well, raised, exited, killed, late))
     assert re.search(rf"Job {well.id} completed successfully \(tests\.faults\.add, \d\.\d{{3}} s\)", log)
@@ -111,6 +113,11 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     assert f"Job {exited.id} failed with code 7" in log
     assert f"Job {killed.id} failed with code -11" in log
     assert f"Job {late.id} timed out" in log
+    page = (ROOT / "docs/how-to/logs.md").read_text()
+    *listed, dead = page.partition("## Lines to look for\n```text\n")[2].partition("```")[0].splitlines()
+    assert dead == "Dead worker detected: <id>"  # Other tests wait for that one.
+    for line in listed:
+        assert re.search(re.escape(line).replace("<id>", r"[0-9a-f-]{36}").replace("<n>", r"-?\d+"), log), line
 
 
 def test_by_default_the_log_has_one_line_for_each_job_at_its_end(start: Start) -> None:

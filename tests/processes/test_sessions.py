@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 
 import psycopg
+import pytest
 
-from outlive import db
+from outlive import db, store
 from outlive.statement import Statement
 from outlive.worker.loops import forever
 from outlive.worker.session import Session
+from tests.driving.databases import end_sessions
 from tests.waiting import eventually
 
 
@@ -55,3 +57,38 @@ def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again() -> None:
 
     asyncio.run(stop_it())
     assert runs == 1
+
+
+def test_lost_connections_are_one_line_and_no_outage_if_others_can_be_made(
+    database_url: str, connection: db.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="outlive.worker")
+
+    async def lose_two() -> None:
+        sessions = [Session(database_url), Session(database_url)]
+        for session in sessions:
+            await session.run(store.clock())
+        await asyncio.to_thread(end_sessions, connection)
+        for session in sessions:
+            with pytest.raises(psycopg.OperationalError):
+                await session.run(store.clock())
+            await session.run(store.clock())
+            await session.close()
+
+    asyncio.run(lose_two())
+    (line,) = caplog.records
+    assert line.levelname == "INFO"
+    assert "terminating connection" in line.getMessage()
+
+
+def test_an_outage_names_the_database_without_the_password(caplog: pytest.LogCaptureFixture) -> None:
+    async def try_twice() -> None:
+        session = Session("postgresql://me:secret@localhost:1/shop")
+        for _ in range(2):
+            with pytest.raises(psycopg.OperationalError):
+                await session.run(store.clock())
+
+    asyncio.run(try_twice())
+    (line,) = caplog.records
+    assert line.getMessage().startswith("the database shop at localhost:1 is away (")
+    assert "secret" not in line.getMessage()

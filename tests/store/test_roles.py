@@ -59,6 +59,7 @@ TABLES = {
     "liveness": "worker",
     "sleepers": "worker",
     "awaited": "job_id",
+    "watched": "job_id",
     "tasks": "name",
     "queues": "name",
     "sources": "name",
@@ -90,6 +91,7 @@ CALLS = {
     "alone_s": f"select outlive.alone_s('{NO_ID}')",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
+    "watch": f"select outlive.watch('{NO_ID}')",
     "tell_waiters": "select outlive.tell_waiters('{}', '{}')",
     "expiry": "select outlive.expiry('work')",
     "follow_up": "select outlive.follow_up('{}', '{}')",
@@ -170,7 +172,7 @@ CALLS = {
     "reset_schedule": "select outlive.reset_schedule('report')",
     "remove_schedule": "select outlive.remove_schedule('report')",
 }
-VIEWING = {"now", "fingerprint", "held_state", "count_lanes", "count_jobs", "end_rates", "changed"}
+VIEWING = {"now", "fingerprint", "held_state", "count_lanes", "count_jobs", "end_rates", "changed", "watch"}
 ENQUEUING = {"enqueue", "open_batch", "close_batch"}
 OWN = {"outlive_enqueue": ENQUEUING, "outlive_viewer": VIEWING, "outlive_job": {"complete"}}
 """The functions that a role may call. A viewer calls them through the views."""
@@ -294,7 +296,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
         *("enqueue", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
-        *("count_lanes", "count_jobs", "end_rates"),
+        *("count_lanes", "count_jobs", "end_rates", "watch"),
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
 
@@ -410,6 +412,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.add_evidence(WORKER, ends[0]))
         (
             run(store.ended(tokens)),
+            run(store.next_tries(tokens)),
             run(store.expire()),
             run(store.quarantine_killers()),
             run(store.admit_due()),
@@ -431,6 +434,12 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.health()), run(store.choose([State.PENDING], limit=10))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
+        (
+            run(store.watch(ids[0])),
+            run(store.watched(WORKER)),
+            run(store.write_output(WORKER, [])),
+            run(store.prune_watched()),
+        )
         run(store.await_jobs(ids)), run(store.awaited_ends(ids)), run(store.prune_awaited()), run(store.prune_expired())
         migrate.check(worker)
     assert done == statements().keys()

@@ -30,6 +30,7 @@ LAYERS = [
         "kernel",
         "validation",
         "logs",
+        "output",
         "importing",
     },
 ]

@@ -94,6 +94,7 @@ def test_no_test_mocks_or_sleeps(path: Path) -> None:
                     "tests/faults.py",
                     "tests/guarantees/calling.py",
                     "tests/guarantees/keyed.py",
+                    "tests/processes/talking.py",
                 }  # Jobs may sleep; tests may not.
                 assert shown(path) in allowed, f"{shown(path, node.lineno)}: wait with eventually"
 

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Mapping
 from os import _exit
 from sys import byteorder
+from typing import NamedTuple
 
 import msgspec
 
 from outlive import job_gateway, kernel
 from outlive.arguments import Codec
-from outlive.child import stops
+from outlive.child import records, stops
 from outlive.child.apps import import_app
 from outlive.child.attempt import Runnable, attempt
 from outlive.child.channel import Channel, SupervisorGone
@@ -26,6 +27,15 @@ from outlive.policy import Policy
 from outlive.protocol import Done, Imported, Run, encode_frame, write_tickets
 
 Tasks = Mapping[str, Runnable]
+
+
+class Target(NamedTuple):
+    """What a zygote serves: the app, and from which level on its log records are kept."""
+
+    app: str
+    log_level: str
+
+
 NOT_IMPORTED = 3
 REHEARSALS = 20
 """Python specialises code that has run about eight times."""
@@ -78,7 +88,7 @@ class _EmptyTask:
         pass
 
 
-def main(tasks: Tasks, target: str, channel: Channel, output: int, stack: int) -> int:
+def main(tasks: Tasks, target: Target, channel: Channel, output: int, stack: int) -> int:
     """Turn the fork of a zygote into a child, and serve."""
     os.setsid()
     kernel.die_with_parent()
@@ -96,7 +106,7 @@ def _shed_zygote(output: int) -> None:
     _reseed()
 
 
-def serve(tasks: Tasks, target: str, stack: int, channel: Channel, first: Run | None = None) -> int:
+def serve(tasks: Tasks, target: Target, stack: int, channel: Channel, first: Run | None = None) -> int:
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
     job_gateway.gateway = channel
     origin: Origin | None = None
@@ -125,7 +135,7 @@ def _compared(done: Done, origin: Origin) -> Done:
     return done if changed is None else msgspec.structs.replace(done, changed=changed)
 
 
-def _exec(target: str, stack: int, channel: Channel, run: Run) -> None:
+def _exec(target: Target, stack: int, channel: Channel, run: Run) -> None:
     """Continue in a new interpreter, for code that does not work after a fork. Socket, output and pid stay the same."""
     handover = os.memfd_create("outlive-handover")
     os.write(handover, msgspec.msgpack.encode((run, *channel.unread())))
@@ -134,7 +144,7 @@ def _exec(target: str, stack: int, channel: Channel, run: Run) -> None:
         os.set_inheritable(descriptor, True)
     numbers = map(str, descriptors)
     try:
-        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", target, *numbers])
+        os.execv(sys.executable, [sys.executable, "-m", "outlive.child.serving", *target, *numbers])
     except OSError as error:
         print(f"{sys.executable} can't be executed: {error}", file=sys.stderr, flush=True)
         _exit(NOT_IMPORTED)
@@ -157,7 +167,7 @@ def _reseed() -> None:
         numpy_random.seed()
 
 
-def main_after_exec(target: str, sock: int, stack: int, tickets: int, handover: int) -> int:
+def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handover: int) -> int:
     """Import the app in the new interpreter that `_exec` has started, and serve."""
     carried = os.pread(handover, os.fstat(handover).st_size, 0)
     run, runs, rest = msgspec.msgpack.decode(carried, type=tuple[Run, list[Run], bytes])
@@ -170,13 +180,14 @@ def main_after_exec(target: str, sock: int, stack: int, tickets: int, handover: 
     channel = Channel(socket.socket(fileno=sock), tickets)
     channel.resume(runs, rest)
     try:
-        app = import_app(target)
+        app = import_app(target.app)
     except AppNotFound as error:
         print(error, file=sys.stderr, flush=True)
         return NOT_IMPORTED
+    records.send(target.log_level)
     channel.send(Imported(run.token))
     return serve(app.tasks, target, stack, channel, run)
 
 
 if __name__ == "__main__":
-    _exit(main_after_exec(sys.argv[1], *map(int, sys.argv[2:])))
+    _exit(main_after_exec(Target(*sys.argv[1:3]), *map(int, sys.argv[3:])))

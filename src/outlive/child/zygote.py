@@ -1,6 +1,6 @@
 """The zygote: it imports the app once, then only forks and reaps. It is single-threaded and has no connection.
 
-The supervisor execs it before it opens any connection: `python -m outlive.child.zygote FD MODULE:APP`.
+The supervisor execs it before it opens any connection: `python -m outlive.child.zygote FD MODULE:APP LEVEL`.
 It forks parents, and each parent forks the children of one slot, in the same way and with a control socket of its own:
 a job that kills or stops its parent harms no other job. Each of them sees EOF on its control socket when the supervisor
 dies, kills all that is below it, and exits.
@@ -22,7 +22,7 @@ import traceback
 from os import _exit
 
 from outlive import kernel
-from outlive.child import serving
+from outlive.child import records, serving
 from outlive.child.apps import facts_of, import_app, make_codecs
 from outlive.errors import AppNotFound
 from outlive.protocol import (
@@ -50,7 +50,7 @@ PAUSE_S = 0.0005
 class Zygote:
     """The zygote, or a parent that it has forked. Its table of children says which processes it forked."""
 
-    def __init__(self, control: socket.socket, target: str, stack: int | None = None) -> None:
+    def __init__(self, control: socket.socket, target: serving.Target, stack: int | None = None) -> None:
         self.control, self.target = control, target
         self.is_parent = stack is not None
         self.children: set[int] = set()
@@ -69,7 +69,8 @@ class Zygote:
         os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
         kernel.disable_core_dumps()  # Children inherit this setting and the next.
         kernel.prefer_for_oom_kill()
-        self.app = import_app(self.target)
+        self.app = import_app(self.target.app)
+        records.send(self.target.log_level)
         make_codecs(self.app)
         self.channel = serving.rehearse()
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
@@ -250,18 +251,18 @@ def _threads() -> list[str]:
     return names
 
 
-def main(descriptor: int, target: str) -> int:
+def main(descriptor: int, app: str, log_level: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Stopping the tree is up to the supervisor. Not SIG_IGN: processes started by the import would inherit that.
         signal.signal(number, lambda *_: None)
-    zygote = Zygote(socket.socket(fileno=descriptor), target)
+    zygote = Zygote(socket.socket(fileno=descriptor), serving.Target(app, log_level))
     try:
         zygote.prepare()
     except AppNotFound as error:
         zygote.say(Broken(str(error), error.traceback))
         return IMPORT_FAILED
     except BaseException as error:
-        reason = f"{target} is imported, but can't be made ready: {type(error).__name__}: {error}"
+        reason = f"{app} is imported, but can't be made ready: {type(error).__name__}: {error}"
         zygote.say(Broken(reason, traceback.format_exc()))
         return IMPORT_FAILED
     zygote.run()
@@ -269,4 +270,4 @@ def main(descriptor: int, target: str) -> int:
 
 
 if __name__ == "__main__":
-    _exit(main(int(sys.argv[1]), sys.argv[2]))  # Threads that the app has started are not waited for.
+    _exit(main(int(sys.argv[1]), *sys.argv[2:]))  # Threads that the app has started are not waited for.

@@ -19,6 +19,7 @@ MODULES = {
     "enqueue": ("enqueue",),
     "lab": ("demo", "bench", "gameday"),
     "show": ("show",),
+    "logs": ("logs",),
     "lists": ("jobs", "killers", "workers", "stuck", "stats", "records"),
     "migrate": ("migrate",),
     "operators": ("retry", "cancel", "release", "prune"),

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from outlive import store
+from outlive import output, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, Watch, app, command
 from outlive.errors import JobNotFound
@@ -173,8 +173,17 @@ def evidence_of(attempt: Attempt) -> list[RenderableType]:
     if attempt.stack:
         parts += [_indented("stack", "dim"), _indented(screen.innermost(attempt.stack, TAIL_LINES), left=4)]
     if attempt.output:
-        parts += [_indented("output", "dim"), _indented(screen.tail(attempt.output, TAIL_LINES), left=4)]
+        parts += _output(attempt.output)
     return parts
+
+
+def _output(text: str) -> list[RenderableType]:
+    """The last lines of an output, and how many it had."""
+    missing, lines = output.split(text)
+    shown = "\n".join(lines[-TAIL_LINES:])
+    cut = missing + len(lines) > TAIL_LINES
+    title = f"output: last {min(TAIL_LINES, len(lines))} lines of {missing + len(lines):,}" if cut else "output"
+    return [_indented(title, "dim"), _indented(shown, left=4)]
 
 
 def _under_way(job: dict[str, Any]) -> Text:

@@ -15,6 +15,7 @@ from outlive.store.attempts import expire as expire
 from outlive.store.attempts import inputs as inputs
 from outlive.store.attempts import locked_ends as locked_ends
 from outlive.store.attempts import mark_begun as mark_begun
+from outlive.store.attempts import next_tries as next_tries
 from outlive.store.attempts import reap as reap
 from outlive.store.attempts import renew as renew
 from outlive.store.attempts import tokens_of as tokens_of
@@ -51,6 +52,10 @@ from outlive.store.lanes import sleep as sleep
 from outlive.store.lanes import sourced_lanes as sourced_lanes
 from outlive.store.lanes import unsourced_lanes as unsourced_lanes
 from outlive.store.lanes import wake as wake
+from outlive.store.output import prune_watched as prune_watched
+from outlive.store.output import watch as watch
+from outlive.store.output import watched as watched
+from outlive.store.output import write_output as write_output
 from outlive.store.reads import choose as choose
 from outlive.store.reads import clock as clock
 from outlive.store.reads import health as health

@@ -158,6 +158,11 @@ def cancels(worker: UUID) -> Statement[set[int]]:
     return statement("cancels", first_column_set, worker=worker)
 
 
+def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]:
+    """The state that each of these attempts gave its job, and when the next one may begin. Running ones are not."""
+    return statement("next_tries", lambda _, rows: {row[0]: (row[1], row[2]) for row in rows}, tokens=tokens)
+
+
 def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:
     """The last report of each attempt. A field without a value leaves the stored one as it is."""
     fields = ("token", "current", "total", "message")

@@ -29,12 +29,12 @@ from outlive.protocol import (
 from outlive.states import Outcome
 from outlive.worker import memory, tickets
 from outlive.worker.cgroups import Group
+from outlive.worker.job_output import JobOutput
 from outlive.worker.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
     from outlive.worker.parents import Parent
 
-OUTPUT_TAIL_BYTES = 64 * 1024
 STACK_BYTES = 64 * 1024
 KILL_AFTER_S = 5.0
 LEAVE_S = 2.0
@@ -92,7 +92,8 @@ class Child:
     served: int = 0
     given: deque[Assignment] = field(default_factory=deque)
     frames: FrameReader[FromChild] = field(default_factory=lambda: FrameReader(FROM_CHILD, MAX_CHILD_FRAME_BYTES))
-    tail: bytearray = field(default_factory=bytearray)
+    said: JobOutput | None = None
+    """None until it says something: most jobs are silent."""
     unsent: bytearray = field(default_factory=bytearray)
     waiting_to_send: bool = False
     asking: int = 0
@@ -242,27 +243,21 @@ class Child:
         elif waited and not self.waiting_to_send:
             asyncio.get_running_loop().remove_writer(self.socket)
 
-    def read_output(self) -> bool:
-        """Read what it has printed, and keep the tail. A flood waits in the pipe. False at the end of the output."""
+    def read_output(self, job: Claimed | None = None) -> bool:
+        """Read what it has said in this job, or in its current one. A flood waits in the pipe. False at the end."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(4):
                 data = os.read(self.output, 65536)
                 if not data:
                     return False
-                self.tail += data
-                if len(self.tail) > 2 * OUTPUT_TAIL_BYTES:
-                    del self.tail[:-OUTPUT_TAIL_BYTES]
+                if self.said is None:
+                    self.said = JobOutput()
+                self.said.hear(data, job or (self.given[0].job if self.given else None))
         return True
 
-    def take_output(self, mark: bytes | None) -> str | None:
+    def take_output(self, job: Claimed, *, marked: bool = False) -> str | None:
         """The output of the job that has just ended: up to the mark, if the child wrote one."""
-        if mark is not None and (at := self.tail.find(mark)) >= 0:
-            data, rest = bytes(self.tail[:at]), self.tail[at + len(mark) :]
-            self.tail = rest
-        else:
-            data = bytes(self.tail)
-            self.tail.clear()
-        return as_text(data[-OUTPUT_TAIL_BYTES:])
+        return None if self.said is None else self.said.take(job, marked=marked)
 
     def take_stack(self) -> str | None:
         """The stack that faulthandler wrote for the job that has just ended."""

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import psycopg
 
-from outlive import store
+from outlive import db, store
 from outlive.config import Config
 from outlive.db import Answer
 from outlive.model import Claimed, Ended, Lane, Turn
@@ -269,7 +269,8 @@ class ClaimLoop:
             await asyncio.wait([running])
             raise
         except Exception as error:  # This says nothing about the statement that runs.
-            _log.warning("claimed jobs could not be taken in, and are read again: %s", error)
+            level = logging.DEBUG if db.lost(error) else logging.WARNING
+            _log.log(level, "claimed jobs could not be taken in, and are read again: %s", error)
         return await running
 
     async def _take_untaken(self) -> None:

@@ -9,7 +9,7 @@ import time
 from uuid import UUID
 
 from outlive.model import Ended
-from outlive.protocol import MARK, Done, Exited
+from outlive.protocol import Done, Exited
 from outlive.states import Outcome
 from outlive.worker import memory_limits
 from outlive.worker.children import Assignment, Child
@@ -32,8 +32,8 @@ def answered(
 ) -> tuple[Ended, bool]:
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
-        child.read_output()
-    output = child.take_output(MARK if done.marked else None) if child.tail else None
+        child.read_output(ended.job)
+    output = None if child.said is None else child.take_output(ended.job, marked=done.marked)
     peak_bytes = max(done.peak_memory_bytes or 0, ended.peak_bytes) or None
     # A signal to stop makes faulthandler write a stack, which must not become the next job's.
     stack = child.take_stack() if ended.verdict is not None or done.stopped_by else None
@@ -84,7 +84,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
     number = os.WTERMSIG(exit.status) if os.WIFSIGNALED(exit.status) else None
     code = os.WEXITSTATUS(exit.status) if os.WIFEXITED(exit.status) else None
     name = None if number is None else _signal_name(number)
-    output = child.take_output(None)
+    output = child.take_output(begun.job)
     if begun.verdict is not None:
         outcome, error = begun.verdict
     elif name is not None:
@@ -143,7 +143,7 @@ class NotImported:
 
     def end(self, child: Child, begun: Assignment, status: int) -> Ended:
         """Release the job for a few seconds. This is logged once a minute, not for each job."""
-        output = child.take_output(None)
+        output = child.take_output(begun.job)
         how = f"exit code {os.WEXITSTATUS(status)}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"
         error = f"its interpreter ended ({how}) before the app was imported: {last_line(output)}"
         words, told_at = self._told

@@ -1,15 +1,19 @@
-"""The log lines about jobs: one for each attempt at its end and, at the level debug, one at its start."""
+"""The log lines about jobs: one for each attempt at its end, at the level debug one at its start, and what jobs say."""
 
 from __future__ import annotations
 
 import logging
 import signal
 import time
+from datetime import UTC, datetime
 from uuid import UUID
 
-from outlive import logs
+from outlive import logs, output
 from outlive.model import Claimed, Ended
-from outlive.states import Outcome
+from outlive.states import Outcome, State
+
+_SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
+_LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 _log = logging.getLogger("outlive.worker")
 
@@ -19,31 +23,77 @@ def starting(job: Claimed) -> None:
         logs.write("DEBUG", f"Starting job {job.id} ({job.task})", lambda: _fields(job.id, job.task, job.attempt))
 
 
-def ended(job: Claimed, end: Ended) -> None:
-    if end.outcome is Outcome.SUCCEEDED:
-        if _log.isEnabledFor(logging.INFO):
-            logs.gather(_successes, (time.time(), job.id, job.task, job.attempt, end.took_s))
-        return
+def succeeded(job: Claimed, end: Ended, worker: UUID) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        logs.gather(_successes, (time.time(), job.id, job.task, job.attempt, end.took_s, worker))
+
+
+def not_succeeded(
+    job: Claimed, end: Ended, ended_at: float, *, worker: UUID, state: str | None, next_try: datetime | None
+) -> None:
+    """The line of another end. `state` is the job's since then; None: the database did not answer in time."""
     if end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY):
         level, words = logging.WARNING, f"failed with code {_code(end)}: {end.error}"
     else:
         level, words = logging.INFO, f"{end.outcome}: {end.error}"
     if _log.isEnabledFor(level):
+        again = "" if next_try is None else f", next try at {next_try.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         logs.write(
             "INFO" if level == logging.INFO else "WARNING",
-            f"Job {job.id} {words} ({job.task}{_took(end.took_s)})",
-            lambda: _fields(job.id, job.task, job.attempt) | {"outcome": end.outcome, "duration_s": end.took_s},
+            f"Job {job.id} {words} ({job.task}{_took(end.took_s)}){again}",
+            lambda: (
+                _end_fields(job.id, job.task, job.attempt, end.outcome, end.took_s, worker)
+                | {"state": state, "next_try": next_try}
+            ),
+            at=ended_at,
         )
 
 
-def _successes(ended: list[tuple[float, UUID, str, int, float | None]]) -> list[str]:
+def shows_prints() -> bool:
+    return _log.isEnabledFor(logging.INFO)
+
+
+def said(job: Claimed, line: bytes) -> bool:
+    """Log a line that a job has printed, or one of its log records. False: the log does not have its level."""
+    level = logging.INFO
+    if line.startswith(_SIGN):
+        level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
+    if not _log.isEnabledFor(level):
+        return False
+    logs.gather(_said, (time.time(), job.id, job.task, job.attempt, line), size=len(line))
+    return True
+
+
+def _said(lines: list[tuple[float, UUID, str, int, bytes]]) -> list[str]:
+    """The lines of jobs as text or JSON. A record of several lines is several lines of text."""
+    made: list[str] = []
+    for created, id, task, attempt, line in lines:
+        record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
+        fields = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
+        who = f"{task} {id} #{attempt}"
+        made += logs.said(created, record.level, who, record.logger, record.message, fields)
+    return made
+
+
+def left_out(job: Claimed, lines: int) -> None:
+    """A job says more than is logged."""
+    if _log.isEnabledFor(logging.WARNING):
+        many = "1 line" if lines == 1 else f"{lines:,} lines"
+        words = (
+            f"{many} of job {job.id} were left out here: it says too much at once ({job.task}, attempt {job.attempt})"
+        )
+        logs.write("WARNING", words, lambda: _fields(job.id, job.task, job.attempt) | {"left_out": lines})
+
+
+def _successes(ended: list[tuple[float, UUID, str, int, float | None, UUID]]) -> list[str]:
     """The lines of successes. What waits for them has no results."""
 
     def fields(n: int) -> dict[str, object]:
-        _, id, task, attempt, took_s = ended[n]
-        return _fields(id, task, attempt) | {"outcome": Outcome.SUCCEEDED, "duration_s": took_s}
+        _, id, task, attempt, took_s, worker = ended[n]
+        done = _end_fields(id, task, attempt, Outcome.SUCCEEDED, took_s, worker)
+        return done | {"state": State.SUCCEEDED, "next_try": None}
 
-    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for _, id, task, _, took_s in ended]
+    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for _, id, task, _, took_s, _ in ended]
     return logs.lines([one[0] for one in ended], "INFO", words, fields)
 
 
@@ -59,3 +109,9 @@ def _code(end: Ended) -> int:
 
 def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
     return {"job_id": id, "task": task, "attempt": attempt}
+
+
+def _end_fields(
+    id: UUID, task: str, attempt: int, outcome: Outcome, took_s: float | None, worker: UUID
+) -> dict[str, object]:
+    return _fields(id, task, attempt) | {"outcome": outcome, "duration_s": took_s, "worker": worker}

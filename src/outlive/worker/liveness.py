@@ -53,7 +53,7 @@ class Liveness:
                 self._notify(notification.payload)
         except psycopg.OperationalError as error:
             # No pause: without a new session, other workers declare this one dead in half a second.
-            _log.warning("the liveness session was lost; opening another one: %s", str(error).strip())
+            self._session.note_loss(error)
 
     def _warn(self) -> None:
         if not self._warned:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import psycopg
 
+from outlive import db
+
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
 RETRY_SOON_S = RETRY_S[:-1]
 """For the services by which workers notice each other's death."""
@@ -36,7 +38,9 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
                 return
             pause_s = pauses_s[min(failures, len(pauses_s) - 1)]
             failures += 1
-            if isinstance(error, psycopg.Error):
+            if db.lost(error):  # The session has logged that the database is away.
+                _log.debug("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
+            elif isinstance(error, psycopg.Error):
                 _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
             else:
                 _log.exception("%s failed; trying again in %g s", name, pause_s)

@@ -183,6 +183,7 @@ class Reaper:
         while more:
             _, more = await self.session.run(store.prune_expired())
         await self.session.run(store.prune_awaited())
+        await self.session.run(store.prune_watched())
         await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
         await self.session.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
+from outlive.states import Outcome
 from outlive.worker import job_log
 from outlive.worker.children import Child
 from outlive.worker.completions import Completions
+from outlive.worker.end_lines import EndLines
 from outlive.worker.heartbeat import Heartbeat
 from outlive.worker.identity import Identity
 from outlive.worker.job_calls import JobCalls
@@ -25,6 +27,7 @@ class AttemptReports:
     me: Identity
     outbox: Outbox
     progress: ProgressWriter
+    end_lines: EndLines
     completions: Completions
     calls: JobCalls
     sources: SourceOutcomes
@@ -33,7 +36,10 @@ class AttemptReports:
     wake: Wakeup
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
-        job_log.ended(job, end)
+        if end.outcome is Outcome.SUCCEEDED:
+            job_log.succeeded(job, end, self.me.id)
+        else:
+            self.end_lines.add(job, end)
         self.sources.note(job.source, end)
         if completing:
             self.completions.expect(end)

@@ -13,6 +13,8 @@ from outlive.worker.begun_marks import BegunMarks
 from outlive.worker.cancels import Cancels
 from outlive.worker.claims import ClaimLoop
 from outlive.worker.completions import Completions
+from outlive.worker.end_lines import EndLines
+from outlive.worker.followed import Followed
 from outlive.worker.goodbye import say_goodbye
 from outlive.worker.heartbeat import Heartbeat
 from outlive.worker.identity import Identity
@@ -57,6 +59,7 @@ class Services:
         self.outbox = Outbox(me.id, hot, self.leases, wake)
         self.sources = SourceOutcomes()
         self.progress = ProgressWriter(me.id, session, self.outbox)
+        self.end_lines = EndLines(me.id, session)
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
@@ -67,6 +70,7 @@ class Services:
             me,
             outbox=self.outbox,
             progress=self.progress,
+            end_lines=self.end_lines,
             completions=self.completions,
             calls=self.calls,
             sources=self.sources,
@@ -91,6 +95,7 @@ class Services:
             me.id, config, session, slots=slots, leases=self.leases, outbox=self.outbox, progress=self.progress
         )
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
+        self.followed = Followed(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
         self._sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions)
@@ -106,6 +111,8 @@ class Services:
             ("sweep", self.reaper.sweep_once),
             ("suspects", self.suspects.run_once),
             ("cancel", self.cancels.run_once),
+            ("end line", self.end_lines.run_once),
+            ("followed", self.followed.run_once),
             ("begun", self.begun_marks.run_once),
             *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
             *[("slow end", self.outbox.slow.run_once)] * slow_ends.SESSIONS,
@@ -143,6 +150,7 @@ class Services:
             session.hang_up()
 
     async def close(self) -> None:
+        self.end_lines.flush()
         self.liveness.hang_up()
         await self.liveness.close()
         for session in self._sessions:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -14,6 +15,7 @@ from typing import TypeVar
 import psycopg
 
 from outlive import db, kernel
+from outlive.worker import outage
 
 T = TypeVar("T")
 
@@ -55,6 +57,8 @@ class Session:
         self._connection: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
         self._failures = Failures()
+        self._outage = outage.of(url)
+        self._connected_at = 0.0
 
     @property
     def pooled(self) -> bool:
@@ -68,8 +72,14 @@ class Session:
     async def connect(self) -> db.AsyncConnection:
         """The connection. A broken one is replaced."""
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = await db.aconnect(self.url, self._purpose)
+            try:
+                self._connection = await db.aconnect(self.url, self._purpose)
+            except psycopg.OperationalError as error:
+                self._outage.refused(error)
+                raise
             self.generation += 1
+            self._connected_at = time.monotonic()
+            self._outage.over()
         return self._connection
 
     async def run(self, statement: db.Statement[T]) -> T:
@@ -96,11 +106,17 @@ class Session:
             except psycopg.Error as error:
                 if (task := asyncio.current_task()) and task.cancelling():
                     raise asyncio.CancelledError from error  # The driver reports a broken connection in its place.
+                self.note_loss(error)
                 if self._failures.repeated(statement, error):
                     await connection.close()
                 raise
             self._failures.passed(statement)
             self.answers += 1
+
+    def note_loss(self, error: psycopg.Error) -> None:
+        """Remember that the connection is lost, if this error says so."""
+        if db.lost(error):
+            self._outage.lost(error, self._connected_at)
 
     def hang_up(self) -> None:
         """Cut the connection under a statement that waits for an answer: it fails at once."""

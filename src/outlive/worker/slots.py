@@ -352,7 +352,7 @@ class Slots:
                 self._release(one.job)
             if begun is not None:
                 outcome, error = begun.verdict or (Outcome.LOST, "Worker died unexpectedly")
-                end = Ended(begun.job.token, outcome, error=error, killed=True, output=child.take_output(None))
+                end = Ended(begun.job.token, outcome, error=error, killed=True, output=child.take_output(begun.job))
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
     def tell_to_stop(self) -> None:

@@ -118,7 +118,8 @@ class SlowEnds:
                 self._forget(end.token)
                 self._fail(refused(end, error))
                 return
-        _log.warning("the end of attempt %d can't be written yet: %s", end.token, str(error).strip())
+        level = logging.DEBUG if db.lost(error) else logging.WARNING
+        _log.log(level, "the end of attempt %d can't be written yet: %s", end.token, str(error).strip())
         asyncio.get_running_loop().call_later(AGAIN_S, self._ready.put_nowait, end.token)
 
     def _forget(self, token: int) -> None:

@@ -73,7 +73,14 @@ class Supervisor:
         self.me = Identity(name, config.slots or os.cpu_count() or 1, formerly)
         self._alerts = Alerts()
         hidden = () if config.jobs_see_database_url else ("OUTLIVE_DATABASE_URL",)
-        self._zygotes = Zygotes(target, self.me.id, self.me.slots, hidden=hidden, spare=self._alerts.processes)
+        self._zygotes = Zygotes(
+            target,
+            self.me.id,
+            self.me.slots,
+            hidden=hidden,
+            spare=self._alerts.processes,
+            log_level=config.job_log_level,
+        )
         self._services: Services | None = None
         self.stop_requests = 0
         self._stop_by = 0.0
@@ -133,7 +140,8 @@ class Supervisor:
                 await services.register()
                 return
             except psycopg.OperationalError as error:
-                _log.warning("register: %s; trying again in %g s", str(error).strip(), pause_s)
+                level = logging.DEBUG if db.lost(error) else logging.WARNING
+                _log.log(level, "register: %s; trying again in %g s", str(error).strip(), pause_s)
                 await asyncio.sleep(pause_s)
         with db.translated_errors():
             await services.register()

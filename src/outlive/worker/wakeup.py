@@ -1,4 +1,4 @@
-"""What wakes the claim loop, and the check for cancel requests."""
+"""What wakes the claim loop, and the checks for cancel requests and followers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
 MAX_HINTS = 64
 CANCEL = "cancel"
 """The notification of a cancel request for a running job."""
+WATCH = "watch"
+"""The notification that the output of a running job is followed."""
 
 
 class Wakeup:
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.cancel = asyncio.Event()
+        self.cancel, self.watch = asyncio.Event(), asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
         self.hints: dict[LaneKey, None] = {}
@@ -33,6 +35,9 @@ class Wakeup:
         """A job was enqueued in the lane that the payload names; without one, anything may have changed."""
         if payload == CANCEL:
             self.cancel.set()
+            return
+        if payload == WATCH:
+            self.watch.set()
             return
         if (lane := _lane(payload)) is not None and len(self.hints) < MAX_HINTS:
             self.hints[lane] = None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from outlive import kernel, logs, ticks
+from outlive import kernel, logs, output, ticks
 from outlive.errors import AppNotFound
 from outlive.protocol import (
     FROM_ZYGOTE,
@@ -60,7 +60,7 @@ class Output:
         if self._rest and (not data or len(self._rest) > MAX_LINE_BYTES):
             lines, self._rest = [*lines, self._rest], b""
         for line in lines:
-            logs.relay(line.decode(errors="replace"))
+            logs.relay(output.as_text(line.decode(errors="replace")))
         if not data:
             self._forget()
 
@@ -113,8 +113,15 @@ def close(control: socket.socket) -> None:
 
 
 class ZygoteHandle:
-    def __init__(self, target: str, worker: UUID, group: Group | None = None, hidden: Collection[str] = ()) -> None:
-        self.target, self.worker, self.group = target, worker, group
+    def __init__(
+        self,
+        target: str,
+        worker: UUID,
+        group: Group | None = None,
+        hidden: Collection[str] = (),
+        log_level: str = "info",
+    ) -> None:
+        self.target, self.worker, self.group, self.log_level = target, worker, group, log_level
         self.hidden = {OWN, *hidden}
         self.facts: Ready | None = None
         self.hung_up_at: float | None = None
@@ -128,13 +135,13 @@ class ZygoteHandle:
         environ.setdefault("PYTHONUNBUFFERED", "1")
         read, write = os.pipe2(os.O_CLOEXEC)
         printed = io.FileIO(read)
-        with theirs, io.FileIO(write, "w") as output:
+        with theirs, io.FileIO(write, "w") as printing:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), self.target],
+                [sys.executable, "-m", "outlive.child.zygote", str(theirs.fileno()), self.target, self.log_level],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=printing,
+                stderr=printing,
                 env=environ,
                 start_new_session=True,
             )

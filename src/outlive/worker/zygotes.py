@@ -51,11 +51,19 @@ class ChildEvents(Protocol):
 
 class Zygotes:
     def __init__(
-        self, target: str, worker: UUID, slots: int, *, hidden: Collection[str] = (), spare: Collection[int] = ()
+        self,
+        target: str,
+        worker: UUID,
+        slots: int,
+        *,
+        hidden: Collection[str] = (),
+        spare: Collection[int] = (),
+        log_level: str = "info",
     ) -> None:
         self.target, self.worker, self.slots = target, worker, slots
         self.hidden = hidden
         """Environment variables that no job sees."""
+        self._log_level = log_level
         self.children: dict[int, Child] = {}
         self.by_pid: dict[int, Child] = {}
         self.parents = Parents()
@@ -93,7 +101,8 @@ class Zygotes:
         self.current.start()
 
     def _new_zygote(self) -> ZygoteHandle:
-        return ZygoteHandle(self.target, self.worker, self.groups.zygote if self.groups else None, self.hidden)
+        group = self.groups.zygote if self.groups else None
+        return ZygoteHandle(self.target, self.worker, group, self.hidden, self._log_level)
 
     def open(self, ready: Ready, events: ChildEvents) -> None:
         """The app was imported for the first time: fork children, and report to `events`."""

@@ -176,6 +176,11 @@ where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and (
 -- The attempts that have ended, and how. A token without a row is still running, or was never claimed.
 select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.token = any(:tokens::bigint[]);
 
+-- name: next_tries
+-- What became of the jobs of these attempts, and when the next one may begin. A token without a row is running.
+select a.token, a.state, (select w.ready_at from outlive.waiting w where w.id = a.job_id and w.attempt = a.attempt)
+from outlive.attempts a where a.token = any(:tokens::bigint[]);
+
 -- name: renew
 -- running -> running, with a new lease. A token without a row has ended, or the transaction that ends it holds its
 -- lock: read `ended` before judging. Locked rows are skipped, so a job's own open transaction never blocks a

@@ -18,6 +18,14 @@ create unlogged table outlive.awaited (
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
+create unlogged table outlive.watched (
+  job_id uuid primary key,
+  until timestamptz not null,
+  attempt int,
+  lines bigint,
+  output text
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
+
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.
 alter table outlive.jobs alter column fingerprint drop not null;
 

@@ -1,0 +1,82 @@
+"""What jobs say, as text: how a log record travels to the supervisor, and in which form an output is kept.
+
+Prints and log records share one pipe, so they stay in order. A record is one line there: SIGN, its level and the name
+of its logger, each followed by SEPARATOR, and its message, with SIGN for each line break. A job can print such a line
+itself, which does no harm: it speaks only for itself.
+
+A kept output is the end of all that an attempt has said. If lines are missing, its first line says how many.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+SIGN = "\x1e"
+SEPARATOR = "\x1f"
+MAX_RECORD_CHARS = 16_000
+MAX_NAME_CHARS = 200
+_SIGN = SIGN.encode()
+_LEFT_OUT = re.compile(r"\[([\d,]{1,30}) earlier lines? (?:is|are) not kept\]\n")
+
+
+class Record(NamedTuple):
+    level: str
+    logger: str
+    message: str
+
+
+def encode_record(level: str, logger: str, message: str) -> bytes:
+    """A log record as one line of the output. The middle of a long message is left out."""
+    if len(message) > MAX_RECORD_CHARS:
+        half = MAX_RECORD_CHARS // 2
+        message = f"{message[:half]}\n…\n{message[-half:]}"
+    names = [" ".join(name[:MAX_NAME_CHARS].split()) for name in (level, logger)]
+    message = message.replace(SIGN, " ").replace("\n", SIGN)
+    return (SIGN + SEPARATOR.join((*names, message)) + "\n").encode(errors="backslashreplace")
+
+
+def read_record(line: bytes) -> Record | None:
+    """The record that a line of the output holds; None if it was printed."""
+    if not line.startswith(_SIGN):
+        return None
+    parts = line[1:].decode(errors="replace").split(SEPARATOR, 2)
+    return None if len(parts) < 3 else Record(parts[0], parts[1], parts[2].replace(SIGN, "\n"))
+
+
+def count_in(lines: bytes) -> int:
+    """How many lines of text these lines of the output are. A record may have several."""
+    if _SIGN not in lines:
+        return lines.count(b"\n")
+    *whole, _ = lines.split(b"\n")
+    return sum(line.count(_SIGN) if read_record(line) else 1 for line in whole)
+
+
+def kept(tail: bytes, lines: int) -> str:
+    """The form in which an output is kept: its end, in which records are lines of text, of so many lines in all."""
+    text = tail.decode(errors="replace").replace("\0", "")
+    if SIGN in text:
+        text = "\n".join(map(as_text, text.split("\n")))
+    missing = lines - count_lines(text)
+    if missing <= 0:
+        return text
+    return f"[{missing:,} earlier line{' is' if missing == 1 else 's are'} not kept]\n{text}"
+
+
+def as_text(line: str) -> str:
+    """A line of the output as people read it."""
+    record = read_record(line.encode()) if line.startswith(SIGN) else None
+    return line if record is None else f"{record.level} {record.logger}: {record.message}"
+
+
+def count_lines(text: str) -> int:
+    return text.count("\n") + (not text.endswith("\n") if text else 0)
+
+
+def split(output: str) -> tuple[int, list[str]]:
+    """How many earlier lines are not kept, and the lines that are."""
+    missing = 0
+    if (found := _LEFT_OUT.match(output)) is not None:
+        missing, output = int(found[1].replace(",", "")), output[found.end() :]
+    lines = output.split("\n")
+    return missing, lines[:-1] if not lines[-1] else lines

@@ -1,0 +1,23 @@
+-- Statements about the output of attempts.
+
+-- name: watch
+-- What an attempt has said, while it runs or afterwards. Zero rows: there is no such job.
+select w.state, w.attempt, w.live, w.output from outlive.watch(:id::uuid, :attempt::int, :after::bigint) w;
+
+-- name: watched
+-- The attempts of this worker that are followed, and whether the database has any of their output.
+select r.token, w.attempt is not distinct from r.attempt
+from outlive.watched w join outlive.running r on r.id = w.job_id
+where r.worker = :worker::uuid and w.until > outlive.now();
+
+-- name: write_output
+-- What followed attempts have said so far, only for attempts that still run in this worker.
+update outlive.watched w set attempt = r.attempt, lines = p.lines, output = p.output
+from json_to_recordset(:outputs::json) p(token bigint, lines bigint, output text)
+join outlive.running r on r.token = p.token and r.worker = :worker::uuid
+where w.job_id = r.id;
+
+-- name: prune_watched
+-- Delete the rows of jobs that are followed no longer.
+delete from outlive.watched w where w.job_id = any(array(
+  select o.job_id from outlive.watched o where o.until < outlive.now() for update skip locked));

@@ -1,0 +1,90 @@
+"""Jobs that say something, as an app that workers import."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import outlive
+
+app = outlive.App()
+log = logging.getLogger("shop.parser")
+
+
+@app.task(max_attempts=1)
+def talk() -> None:
+    print("printed")
+    log.debug("unheard")
+    log.info("parsed %d pages", 3)
+    print("to stderr", file=sys.stderr)
+    try:
+        raise ValueError("no price")
+    except ValueError:
+        log.exception("page 4")
+    os.write(1, b"from native code\n")
+    subprocess.run(["echo", "from a program"], check=True)
+    print("unfinished", end="")
+
+
+@app.task(preload=False)
+def talk_in_a_new_interpreter() -> None:
+    logging.getLogger("shop").info("in a new interpreter")
+
+
+@app.task(recycle_after=1000)
+def talk_warmly(word: str) -> None:
+    """Without a word, be silent."""
+    if word:
+        print(f"printed {word}")
+        log.warning("logged %s", word)
+
+
+@app.task
+def configure_and_talk() -> None:
+    logging.basicConfig(format="%(levelname)s of my own: %(message)s", level=logging.DEBUG)
+    log.debug("heard")
+
+
+@app.task(max_attempts=2, backoff=60)
+def fail() -> None:
+    raise ValueError("no price")
+
+
+@app.task
+def flood(lines: int) -> None:
+    for number in range(lines):
+        print("line", number)
+
+
+@app.task
+def shout() -> None:
+    """Hostile output."""
+    os.write(1, b"\x1b[2J2030-01-01T00:00:00.000Z ERROR   outlive.worker: Dead worker detected\r\n")
+    os.write(1, b"\xff\xfe\0binary\n")
+    os.write(1, b"\x1eERROR\nx\x1fforged\x1f\n")
+    log.info("first\nsecond \x1b[31m postgresql://me:secret@host/db")
+    os.write(1, b"x" * 300_000)
+
+
+@app.task
+def talk_until(path: str) -> None:
+    """Say something all the time, and one thing when the file `said` beside this one is there."""
+    print("begun")
+    said = Path(path).with_name("said")
+    for number in range(1, 10_000):
+        if Path(path).exists():
+            break
+        log.info("waiting %d", number)
+        if said.exists():
+            said.unlink()
+            print("said at last")
+        time.sleep(0.02)
+    print("over")
+
+
+@app.task(max_crashes=1)
+def crash_while_talking() -> None:
+    print("last words", end="")
+    os.abort()

@@ -1,0 +1,167 @@
+"""What jobs say: it reaches the worker's log as it appears, stays with the attempt, and can be followed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import config, db
+from outlive.client.job import Job
+from outlive.states import State
+from tests.driving.jobs import attempts, finished
+from tests.driving.making import value
+from tests.driving.workers import Start, Worker
+from tests.processes import talking
+
+TALKING = "tests.processes.talking:app"
+
+
+@pytest.fixture(autouse=True)
+def talking_app(database_url: str) -> Iterator[None]:
+    talking.app.configure(config.load(flags={"database_url": database_url}))
+    yield
+    talking.app.connections.close()
+
+
+def said_by(worker: Worker, job: Job[Any]) -> list[str]:
+    """The lines of a job in the worker's log, each with its level and without its time."""
+    lines = re.findall(rf"Z (\w+) +outlive\.job: \[tests\.\S+ {job.id} #1\] (.*)", worker.log())
+    return [f"{level} {text}" for level, text in lines]
+
+
+def output_of(connection: db.Connection, job: Job[Any]) -> str:
+    (attempt,) = attempts(connection, job)
+    return attempt.output or ""
+
+
+def test_prints_and_log_records_reach_the_log_and_stay_with_the_attempt(
+    start: Start, connection: db.Connection
+) -> None:
+    worker = start(target=TALKING)
+    job, new = talking.talk.enqueue(), talking.talk_in_a_new_interpreter.enqueue()
+    own, hostile = talking.configure_and_talk.enqueue(), talking.shout.enqueue()
+    warm = [talking.talk_warmly.enqueue(word) for word in ("one", "", "two", "")]
+    dead = talking.crash_while_talking.enqueue()
+    for one in (job, new, own, hostile, *warm):
+        assert finished(one) is State.SUCCEEDED
+        worker.says(f"Job {one.id} completed successfully")
+    assert said_by(worker, job) == [
+        "INFO printed",
+        "INFO shop.parser: parsed 3 pages",
+        "INFO to stderr",
+        "ERROR shop.parser: page 4",
+        "ERROR shop.parser: Traceback (most recent call last):",
+        *[f"ERROR shop.parser: {line}" for line in TRACEBACK],
+        "INFO from native code",
+        "INFO from a program",
+        "INFO unfinished",
+    ]
+    assert output_of(connection, job).splitlines() == [
+        "printed",
+        "INFO shop.parser: parsed 3 pages",
+        "to stderr",
+        "ERROR shop.parser: page 4",
+        "Traceback (most recent call last):",
+        *TRACEBACK,
+        "from native code",
+        "from a program",
+        "unfinished",
+    ]
+    assert output_of(connection, new) == "INFO shop: in a new interpreter\n"
+    assert output_of(connection, own) == "DEBUG of my own: heard\n"
+    assert said_by(worker, own) == ["INFO DEBUG of my own: heard"]
+    for one, word in zip(warm, ("one", "", "two", ""), strict=True):
+        assert output_of(connection, one) == (f"printed {word}\nWARNING shop.parser: logged {word}\n" if word else "")
+        assert said_by(worker, one) == ([f"INFO printed {word}", f"WARNING shop.parser: logged {word}"] if word else [])
+    assert finished(dead) is State.QUARANTINED
+    assert output_of(connection, dead) == "last words"
+    shouted = said_by(worker, hostile)
+    assert shouted[0] == ("INFO \\x1b[2J2030-01-01T00:00:00.000Z ERROR   outlive.worker: Dead worker detected\\r")
+    assert shouted[1].endswith("\\x00binary")
+    assert shouted[2] == "INFO \\x1eERROR"
+    assert shouted[4:6] == [
+        "INFO shop.parser: first",
+        "INFO shop.parser: second \\x1b[31m postgresql://me:***@host/db",
+    ]
+    assert 60_000 < sum(map(len, shouted[6:])) < 200_000
+    assert f"lines of job {hostile.id} were left out" in worker.log()
+    assert "\x1b" not in worker.log()
+
+
+TRACEBACK = [
+    f'  File "{talking.__file__}", line {talking.talk.function.__code__.co_firstlineno + 7}, in talk',
+    '    raise ValueError("no price")',
+    "ValueError: no price",
+]
+
+
+def test_json_lines_of_jobs_have_fields_and_a_flood_is_counted(start: Start, connection: db.Connection) -> None:
+    worker = start(target=TALKING, log_format="json", job_log_level="warning")
+    job, flood, failing = talking.talk.enqueue(), talking.flood.enqueue(20_000), talking.fail.enqueue()
+    worker.says(f"Job {failing.id} failed with code 1")
+    for one in (job, flood):
+        assert finished(one) is State.SUCCEEDED
+        worker.says(f"Job {one.id} completed successfully")
+    lines = [json.loads(line) for line in worker.log().splitlines()]
+    worker_id = str(value(connection, "select id from outlive.workers"))
+    (record,) = [line for line in lines if line.get("stream") == "log"]
+    assert {key: record[key] for key in ("job_id", "task", "attempt", "level", "logger")} == {
+        "job_id": str(job.id),
+        "task": talking.talk.name,
+        "attempt": 1,
+        "level": "error",
+        "logger": "shop.parser",
+    }
+    assert record["message"].startswith("page 4\nTraceback")
+    printed = [line for line in lines if line.get("stream") == "output"]
+    assert {line["level"] for line in printed} == {"info"}
+    assert "printed" in [line["message"] for line in printed]
+    logged = [line for line in printed if line["job_id"] == str(flood.id)]
+    left_out = sum(line.get("left_out", 0) for line in lines)
+    assert len(logged) + left_out == 20_000
+    assert len(logged) <= 200 * 8
+    (failed,) = [line for line in lines if line.get("outcome") == "failed"]
+    (done,) = [line for line in lines if line.get("outcome") == "succeeded" and line["job_id"] == str(job.id)]
+    assert (failed["job_id"], failed["state"]) == (str(failing.id), "retryable")
+    assert datetime.fromisoformat(failed["next_try"]) > datetime.fromisoformat(failed["time"]) + timedelta(seconds=20)
+    assert "next try at" in failed["message"]
+    assert (done["state"], done["next_try"]) == ("succeeded", None)
+    for line in (failed, done):
+        assert line["worker"] == worker_id
+        assert 0 <= line["duration_s"] < 10
+        assert {"task", "attempt"} <= line.keys()
+    kept = output_of(connection, flood)
+    assert kept.startswith("[1")
+    assert kept.endswith("line 19998\nline 19999\n")
+
+
+def test_a_running_job_is_followed_to_its_end(
+    start: Start, connection: db.Connection, database_url: str, tmp_path: Path
+) -> None:
+    start(target=TALKING)
+    job = talking.talk_until.enqueue(str(tmp_path / "over"))
+    following = ["-m", "outlive", "logs", str(job.id), "--follow"]
+    environ = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}
+    with subprocess.Popen([sys.executable, *following], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout
+        heard = [process.stdout.readline() for _ in range(20)]
+        (tmp_path / "said").touch()  # Its job says so at once.
+        asked = time.monotonic()
+        while "said at last" not in heard[-1]:
+            heard.append(process.stdout.readline())
+        assert time.monotonic() - asked < 1.5
+        (tmp_path / "over").touch()
+        heard += process.stdout.readlines()
+        assert process.wait(10) == 0
+    assert finished(job) is State.SUCCEEDED
+    assert "".join(heard) == output_of(connection, job)
+    assert heard[:2] == ["begun\n", "INFO shop.parser: waiting 1\n"]
+    assert heard[-1] == "over\n"
