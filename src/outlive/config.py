@@ -54,16 +54,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cache_enabled: bool = True
     cache_dir: str | None = None
     cache_bytes: int = 256 * 1024 * 1024
+    dashboard_listen: str = "127.0.0.1:8321"
+    dashboard_token: str | None = None
+    dashboard_viewer_token: str | None = None
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the password of the database: a configuration is printed in logs and on screens."""
+        """The settings without passwords and tokens: a configuration is printed in logs and on screens."""
         values = [(key, getattr(self, key)) for key in KEYS]
-        return [(key, "(secret)" if key == "database_url" and value is not None else value) for key, value in values]
+        return [(key, "(secret)" if key in _SECRETS and value is not None else value) for key, value in values]
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
 
+_SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
 KEEP_WORKERS_S = 7 * 86400.0
 KEYS = Config.__struct_fields__
 # Variables of other job systems that outlive understands too.

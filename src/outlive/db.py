@@ -69,6 +69,10 @@ CLAIMS = Purpose(_SECONDS, f"{_PINNED}; {_limited(lock_s=0.1, statement_s=60)}")
 """A worker's claims, which wait for no other transaction."""
 SERVICE = Purpose(_SECONDS, _limited(lock_s=5, statement_s=60))
 """The other statements of a worker."""
+PAGES = Purpose(_FEW_SECONDS, f"{_limited(lock_s=1, statement_s=2)}; set default_transaction_read_only = on")
+"""What the dashboard reads: a page that takes longer is not worth its cost to the server."""
+ACTIONS = Purpose(_SECONDS, _limited(lock_s=5, statement_s=30))
+"""What operators do on the dashboard."""
 FIRINGS = Purpose(_SECONDS, _limited(lock_s=0.5, statement_s=60))
 """Schedules. Their firings follow one after the other, so none waits for long."""
 COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=120))

@@ -27,6 +27,8 @@ _FUNCTIONS = (
     "claims",
     "enqueue",
     "operators",
+    "audit",
+    "finding",
     "dependencies",
     "sources",
     "schedules",

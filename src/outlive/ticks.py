@@ -9,16 +9,17 @@ No job's process imports this module: each fork would pay for cronsim and zonein
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import takewhile
-from typing import Protocol
+from itertools import islice, takewhile
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from outlive.errors import ConfigError
+from outlive.model import Schedule
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RESOLUTION = timedelta(microseconds=1)
@@ -128,3 +129,19 @@ def _zone(schedule: Times) -> tzinfo:
             f"the schedule {schedule.name} has the time zone {schedule.timezone!r:.100}, which is not known here: "
             f"write it like 'Europe/Berlin', and where the system has no time zones, install the package tzdata"
         ) from None
+
+
+def next_firings(row: Mapping[str, Any], now: datetime, most: int) -> list[datetime]:
+    """The next firings of a schedule that was read, without jitter, whether it is paused or not."""
+    try:
+        found = timetable(schedule_in(row))
+    except ConfigError:
+        return []
+    begin = max(now, row["next_at"] - RESOLUTION) if row["next_at"] else now
+    return list(islice(found.after(begin), most))
+
+
+def schedule_in(row: Mapping[str, Any]) -> Schedule:
+    """The schedule that a row of the database describes."""
+    fields = {key: row[key] for key in Schedule.__struct_fields__ if key in row and row[key] is not None}
+    return Schedule(**{"args": b"{}", **fields})

@@ -71,15 +71,15 @@ def test_a_filter_changes_only_what_it_names(cli: Cli, connection: db.Connection
     mine, other_task, other_queue = (
         make_finished(connection, Outcome.FAILED, **which) for which in ({}, {"task": "shop.parse"}, {"queue": "slow"})
     )
-    assert cli("retry", "--all", "--task", "work", "--queue", "default").out == "1 retried\n"
+    assert cli("retry", "--all", "--yes", "--task", "work", "--queue", "default").out == "1 retried\n"
     assert [state_of(connection, job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
-    assert cli("retry", "--all").out == "2 retried\n"
+    assert cli("retry", "--all", "--yes").out == "2 retried\n"
     assert cli("retry", "--all").out == "no job matches: nothing was changed\n"
 
 
 def test_a_filter_takes_more_jobs_than_one_statement_does(cli: Cli, connection: db.Connection) -> None:
     jobs = make_many(connection, 1201)
-    assert cli("cancel", "--all", "--state", "pending").out == "1,201 cancelled\n"
+    assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 cancelled\n"
     assert {state_of(connection, job) for job in jobs[::100]} == {"cancelled"}
 
 
@@ -91,7 +91,7 @@ def test_every_state_can_be_chosen(cli: Cli, connection: db.Connection) -> None:
     for state in set(State) - {State.BLOCKED}:
         [listed] = cli("jobs", "--state", state, "--json").json
         assert listed["state"] == state
-    assert cli("cancel", "--all").out == "3 cancelled, 1 asked to stop\n"
+    assert cli("cancel", "--all", "--yes").out == "3 cancelled, 1 asked to stop\n"
 
 
 def test_nothing_is_changed_by_a_filter_without_all(cli: Cli, connection: db.Connection) -> None:
@@ -141,8 +141,8 @@ def test_prune_by_id_and_by_filter(cli: Cli, connection: db.Connection) -> None:
         "1 pruned",
         f"not changed: {waiting} is pending: only finished and quarantined jobs can be pruned",
     ]
-    assert cli("prune", "--state", "quarantined", "--older-than", "30d").out == "0 pruned\n"
-    assert cli("prune", "--state", "quarantined", "--task", "work").out == "1 pruned\n"
+    assert cli("prune", "--state", "quarantined", "--older-than", "30d").out == "no job matches: nothing was changed\n"
+    assert cli("prune", "--state", "quarantined", "--task", "work", "--yes").out == "1 pruned\n"
     assert state_of(connection, killer) is None
 
 

@@ -250,8 +250,8 @@ def test_jobs_are_chosen_by_a_filter(task: AddTask, hand: Hand) -> None:
     for claimed in hand.claim():
         hand.end(claimed, Outcome.FAILED, final=True)
     task.enqueue(1, 2)
-    every = db.run(hand.connection, store.choose([State.FAILED], limit=10))
-    slow = db.run(hand.connection, store.choose([State.FAILED], queue="slow", limit=10))
+    wanted = [store.JobFilter(states=(State.FAILED,), queue=queue) for queue in (None, "slow")]
+    every, slow = (db.run(hand.connection, store.find_jobs(one, limit=10)).ids for one in wanted)
     assert (sorted(every), slow) == (sorted(failed), failed[1:])
 
 

@@ -239,7 +239,7 @@ def contents(connection: db.Connection) -> dict[str, list[db.Row]]:
 
 
 def clear(connection: db.Connection) -> None:
-    for table in (*TABLES, "tasks", "queues", "sources", "workers", "liveness", "sleepers"):
+    for table in (*TABLES, "tasks", "queues", "sources", "workers", "liveness", "sleepers", "audit"):
         connection.execute(sql.SQL("delete from {}").format(sql.Identifier("outlive", table)))
 
 

@@ -414,8 +414,7 @@ def test_a_job_with_the_same_dedupe_key_replaces_one_that_waits(connection: db.C
 
 def test_a_job_that_waits_counts_as_blocked(connection: db.Connection) -> None:
     job = make_after(connection, make(connection))
-    assert [one["id"] for one in db.run(connection, store.list_jobs(state=State.BLOCKED))] == [job]
-    assert db.run(connection, store.choose([State.BLOCKED], limit=10)) == [job]
+    assert db.run(connection, store.find_jobs(store.JobFilter(states=(State.BLOCKED,)), limit=10)).ids == [job]
     assert value(connection, "select blocked from outlive.queue_states") == 1
     assert value(connection, "select jobs from outlive.count_jobs() where state = 'blocked'") == 1
 

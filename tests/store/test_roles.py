@@ -72,6 +72,7 @@ TABLES = {
     "callbacks": "batch",
     "keyed_jobs": "job_id",
     "key_turns": "keys",
+    "audit": "who",
 }
 """Each with one of its columns."""
 WRITES = (
@@ -138,6 +139,9 @@ CALLS = {
     "block": f"select outlive.block('{{{NO_ID}}}', 'why')",
     "take_back": f"select outlive.take_back('{NO_ID}')",
     "prune": f"select outlive.prune('{{{NO_ID}}}')",
+    "find_jobs": "select outlive.find_jobs('jobs', now(), null, 1, 1, true, " + ", ".join(["null"] * 9) + ")",
+    "act": f"select outlive.act('retry', '{{{NO_ID}}}', 'anna', '{{}}', '{NO_ID}')",
+    "write_audit": f"select outlive.write_audit('{NO_ID}', 'anna', 'retry', '{{}}', 1)",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
     "replace": f"select outlive.replace('{NO_ID}')",
     "complete_with_records": f"select outlive.complete_with_records(0, '{NO_ID}')",
@@ -198,7 +202,8 @@ def expectations() -> Iterator[tuple[str, str, bool]]:
     for role in ROLES:
         worker = role == "outlive_worker"
         for table, column in TABLES.items():
-            yield role, f"table outlive.{table}", worker or table == "schema_version"
+            seen = table == "schema_version" or (table, role) == ("audit", "outlive_viewer")
+            yield role, f"table outlive.{table}", worker or seen
             for write in WRITES:
                 write = write.replace("TABLE", table).replace("COLUMN", column)
                 yield role, write, worker and table != "schema_version"
@@ -429,9 +434,19 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
         run(store.statuses(ids)), run(store.outcomes(ids)), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
-        run(store.list_jobs()), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
+        found = run(store.find_jobs(store.JobFilter(), limit=10))
+        run(store.list_jobs(found.ids)), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
         run(store.list_queues()), run(store.list_lanes(limit=10)), run(store.stats()), run(store.rates())
-        run(store.health()), run(store.choose([State.PENDING], limit=10))
+        (
+            run(store.group_killers()),
+            run(store.list_running()),
+            run(store.ends_by_minute(minutes=2)),
+            run(store.times_by_minute(minutes=2)),
+        )
+        run(store.health()), run(store.with_prefix("jobs", "0")), run(store.with_prefix("batches", "0"))
+        run(store.act("retry", ids, who="anna", entry=new_worker())), run(store.list_audit())
+        run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))
+        run(store.prune_audit(keep_s=0)), run(store.drain_workers("n")), run(store.tell_tasks(WORKER, ["work"]))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
         (

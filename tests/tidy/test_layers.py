@@ -10,7 +10,7 @@ import pytest
 from tests.tidy.reading import SOURCE, modules, shown, syntax
 
 LAYERS = [
-    {"__init__", "__main__", "cli", "web", "integrations", "lab"},
+    {"__init__", "__main__", "cli", "dashboard", "integrations", "lab"},
     {"client", "worker", "child"},
     {"store", "migrate"},
     {"db", "sql", "embedded", "ticks"},
@@ -32,6 +32,7 @@ LAYERS = [
         "logs",
         "output",
         "importing",
+        "wording",
     },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

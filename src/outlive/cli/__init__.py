@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "batches": ("batches",),
+    "dashboard": ("dashboard",),
     "doctor": ("doctor",),
     "enqueue": ("enqueue",),
     "lab": ("demo", "bench", "gameday"),

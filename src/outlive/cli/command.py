@@ -10,22 +10,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
-from uuid import UUID
 
 import typer
 
 import outlive
 from outlive import config, db, errors, logs, migrate
 from outlive.cli import screen
-from outlive.states import State
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+RUN, LOOK, ACT, SET_UP = "Run", "Look", "Act", "Set up"
+"""What people do: the parts of `outlive --help`."""
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
@@ -51,23 +51,6 @@ _EXIT_CODES: dict[type[Exception], int] = {
     errors.EmbeddedError: 4,
     errors.SchemaMismatch: 5,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Options that choose jobs. A command with a parameter `filter` has them all."""
-
-    state: Annotated[State | None, typer.Option("--state", help="Only jobs of this state.")] = None
-    task: Annotated[str | None, typer.Option("--task", help="Only jobs of this task.")] = None
-    queue: Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.")] = None
-
-    batch: Annotated[UUID | None, typer.Option("--batch", help="Only jobs of this batch.")] = None
-
-    def __bool__(self) -> bool:
-        return self != JobFilter()
-
-
-_FILTER = inspect.signature(JobFilter).parameters
 
 
 def _print_version(wanted: bool) -> None:
@@ -134,20 +117,24 @@ class CommandContext:
             self.connection.close()
 
 
-def command(to: typer.Typer, name: str | None = None, *, callback: bool = False) -> Callable[[F], F]:
+def command(
+    to: typer.Typer, name: str | None = None, *, callback: bool = False, panel: str | None = None
+) -> Callable[[F], F]:
     """Register a command under its function's name, or the callback that a group runs without a subcommand."""
 
     def register(function: F) -> F:
         signature = inspect.signature(function, eval_str=True)
         _, *own = signature.parameters.values()
-        takes_filter = "filter" in signature.parameters
-        if takes_filter:
-            own = [*_FILTER.values(), *(parameter for parameter in own if parameter.name != "filter")]
+        filtering: dict[str, inspect.Parameter] = {}
+        if takes_filter := "filter" in signature.parameters:
+            kind = signature.parameters["filter"].annotation
+            filtering = dict(inspect.signature(kind, eval_str=True).parameters)
+            own = [*filtering.values(), *(parameter for parameter in own if parameter.name != "filter")]
 
         @functools.wraps(function)
         def run(database_url: str | None, config_file: Path | None, debug: bool, **options: Any) -> None:
             if takes_filter:
-                options["filter"] = JobFilter(**{name: options.pop(name) for name in _FILTER})
+                options["filter"] = kind(**{name: options.pop(name) for name in filtering})
             with reported(debug=debug):
                 context = CommandContext(database_url, config_file)
                 try:
@@ -156,7 +143,7 @@ def command(to: typer.Typer, name: str | None = None, *, callback: bool = False)
                     context.close()
 
         run.__signature__ = signature.replace(parameters=[*own, *_COMMON])  # type: ignore[attr-defined]
-        (to.callback(invoke_without_command=True) if callback else to.command(name))(run)
+        (to.callback(invoke_without_command=True) if callback else to.command(name, rich_help_panel=panel))(run)
         return function
 
     return register

@@ -13,8 +13,9 @@ import msgspec
 import typer
 
 from outlive import store
-from outlive.cli import screen
-from outlive.cli.command import CommandContext, JobFilter, Json, ManyRows, Watch, app, command
+from outlive.cli import choosing, screen
+from outlive.cli.choosing import Filter
+from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Cell, Column, Row, innermost, of, state_of, styled, table_or, time_of
 from outlive.model import Record
 from outlive.states import State
@@ -86,18 +87,35 @@ WORKERS = (
 )
 
 
-@command(app)
-def jobs(
-    context: CommandContext, filter: JobFilter, limit: Limit = 50, json: Json = False, watch: Watch = False
-) -> None:
+@command(app, panel=LOOK)
+def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json = False, watch: Watch = False) -> None:
     """List jobs, the newest first.
 
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
+
+    Example: outlive jobs --state failed --since 1h
     """
-    statement = store.list_jobs(
-        state=filter.state, task=filter.task, queue=filter.queue, batch=filter.batch, limit=limit
+    wanted = filter.resolved(context)
+
+    def look() -> Sequence[Row]:
+        return context.run(store.list_jobs(choosing.first(context, wanted, limit=limit)))
+
+    screen.listing(look, _jobs_table, json=json, watch=watch)
+
+
+def _jobs_table(rows: Sequence[Row]) -> RenderableType:
+    if not rows:
+        return "no job matches"
+    unserved = sorted({row["task"] for row in rows if not row["served"]})
+    if not unserved:
+        return screen.table(JOBS, rows)
+    from rich.console import Group
+
+    named = screen.plain(", ".join(unserved[:3]) + (", …" if len(unserved) > 3 else ""))
+    return Group(
+        screen.table(JOBS, rows),
+        styled(f"no active worker has the task or serves the queue of: {named}", style="yellow"),
     )
-    screen.listing(lambda: context.run(statement), table_or("no job matches", JOBS), json=json, watch=watch)
 
 
 def _murder(row: Row) -> Text:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +14,6 @@ from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, comm
 from outlive.cli.screen import Column, Row, of, table_or
 from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
-from outlive.model import Schedule
 from outlive.validation import identifier
 
 Name = Annotated[str, typer.Argument(help="The schedule.")]
@@ -149,24 +147,9 @@ def _listed(context: CommandContext, limit: int) -> list[dict[str, Any]]:
     rows = context.run(store.list_schedules(limit=limit))
     for row in rows:
         row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
-        row["next"] = _next_firings(row, row.pop("now"))
+        row["next"] = ticks.next_firings(row, row.pop("now"), NEXT_IN_JSON)
         row["args"] = msgspec.Raw(row["args"])
     return rows
-
-
-def _next_firings(row: Row, now: datetime) -> list[datetime]:
-    """The next firings, without jitter, whether it is paused or not."""
-    try:
-        timetable = ticks.timetable(_schedule(row))
-    except ConfigError:
-        return []
-    begin = max(now, row["next_at"] - ticks.RESOLUTION) if row["next_at"] else now
-    return list(islice(timetable.after(begin), NEXT_IN_JSON))
-
-
-def _schedule(row: Row) -> Schedule:
-    fields = {key: row[key] for key in Schedule.__struct_fields__ if key in row and row[key] is not None}
-    return Schedule(**{"args": b"{}", **fields})
 
 
 def _moment(text: str | None) -> object:
@@ -191,4 +174,4 @@ def _check(name: str, row: Mapping[str, Any], values: Mapping[str, object]) -> N
     """Refuse what no worker could fire."""
     if not row and ("task" not in values or not {"cron", "every_s"} & values.keys()):
         raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
-    ticks.timetable(_schedule({**row, **values, "name": name}))
+    ticks.timetable(ticks.schedule_in({**row, **values, "name": name}))

@@ -1,9 +1,11 @@
 """worker and up start a worker. reap runs the reaper of a worker as a command of its own."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +13,9 @@ from outlive import db, migrate
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, app, command
 from outlive.config import Config
+
+if TYPE_CHECKING:
+    from outlive.cli.dashboard import Beside
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs to run at once. Default: one per core.")]
@@ -50,8 +55,15 @@ def up(
     log_level: LogLevel = None,
     quiet: Quiet = False,
 ) -> None:
-    """Start everything on this machine: the database (embedded if none is configured), its schema, and a worker."""
-    work(context, target, slots=slots, log_level="warning" if quiet else log_level, migrating=True)
+    """Start everything on this machine: the database (embedded if none is configured), its schema, a worker, and the
+    dashboard, if it is installed."""
+    from outlive.cli.dashboard import Beside
+
+    dashboard = Beside()
+    try:
+        work(context, target, slots=slots, log_level="warning" if quiet else log_level, dashboard=dashboard)
+    finally:
+        dashboard.stop()
 
 
 def work(
@@ -62,18 +74,22 @@ def work(
     log_level: str | None,
     queues: str | None = None,
     name: str | None = None,
-    migrating: bool = False,
+    dashboard: Beside | None = None,
 ) -> None:
+    """Run a worker until it is told to stop; with a dashboard, bring the schema up to date first."""
     from outlive.worker import supervisor
 
     def database(app_url: str | None) -> str:
         """The address of the database. The worker asks after it has imported the app, which may name its own."""
         config = context.config_of(app_url)
         with db.translated_errors():
-            if migrating:
+            if dashboard is not None:
                 with db.connect(migrate.address(config)) as connection:
                     migrate.migrate(connection)
-            return migrate.ready(config)
+            url = migrate.ready(config)
+        if dashboard is not None:
+            dashboard.start(context, url)
+        return url
 
     if context.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(context.config_file.absolute())  # Jobs read it too.

@@ -20,6 +20,12 @@ from outlive.store.attempts import reap as reap
 from outlive.store.attempts import renew as renew
 from outlive.store.attempts import tokens_of as tokens_of
 from outlive.store.attempts import write_progress as write_progress
+from outlive.store.audit import KEEP_AUDIT_S as KEEP_AUDIT_S
+from outlive.store.audit import Verb as Verb
+from outlive.store.audit import act as act
+from outlive.store.audit import list_audit as list_audit
+from outlive.store.audit import prune_audit as prune_audit
+from outlive.store.audit import write_audit as write_audit
 from outlive.store.batches import batch as batch
 from outlive.store.batches import batch_counts as batch_counts
 from outlive.store.batches import batch_done as batch_done
@@ -30,6 +36,13 @@ from outlive.store.batches import list_batches as list_batches
 from outlive.store.batches import open_batch as open_batch
 from outlive.store.batches import prune_batches as prune_batches
 from outlive.store.building import asked_by_job as asked_by_job
+from outlive.store.charts import ends_by_minute as ends_by_minute
+from outlive.store.charts import times_by_minute as times_by_minute
+from outlive.store.finding import MOST_COUNTED as MOST_COUNTED
+from outlive.store.finding import Found as Found
+from outlive.store.finding import JobFilter as JobFilter
+from outlive.store.finding import find_jobs as find_jobs
+from outlive.store.finding import with_prefix as with_prefix
 from outlive.store.jobs import block as block
 from outlive.store.jobs import cancel as cancel
 from outlive.store.jobs import enqueue as enqueue
@@ -56,8 +69,8 @@ from outlive.store.output import prune_watched as prune_watched
 from outlive.store.output import watch as watch
 from outlive.store.output import watched as watched
 from outlive.store.output import write_output as write_output
-from outlive.store.reads import choose as choose
 from outlive.store.reads import clock as clock
+from outlive.store.reads import group_killers as group_killers
 from outlive.store.reads import health as health
 from outlive.store.reads import job as job
 from outlive.store.reads import list_attempts as list_attempts
@@ -66,6 +79,7 @@ from outlive.store.reads import list_killers as list_killers
 from outlive.store.reads import list_lanes as list_lanes
 from outlive.store.reads import list_queues as list_queues
 from outlive.store.reads import list_records as list_records
+from outlive.store.reads import list_running as list_running
 from outlive.store.reads import list_sources as list_sources
 from outlive.store.reads import list_stuck as list_stuck
 from outlive.store.reads import list_workers as list_workers
@@ -100,6 +114,7 @@ from outlive.store.sources import set_source as set_source
 from outlive.store.sources import spread_limits as spread_limits
 from outlive.store.workers import absent as absent
 from outlive.store.workers import declare_dead as declare_dead
+from outlive.store.workers import drain_workers as drain_workers
 from outlive.store.workers import give_up_silent as give_up_silent
 from outlive.store.workers import heartbeat as heartbeat
 from outlive.store.workers import missed as missed
@@ -108,5 +123,6 @@ from outlive.store.workers import register_tasks as register_tasks
 from outlive.store.workers import register_worker as register_worker
 from outlive.store.workers import show_life as show_life
 from outlive.store.workers import stop_worker as stop_worker
+from outlive.store.workers import tell_tasks as tell_tasks
 from outlive.store.workers import try_lock as try_lock
 from outlive.store.workers import unlock as unlock

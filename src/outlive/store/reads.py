@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,7 @@ import msgspec
 from outlive.model import Attempt, JobOutcome, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import Names, Table, first_column, pairs, scalar, statement, table
+from outlive.store.building import Names, Table, pairs, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
@@ -44,37 +44,9 @@ def list_attempts(job: UUID) -> Statement[list[Attempt]]:
     return statement("list_attempts", lambda _, rows: [_attempt(row) for row in rows], id=job)
 
 
-def list_jobs(
-    *,
-    state: State | None = None,
-    task: str | None = None,
-    queue: str | None = None,
-    batch: UUID | None = None,
-    limit: int = 50,
-) -> Statement[Table]:
-    return statement("list_jobs", table, state=state and str(state), task=task, queue=queue, batch=batch, limit=limit)
-
-
-def choose(
-    states: Iterable[State],
-    *,
-    task: str | None = None,
-    queue: str | None = None,
-    batch: UUID | None = None,
-    older_s: float | None = None,
-    limit: int,
-) -> Statement[list[UUID]]:
-    """The ids of the jobs that an operator selects, for a verb that takes ids."""
-    return statement(
-        "choose",
-        first_column,
-        states=map(str, states),
-        task=task,
-        queue=queue,
-        batch=batch,
-        older_s=older_s,
-        limit=limit,
-    )
+def list_jobs(ids: Sequence[UUID]) -> Statement[Table]:
+    """What people want to know of these jobs, in this order."""
+    return statement("list_jobs", table, ids=ids)
 
 
 def list_stuck(*, limit: int = 100) -> Statement[Table]:
@@ -83,6 +55,14 @@ def list_stuck(*, limit: int = 100) -> Statement[Table]:
 
 def list_killers(*, limit: int = 100) -> Statement[Table]:
     return statement("list_killers", table, limit=limit)
+
+
+def group_killers(*, limit: int = 200) -> Statement[Table]:
+    return statement("group_killers", table, limit=limit)
+
+
+def list_running(*, limit: int = 500) -> Statement[Table]:
+    return statement("list_running", table, limit=limit)
 
 
 def list_workers(*, limit: int = 1000) -> Statement[Table]:

@@ -10,7 +10,7 @@ import msgspec
 from outlive.model import Dead
 from outlive.policy import Limits
 from outlive.statement import Statement
-from outlive.store.building import any_row, first_column_set, nothing, pairs, scalar, statement, structs
+from outlive.store.building import any_row, first_column, first_column_set, nothing, pairs, scalar, statement, structs
 
 
 def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
@@ -27,6 +27,7 @@ def register_worker(
     version: str,
     queues: Sequence[str] | None,
     slots: int,
+    tasks: Iterable[str] | None = None,
     secret: UUID | None = None,
     formerly: UUID | None = None,
 ) -> Statement[None]:
@@ -35,12 +36,26 @@ def register_worker(
     `formerly` is the id under which this process was declared dead; the losses that this cost its jobs are taken back.
     """
     columns = {"id": id, "name": name, "hostname": hostname, "pid": pid, "version": version, "slots": slots}
-    return statement("register_worker", nothing, **columns, queues=queues, secret=secret, formerly=formerly)
+    return statement(
+        "register_worker", nothing, **columns, queues=queues, tasks=tasks, secret=secret, formerly=formerly
+    )
 
 
-def heartbeat(worker: UUID, state: str, trouble: str | None = None) -> Statement[bool]:
-    """False: this worker was declared dead. `trouble` says why it can't start jobs at present."""
-    return statement("heartbeat", any_row, worker=worker, state=state, trouble=trouble)
+def tell_tasks(worker: UUID, tasks: Iterable[str]) -> Statement[None]:
+    return statement("tell_tasks", nothing, worker=worker, tasks=tasks)
+
+
+def heartbeat(worker: UUID, state: str, trouble: str | None = None) -> Statement[list[bool]]:
+    """Whether an operator wants this worker to drain; empty: it was declared dead.
+
+    `trouble` says why it can't start jobs at present.
+    """
+    return statement("heartbeat", first_column, worker=worker, state=state, trouble=trouble)
+
+
+def drain_workers(name: str) -> Statement[list[UUID]]:
+    """Tell the workers of this name to finish their jobs and stop. Returns them."""
+    return statement("drain_workers", first_column, name=name)
 
 
 def stop_worker(worker: UUID) -> Statement[None]:

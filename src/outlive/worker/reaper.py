@@ -186,6 +186,7 @@ class Reaper:
         await self.session.run(store.prune_watched())
         await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
         await self.session.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
+        await self.session.run(store.prune_audit())
 
     # For both
 

@@ -72,7 +72,8 @@ class Supervisor:
         name = config.name or f"{socket.gethostname()}-{os.getpid()}"
         self.me = Identity(name, config.slots or os.cpu_count() or 1, formerly)
         self._alerts = Alerts()
-        hidden = () if config.jobs_see_database_url else ("OUTLIVE_DATABASE_URL",)
+        hidden = ("OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
+        hidden = hidden if config.jobs_see_database_url else (*hidden, "OUTLIVE_DATABASE_URL")
         self._zygotes = Zygotes(
             target,
             self.me.id,

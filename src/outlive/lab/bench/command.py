@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from outlive.errors import OutliveError
-from outlive.lab.bench import calls, claims, growth, growth_results, report, run, workloads
+from outlive.lab.bench import calls, claims, growth, growth_results, pages, report, run, workloads
 from outlive.lab.bench.databases import databases, described
 from outlive.lab.bench.figures import Figure, as_markdown, table
 from outlive.lab.bench.processes import Processes
@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, run.Benchmark]] = {
     "memory": ("memory before and after many jobs", workloads.memory),
     "cli": ("two commands beside a million finished jobs", workloads.commands),
     "killers": ("healthy jobs beside those that kill", workloads.killers),
+    "dashboard": ("each page of the dashboard beside many jobs", pages.pages),
 }
 
 

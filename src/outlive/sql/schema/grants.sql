@@ -3,7 +3,7 @@
 --     outlive_owner     owns everything: migrate
 --     outlive_worker    claims, ends, reaps, prunes; reads all; changes no schema
 --     outlive_enqueue   may execute outlive.enqueue, and open and close batches
---     outlive_viewer    may read the views and follow the output of jobs, and nothing else
+--     outlive_viewer    may read the views and the audit, and follow the output of jobs, and nothing else
 --     outlive_job       may execute outlive.complete, and nothing else
 do $$
 declare
@@ -53,7 +53,8 @@ grant select on
   outlive.queue_states,
   outlive.source_health,
   outlive.schedule_states,
-  outlive.batch_states
+  outlive.batch_states,
+  outlive.audit
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
   outlive.count_lanes(), outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules),

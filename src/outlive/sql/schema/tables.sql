@@ -218,6 +218,8 @@ create table outlive.workers (
   missed_at timestamptz,  -- When a reaper first missed it after a start of the server; null once it shows life.
   stop_requested_at timestamptz,  -- It was told to stop: its death after that is not charged to its jobs.
   trouble text,  -- Why it can't run any job at present; null if it can.
+  tasks text[],  -- The tasks of its app; null: unknown.
+  drain_requested_at timestamptz,  -- An operator wants it to finish its jobs and stop.
   secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
@@ -413,3 +415,14 @@ create table outlive.callbacks (
   primary key (batch, event),
   constraint callbacks_job_key unique (job)
 );
+
+-- What operators have done.
+create table outlive.audit (
+  id uuid primary key,
+  at timestamptz not null,
+  who text not null,
+  action text collate "C" not null,
+  what jsonb not null,  -- The ids of jobs, a filter, or the name of what was changed.
+  jobs bigint not null  -- How many jobs were changed.
+);
+create index audit_by_time on outlive.audit (at);

@@ -74,6 +74,7 @@ where h.why = 'quarantined';
 create view outlive.worker_states as
 select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
+  k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;

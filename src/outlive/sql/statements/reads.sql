@@ -16,6 +16,10 @@ where j.id = any(:ids::uuid[]);
 select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message, p.checkpoint,
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
   q.state = 'queued' as queues,
+  s.status not in ('pending', 'retryable') or exists (
+    select from outlive.workers w
+    where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
+      and (w.queues is null or s.queue = any(w.queues))) as served,
   (select count(*) from outlive.keyed_jobs a where a.key = q.key and a.state = 'admitted') as slots_taken,
   (select count(*) from outlive.dependencies d where d.job_id = j.id and not d.met) as waits_for,
   (select json_agg(json_build_object('id', n.needs, 'state', n.state)) from (
@@ -44,75 +48,17 @@ where s.id = :id::uuid;
 select a.* from outlive.ended_attempts a where a.job_id = :id::uuid order by a.attempt;
 
 -- name: list_jobs
--- Jobs, newest first, by state, task, queue and batch; null stands for all. Each state is looked up where its jobs
--- are; with a batch, its jobs are gone through.
-with chosen as (
-  select id from (
-    select j.id from outlive.jobs j
-    where :batch::uuid is null and :state::text is null
-      and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
-    order by j.id desc limit :limit::int) every
-  union all
-  select id from (
-    select j.id from outlive.jobs j
-    where j.batch = :batch::uuid and (:state::text is null or outlive.state_of(j.id) = :state::text)
-      and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
-    order by j.id desc limit :limit::int) together
-  union all
-  select id from (
-    select w.id from outlive.waiting w
-    where :batch::uuid is null and :state::text in ('pending', 'retryable')
-      and (w.failures + w.crashes > 0) = (:state::text = 'retryable')
-      and (:task::text is null or w.task = :task::text) and (:queue::text is null or w.queue = :queue::text)
-    order by w.id desc limit :limit::int) waiting
-  union all
-  select id from (
-    select r.id from outlive.running r
-    where :batch::uuid is null and :state::text = 'running'
-      and (:task::text is null or r.task = :task::text) and (:queue::text is null or r.queue = :queue::text)
-    order by r.id desc limit :limit::int) running
-  union all
-  select id from (
-    select h.id from outlive.held h
-    where :batch::uuid is null and :state::text = outlive.held_state(h.why, h.failures + h.crashes > 0)
-      and (:task::text is null or h.task = :task::text) and (:queue::text is null or h.queue = :queue::text)
-    order by h.id desc limit :limit::int) held
-  union all
-  select id from (
-    select f.job_id as id from outlive.finished() f join outlive.jobs j on j.id = f.job_id
-    where :batch::uuid is null and f.state = :state::text
-      and (:task::text is null or j.task = :task::text) and (:queue::text is null or j.queue = :queue::text)
-    order by f.ended_at desc limit :limit::int) finished)
+-- Some jobs, in the order of their ids here. `served` is false if the job waits and no active worker has its task
+-- and serves its queue.
 select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt, s.failures, s.crashes, s.losses,
   s.created_at, s.ready_at, s.next_retry_at, s.locked_by, s.locked_at, s.heartbeat_at, s.completed_at,
-  s.last_outcome, s.error_message
-from outlive.job_states s where s.id = any(array(select id from chosen))
-order by s.id desc limit :limit::int;
-
--- name: choose
--- The ids of all jobs of some states, by task, queue, batch and how long ago they got there; null stands for all.
--- Each state is looked up where its jobs are.
-with found as (
-  select w.id, w.task, w.queue, case when w.failures + w.crashes > 0 then 'retryable' else 'pending' end as state,
-    w.ready_at as since
-  from outlive.waiting w
-  union all
-  select r.id, r.task, r.queue, 'running', r.started_at from outlive.running r
-  union all
-  select h.id, h.task, h.queue, outlive.held_state(h.why, h.failures + h.crashes > 0),
-    case when h.why = 'key' then h.ready_at else h.since end
-  from outlive.held h
-  union all
-  select f.job_id, j.task, j.queue, f.state, f.ended_at
-  from outlive.finished() f join outlive.jobs j on j.id = f.job_id
-  where f.state = any(:states::text[]))
-select f.id from found f
-where f.state = any(:states::text[])
-  and (:task::text is null or f.task = :task::text) and (:queue::text is null or f.queue = :queue::text)
-  and (:older_s::double precision is null
-       or f.since < outlive.now() - :older_s::double precision * interval '1 second')
-  and (:batch::uuid is null or f.id in (select j.id from outlive.jobs j where j.batch = :batch::uuid))
-order by f.id limit :limit::int;
+  s.last_outcome, s.error_message, s.batch,
+  s.status not in ('pending', 'retryable') or exists (
+    select from outlive.workers k
+    where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
+      and (k.queues is null or s.queue = any(k.queues))) as served
+from unnest(:ids::uuid[]) with ordinality w(id, place) join outlive.job_states s on s.id = w.id
+order by w.place;
 
 -- name: list_stuck
 -- Running jobs whose lease has expired and that no reaper has ended yet.
@@ -124,11 +70,35 @@ from outlive.stuck_jobs order by lease_until limit :limit::int;
 -- Quarantined jobs, with the evidence of the last kill.
 select * from outlive.killers order by quarantined_at desc limit :limit::int;
 
+-- name: group_killers
+-- The newest quarantined jobs by task and fingerprint, with the evidence of the last kill of each group.
+with newest as (
+  select h.id, h.task, h.since, h.details, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
+  from outlive.held h join outlive.jobs j on j.id = h.id
+  where h.why = 'quarantined' order by h.since desc limit :limit::int)
+select g.*, k.details, k.crashes, k.losses, k.outcome, k.signal, k.exit_code, k.peak_memory_bytes, k.cpu_s,
+  k.error_message, k.stack, k.output, k.killed_on, k.killed_on_host, k.last_kill_at,
+  (select left(j.args::text, 300) from outlive.jobs j where j.id = g.last_job) as args
+from (
+    select n.task, n.fingerprint, count(*) as jobs, max(n.since) as quarantined_at,
+      (array_agg(n.id order by n.since desc))[1] as last_job,
+      (array_agg(n.id order by n.since desc))[1:20] as ids
+    from newest n group by 1, 2) g
+  join lateral (select * from outlive.killers k where k.id = g.last_job) k on true
+order by g.quarantined_at desc;
+
+-- name: list_running
+-- What runs now, by worker, the longest first, with the progress that it reports.
+select r.worker, r.id, r.task, r.attempt, r.started_at, r.heartbeat_at, r.cancel_requested, p.current, p.total,
+  p.message
+from outlive.running r left join outlive.progress p on p.job_id = r.id and p.attempt = r.attempt
+order by r.started_at limit :limit::int;
+
 -- name: list_workers
 -- Every worker that is not pruned yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
-  trouble
+  trouble, drain_requested_at, tasks
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues

@@ -22,16 +22,21 @@ on conflict (name) do update set
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
 -- says which, and the losses that this cost its jobs are taken back.
 with registered as (
-  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
+  insert into outlive.workers (
+    id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen, tasks)
   values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
-    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now())
+    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now(), :tasks::text[])
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
+
+-- name: tell_tasks
+-- The tasks of a worker that has imported its app again.
+update outlive.workers set tasks = :tasks::text[] where id = :worker::uuid;
 
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
 -- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from
--- now on its death is not charged to its jobs.
+-- now on its death is not charged to its jobs. The row says whether an operator wants it to drain.
 with hurry as (select set_config('synchronous_commit', 'off', true))
 update outlive.workers k set
   last_seen = outlive.now(),
@@ -41,7 +46,15 @@ update outlive.workers k set
   stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
 where k.id = :worker::uuid and k.state in ('active', 'stale', 'draining')
-returning k.id;
+returning k.drain_requested_at is not null;
+
+-- name: drain_workers
+-- An operator wants the workers of a name to finish their jobs and stop. Zero rows: no such worker is alive.
+with wanted as (
+  update outlive.workers k set drain_requested_at = coalesce(k.drain_requested_at, outlive.now())
+  where k.name = :name::text and k.state in ('active', 'stale', 'draining')
+  returning k.id)
+select w.id, pg_notify('outlive', 'drain') from wanted w;
 
 -- name: stop_worker
 -- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it. Attempts that it could not

@@ -5,7 +5,7 @@ alter table outlive.attempts add column worker_name text, add column hostname te
   add column expires_at timestamptz;
 create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
-  add column trouble text,
+  add column trouble text, add column tasks text[], add column drain_requested_at timestamptz,
   add column secret uuid not null default gen_random_uuid();
 create index workers_by_last_seen on outlive.workers (last_seen);
 
@@ -150,3 +150,13 @@ create table outlive.callbacks (
   primary key (batch, event),
   constraint callbacks_job_key unique (job)
 );
+
+create table outlive.audit (
+  id uuid primary key,
+  at timestamptz not null,
+  who text not null,
+  action text collate "C" not null,
+  what jsonb not null,  -- The ids of jobs, a filter, or the name of what was changed.
+  jobs bigint not null  -- How many jobs were changed.
+);
+create index audit_by_time on outlive.audit (at);

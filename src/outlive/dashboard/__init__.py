@@ -1,0 +1,43 @@
+"""The dashboard: what happens, why processes died, and what operators can do about it, in a browser.
+
+`asgi` makes an app that can be mounted in one's own, and `serving` runs it as `outlive dashboard` does. It needs the
+extra `dashboard`, so nothing else of outlive imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from outlive import config as configuration
+from outlive import migrate
+from outlive.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outlive.client.app import App
+    from outlive.config import Config
+    from outlive.dashboard.site import Site
+
+
+def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token: str | None = None) -> Site:
+    """The dashboard of an app, or of the database at an address, as an ASGI app: `app.mount("/jobs", asgi(jobs))`.
+
+    It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one.
+    """
+    settings = (
+        app.config if app is not None and not isinstance(app, str) else configuration.load(flags={"database_url": app})
+    )
+    token = token or settings.dashboard_token
+    if token is None:
+        raise ConfigError("a dashboard needs a token: give `token`, or set dashboard_token")
+    return build(settings, token=token, viewer_token=viewer_token or settings.dashboard_viewer_token)
+
+
+def build(settings: Config, *, token: str, viewer_token: str | None = None, hosts: Iterable[str] | None = None) -> Site:
+    """The dashboard of the database that the settings name."""
+    from outlive.dashboard.access import Access
+    from outlive.dashboard.pages import PAGES
+    from outlive.dashboard.site import Site
+
+    return Site(partial(migrate.address, settings), Access(token, viewer_token), PAGES, hosts=hosts)

@@ -1,0 +1,118 @@
+"""Who may look and who may act: tokens, the signed cookie that a token is exchanged for, and what a form must prove.
+
+There are two roles. A viewer reads. An operator also acts. A cookie is signed with a key that is derived from the
+tokens, so all processes of a dashboard accept it, and a new token ends all sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict, deque
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from outlive.errors import ConfigError
+
+MIN_TOKEN = 16
+SESSION_S = 7 * 86400
+MAX_COOKIE = 200
+ATTEMPTS = 10
+ALL_ATTEMPTS = 100
+PER_S = 60.0
+ADDRESSES = 1000
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+class Access:
+    """The tokens of one dashboard, and the sessions that they open."""
+
+    def __init__(self, token: str, viewer_token: str | None = None) -> None:
+        for name, one in (("dashboard_token", token), ("dashboard_viewer_token", viewer_token)):
+            if one is not None and len(one) < MIN_TOKEN:
+                raise ConfigError(f"{name} has fewer than {MIN_TOKEN} characters: make one with `openssl rand -hex 16`")
+        if token == viewer_token:
+            raise ConfigError("dashboard_token and dashboard_viewer_token are the same: viewers would be operators")
+        self._tokens = [(Role.OPERATOR, token), *([(Role.VIEWER, viewer_token)] if viewer_token else [])]
+        material = "\0".join(["outlive dashboard", token, viewer_token or ""])
+        self._key = hashlib.sha256(material.encode()).digest()
+        # Cookies don't know ports: two dashboards on one machine must not overwrite each other's.
+        self.cookie = f"outlive_{hashlib.sha256(self._key).hexdigest()[:8]}"
+        self.attempts = Attempts()
+
+    def role_of(self, token: str) -> Role | None:
+        """The role that a token gives. Every token is compared, in constant time."""
+        given = hashlib.sha256(token.encode(errors="replace")).digest()
+        found = None
+        for role, one in self._tokens:
+            if hmac.compare_digest(given, hashlib.sha256(one.encode()).digest()):
+                found = role
+        return found
+
+    def session(self, role: Role) -> str:
+        """The value of a new cookie."""
+        body = f"{role}.{int(time.time()) + SESSION_S}.{secrets.token_urlsafe(16)}"
+        return f"{body}.{self._signature('session', body)}"
+
+    def role_in(self, connection: HTTPConnection) -> Role | None:
+        """The role of a request, by its cookie."""
+        value = connection.cookies.get(self.cookie, "")
+        body, _, signature = value.rpartition(".")
+        if len(value) > MAX_COOKIE or not hmac.compare_digest(
+            signature.encode(), self._signature("session", body).encode()
+        ):
+            return None
+        role, until, _ = body.split(".", 2)
+        return Role(role) if int(until) > time.time() else None
+
+    def proof(self, connection: HTTPConnection) -> str:
+        """The value that a form of this session carries. A page of another site can't know it."""
+        return self._signature("form", connection.cookies.get(self.cookie, ""))
+
+    def proves(self, connection: HTTPConnection, given: str) -> bool:
+        return hmac.compare_digest(self.proof(connection).encode(), given.encode(errors="replace"))
+
+    def _signature(self, purpose: str, body: str) -> str:
+        return hmac.digest(self._key, f"{purpose}\0{body}".encode(errors="replace"), "sha256").hex()
+
+
+class Attempts:
+    """Counts wrong tokens, by address and altogether, over the last minute."""
+
+    def __init__(self) -> None:
+        self._by: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def too_many(self, address: str) -> bool:
+        return self._count("") >= ALL_ATTEMPTS or self._count(address) >= ATTEMPTS
+
+    def wrong(self, address: str) -> None:
+        for key in ("", address):
+            self._by.setdefault(key, deque()).append(time.monotonic())
+        while len(self._by) > ADDRESSES:
+            oldest = next(key for key in self._by if key)
+            del self._by[oldest]
+
+    def _count(self, key: str) -> int:
+        times = self._by.get(key, deque())
+        while times and times[0] < time.monotonic() - PER_S:
+            times.popleft()
+        return len(times)
+
+
+def refusal(connection: HTTPConnection) -> str | None:
+    """Why a write is refused because of where it comes from; None if it comes from a page of this dashboard."""
+    site = connection.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return "this request comes from another site"
+    origin = connection.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != connection.headers.get("host", "").lower():
+        return "this request has another origin than its host; a proxy in front must pass the header Host on"
+    return None

@@ -1,0 +1,130 @@
+"""Charts as SVG, drawn by the server. Colours are classes of the stylesheet: the pages allow no inline style."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup, escape
+
+from outlive.wording import duration
+
+WIDTH, HEIGHT = 400, 132
+WIDE = 2 * WIDTH + 38
+LEFT, RIGHT, TOP, BOTTOM = 44, 4, 8, 18
+INNER, TALL = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+
+
+def stacked(
+    columns: Sequence[Mapping[str, float]], order: Sequence[str], *, labels: Sequence[str], about: str
+) -> Markup:
+    """A bar for each minute, with one part for each key of `order`. The chart is as wide as two others."""
+    inner = WIDE - LEFT - RIGHT
+    most = _nice(max((sum(column.values()) for column in columns), default=0))
+    step = inner / max(1, len(columns))
+    parts = [_grid([(0.0, "0"), (1.0, _count(most)), (0.5, _count(most / 2))], inner)]
+    for n, column in enumerate(columns):
+        y = float(TOP + TALL)
+        words = ", ".join(f"{_count(column[key])} {key.replace('_', ' ')}" for key in order if column.get(key))
+        bars = []
+        for key in order:
+            if value := column.get(key):
+                tall = max(1.0, value / most * TALL)
+                y -= tall
+                bars.append(
+                    f'<rect class="c-{escape(key)}" x="{LEFT + n * step:.1f}" y="{y:.1f}" '
+                    f'width="{max(1.0, step - 1):.1f}" height="{tall:.1f}"/>'
+                )
+        if bars:
+            parts.append(f"<g><title>{escape(labels[n])}: {escape(words)}</title>{''.join(bars)}</g>")
+    return _svg(parts, about, WIDE)
+
+
+def lines(
+    series: Mapping[str, Sequence[float | None]], *, about: str, seconds: bool = False, percent: bool = False
+) -> Markup:
+    """A line for each series; None leaves a gap. Seconds are drawn on a logarithmic scale."""
+    values = [value for one in series.values() for value in one if value is not None]
+    place, ticks = _log_scale(values) if seconds else _linear_scale(values, percent=percent)
+    parts = [_grid(ticks)]
+    for name, one in series.items():
+        step = INNER / max(1, len(one) - 1)
+        for piece in _pieces(one):
+            points = [(LEFT + n * step, TOP + TALL * (1 - place(value))) for n, value in piece]
+            if len(points) == 1:
+                (x, y) = points[0]
+                parts.append(f'<circle class="l-{escape(name)}" cx="{x:.1f}" cy="{y:.1f}" r="1.5"/>')
+            else:
+                drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+                parts.append(f'<polyline class="l-{escape(name)}" points="{drawn}"/>')
+    return _svg(parts, about)
+
+
+def timeline(spans: Sequence[tuple[str, float, float, str]], *, about: str) -> Markup:
+    """Attempts on one line: (outcome, begin, end, words), with times from 0 to 1."""
+    bars = "".join(
+        f'<g><title>{escape(words)}</title><rect class="c-{escape(outcome)}" x="{begin * WIDTH:.1f}" y="4" '
+        f'width="{max(3.0, (end - begin) * WIDTH):.1f}" height="16" rx="2"/></g>'
+        for outcome, begin, end, words in spans
+    )
+    return Markup(
+        f'<svg class="timeline" viewBox="0 0 {WIDTH} 24" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(about)}"><line class="grid" x1="0" y1="12" x2="{WIDTH}" y2="12"/>{bars}</svg>'
+    )
+
+
+def _pieces(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
+    found: list[list[tuple[int, float]]] = [[]]
+    for n, value in enumerate(values):
+        if value is None:
+            found.append([])
+        else:
+            found[-1].append((n, value))
+    return [piece for piece in found if piece]
+
+
+def _linear_scale(values: Sequence[float], *, percent: bool):  # type: ignore[no-untyped-def]
+    most = _nice(max(values, default=0))
+    word = (lambda value: f"{value:.3g} %") if percent else _count
+    return lambda value: value / most, [(0.0, "0"), (0.5, word(most / 2)), (1.0, word(most))]
+
+
+def _log_scale(values: Sequence[float]):  # type: ignore[no-untyped-def]
+    low = math.floor(math.log10(max(min(values, default=0.001), 0.001)))
+    high = max(low + 1, math.ceil(math.log10(max(max(values, default=1.0), 0.001))))
+
+    def place(value: float) -> float:
+        return min(1.0, max(0.0, (math.log10(max(value, 0.001)) - low) / (high - low)))
+
+    return place, [(n / (high - low), duration(10.0 ** (low + n))) for n in range(high - low + 1)]
+
+
+def _nice(most: float) -> float:
+    """The next number of 1, 2 or 5 times a power of ten."""
+    if most <= 1:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= most)
+
+
+def _count(value: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _grid(ticks: Sequence[tuple[float, str]], inner: int = INNER) -> str:
+    rows = []
+    for place, word in ticks:
+        y = TOP + TALL * (1 - place)
+        rows.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{LEFT + inner}" y2="{y:.1f}"/>')
+        rows.append(f'<text x="{LEFT - 4}" y="{y + 3:.1f}" text-anchor="end">{escape(word)}</text>')
+    for place, word, anchor in ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end")):
+        rows.append(f'<text x="{LEFT + place * inner}" y="{HEIGHT - 4}" text-anchor="{anchor}">{word}</text>')
+    return "".join(rows)
+
+
+def _svg(parts: Sequence[str], about: str, width: int = WIDTH) -> Markup:
+    head = f'<svg class="chart" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(about)}">'
+    return Markup(head + "".join(parts) + "</svg>")

@@ -1,0 +1,57 @@
+"""Which jobs an address or a form means: the fields of the filter, and ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from outlive import validation
+from outlive.errors import BadArguments
+from outlive.states import State
+from outlive.store import JobFilter
+
+FIELDS = ("state", "task", "queue", "source", "worker", "batch", "since", "text")
+MAX_IDS = 1000
+MAX_VALUE = 500
+_DIGITS = re.compile(r"[0-9a-f]{4,32}")
+
+
+def filter_of(fields: Mapping[str, str]) -> JobFilter:
+    given = {key: fields.get(key, "").replace("\0", "").strip()[:MAX_VALUE] or None for key in FIELDS}
+    state, batch = given["state"], given["batch"]
+    if state is not None and state not in list(State):
+        raise BadArguments(f"there is no state {state!r}: choose one of {', '.join(State)}")
+    try:
+        batch_id = None if batch is None else UUID(batch)
+    except ValueError:
+        raise BadArguments(f"{batch!r} is not the id of a batch") from None
+    return JobFilter(
+        states=() if state is None else (State(state),),
+        task=given["task"],
+        queue=given["queue"],
+        source=given["source"],
+        worker=given["worker"],
+        batch=batch_id,
+        since_s=validation.optional(validation.seconds)("since", given["since"]),
+        text=given["text"],
+    )
+
+
+def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:
+    """The ids that were selected one by one (`id`) or together (`ids`, with commas)."""
+    texts = [value for key, value in fields if key == "id"]
+    texts += [one for key, value in fields if key == "ids" for one in value.split(",") if one]
+    try:
+        found = list(dict.fromkeys(UUID(text) for text in texts))
+    except ValueError:
+        raise BadArguments("a selected job has no valid id") from None
+    if len(found) > MAX_IDS:
+        raise BadArguments(f"more than {MAX_IDS} jobs are selected: use a filter")
+    return found
+
+
+def prefix(text: str | None) -> str | None:
+    """The digits of an id, if that is what was searched for."""
+    digits = (text or "").replace("-", "").lower()
+    return digits if _DIGITS.fullmatch(digits) else None

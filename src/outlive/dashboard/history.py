@@ -1,0 +1,141 @@
+"""What the dashboard keeps: the last hour by minute, and counts that are costly to make.
+
+The database is asked for the newest minutes only; older ones don't change. It keeps no record of how many jobs waited,
+so the dashboard notes that itself while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from outlive import store
+from outlive.dashboard.database import Database
+from outlive.errors import OutliveError
+from outlive.statement import Statement
+from outlive.store.charts import MinuteTimes
+
+MINUTES = 60
+DEPTH_S = 5.0
+LOOK_S = 1.0
+SLOW_S = 0.03
+OLD_S = 30.0
+T = TypeVar("T")
+
+_log = logging.getLogger("outlive.dashboard")
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How many jobs there were at a moment of the database's clock."""
+
+    at: datetime
+    ready: int
+    waiting: int
+    running: int
+
+
+class Recent(Generic[T]):
+    """The answer to a statement, at most so old that asking takes a tenth of the time, or one look of a page."""
+
+    def __init__(self, database: Database, statement: Statement[T]) -> None:
+        self._database, self._statement = database, statement
+        self._answer: T | None = None
+        self._at = self._took_s = 0.0
+        self._asking: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        age_s = time.monotonic() - self._at
+        if self._answer is not None and age_s < max(LOOK_S / 2, 10 * self._took_s):
+            return self._answer
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        if self._answer is not None and age_s < OLD_S and self._took_s > SLOW_S:
+            self._asking.add_done_callback(_forget)
+            return self._answer  # The next look gets the new one.
+        return await asyncio.shield(self._asking)
+
+    async def stop(self) -> None:
+        if self._asking is not None and not self._asking.done():
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+
+    async def _ask(self) -> T:
+        began = time.monotonic()
+        self._answer = await self._database.run(self._statement)
+        self._at = time.monotonic()
+        self._took_s = self._at - began
+        return self._answer
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Take a failure that no page waits for: the next look asks again."""
+    if not task.cancelled():
+        task.exception()
+
+
+class History:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.counts = Recent(database, store.stats())
+        self.queues = Recent(database, store.list_queues())
+        self.ends: dict[datetime, dict[str, float]] = {}
+        self.times: dict[datetime, MinuteTimes] = {}
+        self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
+        self._looked_at: float | None = None
+        self._lock = asyncio.Lock()
+        self._noting: asyncio.Task[None] | None = None
+
+    def minutes(self) -> list[datetime]:
+        """The last hour, the oldest minute first."""
+        return sorted(self.ends)[-MINUTES:]
+
+    async def refresh(self) -> None:
+        """Read what has ended since the last look."""
+        async with self._lock:
+            passed_s = None if self._looked_at is None else time.monotonic() - self._looked_at
+            if passed_s is not None and passed_s < LOOK_S:
+                return
+            # The minute before is read again: an attempt that ended in it may have been committed since.
+            minutes = MINUTES if passed_s is None else min(MINUTES, int(passed_s // 60) + 2)
+            ends = await self._database.run(store.ends_by_minute(minutes=minutes))
+            times = await self._database.run(store.times_by_minute(minutes=minutes))
+            self.ends.update(ends)
+            self.times.update({one.minute: one for one in times})
+            oldest = max(self.ends) - timedelta(minutes=MINUTES)
+            self.ends = {minute: counts for minute, counts in self.ends.items() if minute > oldest}
+            self.times = {minute: one for minute, one in self.times.items() if minute > oldest}
+            self._looked_at = time.monotonic()
+
+    def start(self) -> None:
+        """Begin to note how many jobs wait."""
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.get_running_loop().create_task(self._note_depths())
+
+    async def stop(self) -> None:
+        if self._noting is not None:
+            self._noting.cancel()
+            await asyncio.wait([self._noting])
+        await self.counts.stop()
+        await self.queues.stop()
+
+    async def _note_depths(self) -> None:
+        while True:
+            try:
+                await self.note_depth()
+                await self.counts.get()
+                await self.refresh()
+            except OutliveError as error:
+                _log.debug("the number of waiting jobs can't be read: %s", error)
+            await asyncio.sleep(DEPTH_S)
+
+    async def note_depth(self) -> None:
+        rows = await self.queues.get()
+        now = datetime.fromtimestamp(await self._database.run(store.clock()), UTC)
+        sums = (sum(row[key] for row in rows) for key in ("ready", "waiting", "running"))
+        self.depths.append(Depth(now, *map(int, sums)))

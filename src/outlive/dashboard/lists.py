@@ -1,0 +1,67 @@
+"""The other lists: killers, workers, sources, queues, schedules and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from outlive import store, ticks
+from outlive.dashboard import postmortem
+from outlive.dashboard.visits import NotFound, Visit
+
+if TYPE_CHECKING:
+    from outlive.dashboard.site import Site
+
+KILLERS = 200
+RUNNING = 500
+NEXT = 3
+BATCHES = 100
+
+
+async def killers(site: Site, visit: Visit) -> Mapping[str, Any]:
+    rows = await site.database.run(store.group_killers(limit=KILLERS))
+    for row in rows:
+        row["cause"] = postmortem.meaning(row["outcome"], row["signal"])
+        row["frames"] = postmortem.stack(row["stack"])
+    shown = sum(row["jobs"] for row in rows)
+    return {"title": "Killers", "groups": rows, "most": KILLERS if shown == KILLERS else None}
+
+
+async def workers(site: Site, visit: Visit) -> Mapping[str, Any]:
+    rows = await site.database.run(store.list_workers())
+    running = await site.database.run(store.list_running(limit=RUNNING))
+    by_worker: dict[object, list[dict[str, Any]]] = {}
+    for job in running:
+        by_worker.setdefault(job["worker"], []).append(job)
+    return {"title": "Workers", "workers": rows, "running": by_worker}
+
+
+async def sources(site: Site, visit: Visit) -> Mapping[str, Any]:
+    return {"title": "Sources", "sources": await site.database.run(store.list_sources())}
+
+
+async def queues(site: Site, visit: Visit) -> Mapping[str, Any]:
+    return {"title": "Queues", "queues": await site.history.queues.get()}
+
+
+async def schedules(site: Site, visit: Visit) -> Mapping[str, Any]:
+    rows = await site.database.run(store.list_schedules())
+    for row in rows:
+        row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
+        row["next"] = ticks.next_firings(row, row["now"], NEXT)
+    return {"title": "Schedules", "schedules": rows}
+
+
+async def batches(site: Site, visit: Visit) -> Mapping[str, Any]:
+    return {"title": "Batches", "batches": await site.database.run(store.list_batches(limit=BATCHES)), "most": BATCHES}
+
+
+async def batch(site: Site, visit: Visit) -> Mapping[str, Any]:
+    id = visit.id()
+    found = await site.database.run(store.batch(id))
+    if not found:
+        raise NotFound(f"There is no batch {id}: it was pruned, or it is in another database.")
+    newest = await site.database.run(store.find_jobs(store.JobFilter(batch=id), limit=50))
+    jobs = await site.database.run(store.list_jobs(newest.ids))
+    return {"title": f"Batch {found[0]['name']}", "batch": found[0], "jobs": jobs}

@@ -1,0 +1,154 @@
+"""The overview: what needs attention, how many jobs there are, and the last hour in charts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from outlive import store
+from outlive.dashboard import charts
+from outlive.dashboard.history import MINUTES, History
+from outlive.dashboard.rendering import Links, seconds
+from outlive.dashboard.visits import Visit
+from outlive.states import Outcome, State
+from outlive.wording import number
+
+if TYPE_CHECKING:
+    from outlive.dashboard.site import Site
+
+Row = Mapping[str, Any]
+FEW = 5
+OUTCOMES = [
+    Outcome.SUCCEEDED,
+    Outcome.RELEASED,
+    Outcome.CANCELLED,
+    Outcome.FAILED,
+    Outcome.TIMED_OUT,
+    Outcome.LOST,
+    Outcome.OUT_OF_MEMORY,
+    Outcome.CRASHED,
+]
+"""From the bottom of a bar to its top."""
+DEATHS = (Outcome.CRASHED, Outcome.OUT_OF_MEMORY, Outcome.LOST)
+PERCENTILES = ("p50", "p95", "p99")
+
+
+async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
+    run = site.database.run
+    await site.history.refresh()
+    if not site.history.depths:
+        await site.history.note_depth()
+    counts = await site.history.counts.get()
+    workers = await run(store.list_workers())
+    killers = await run(store.list_killers(limit=FEW))
+    stuck = await run(store.list_stuck(limit=FEW))
+    sources = await run(store.list_sources())
+    schedules = await run(store.list_schedules())
+    by_state: Counter[str] = Counter(dict.fromkeys(State, 0))
+    for row in counts:
+        by_state[row["state"]] += row["jobs"]
+    rough = {row["state"] for row in counts if row["estimated"]}
+    dead = [row for row in workers if row["state"] == "dead"]
+    return {
+        "title": "Overview",
+        "by_state": by_state,
+        "rough": rough,
+        "killers": killers,
+        "dead": dead[:FEW],
+        "stuck": stuck,
+        "charts": drawn(site.history),
+        "troubles": list(troubles(visit.links, by_state, workers, sources, schedules, len(stuck))),
+        "active": sum(row["state"] == "active" for row in workers),
+        "slots": sum(row["slots"] for row in workers if row["state"] == "active"),
+    }
+
+
+def troubles(
+    at: Links,
+    by_state: Mapping[str, int],
+    workers: Sequence[Row],
+    sources: Sequence[Row],
+    schedules: Sequence[Row],
+    stuck: int,
+) -> Iterator[tuple[str, str, str]]:
+    """What a person should look at: how bad it is, a sentence, and where to look."""
+    if by_state["quarantined"]:
+        many = by_state["quarantined"]
+        words = "1 job is in quarantine: it" if many == 1 else f"{number(many)} jobs are in quarantine: each"
+        yield "bad", f"{words} kept killing its process", at("killers")
+    waiting = by_state["pending"] + by_state["retryable"]
+    if waiting and not any(row["state"] == "active" for row in workers):
+        yield "bad", "Jobs wait, and no worker is active", at("workers")
+    if dead := sum(row["state"] == "dead" for row in workers):
+        yield "bad", f"{number(dead)} {'worker has' if dead == 1 else 'workers have'} died", at("workers")
+    if stuck:
+        yield "bad", "Running jobs are stuck: their workers are silent", at("jobs", state="running")
+    for row in workers:
+        if row["trouble"]:
+            yield "bad", f"Worker {row['name']} starts no job: {row['trouble']}", at("workers")
+    for row in sources:
+        if row["breaker"] != "closed":
+            yield "warn", f"The breaker of source {row['name']} is {row['breaker']}", at("sources")
+    for row in schedules:
+        if row["trouble"]:
+            yield "warn", f"Schedule {row['name']} can't fire: {row['trouble']}", at("schedules")
+
+
+def drawn(history: History) -> list[dict[str, Any]]:
+    """The charts of the last hour."""
+    minutes = history.minutes()
+    columns = [history.ends[minute] for minute in minutes]
+    labels = [minute.strftime("%H:%M UTC") for minute in minutes]
+    ended = sum(sum(column.values()) for column in columns)
+    shares = [
+        100 * sum(column.get(death, 0) for death in DEATHS) / sum(column.values()) if column else None
+        for column in columns
+    ]
+    deaths = sum(column.get(death, 0) for column in columns for death in DEATHS)
+    seen = [outcome for outcome in OUTCOMES if any(column.get(outcome) for column in columns)]
+    made = [
+        _chart(
+            "Attempts that ended, per minute",
+            charts.stacked(columns, OUTCOMES, labels=labels, about=f"{ended:.0f} attempts ended in the last hour"),
+            [(outcome, outcome.replace("_", " ")) for outcome in seen],
+        ),
+        _depth(history),
+    ]
+    for title, key in (("Run time of succeeded jobs", "ran_s"), ("Wait until the first attempt", "waited_s")):
+        series: dict[str, list[float | None]] = {name: [] for name in PERCENTILES}
+        for minute in minutes:
+            values = getattr(history.times[minute], key) if minute in history.times else None
+            for n, name in enumerate(PERCENTILES):
+                series[name].append(None if values is None else values[n])
+        latest = {name: next((v for v in reversed(one) if v is not None), None) for name, one in series.items()}
+        words = [(name, f"{name} {seconds(value)}") for name, value in latest.items() if value is not None]
+        made.append(_chart(title, charts.lines(series, seconds=True, about=title), words))
+    about = f"{deaths:.0f} of {ended:.0f} attempts died in the last hour"
+    drawing = charts.lines({"crashed": shares}, percent=True, about=about)
+    made.append(_chart("Share of attempts that died", drawing, [("crashed", about)]))
+    return made
+
+
+def _depth(history: History) -> dict[str, Any]:
+    """How many jobs were ready and running, at 120 moments of the last hour."""
+    newest = history.depths[-1]
+    begin = newest.at - timedelta(minutes=MINUTES)
+    ready: list[float | None] = [None] * 121
+    running: list[float | None] = [None] * 121
+    for depth in history.depths:
+        place = int((depth.at - begin).total_seconds() / 30)
+        if 0 <= place <= 120:
+            ready[place], running[place] = float(depth.ready), float(depth.running)
+    words = [("ready", f"{number(newest.ready)} ready"), ("running", f"{number(newest.running)} running")]
+    drawing = charts.lines({"ready": ready, "running": running}, about="Jobs that were ready and running")
+    first = history.depths[0].at
+    note = "noted by this dashboard since it started" if first > begin else ""
+    return _chart("Jobs ready and running", drawing, words, note)
+
+
+def _chart(title: str, drawing: Markup, legend: Sequence[tuple[str, str]], note: str = "") -> dict[str, Any]:
+    return {"title": title, "drawing": drawing, "legend": legend, "note": note}

@@ -1,0 +1,121 @@
+"""Turns what a page has found into HTML. Everything that jobs and clients have written is escaped, without control
+characters, and cut to a length that a person reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+import outlive
+from outlive import wording
+from outlive.states import State
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+LONGEST_LINE = 240
+LONGEST_TEXT = 20_000
+LIVE = "live_"
+"""The blocks of a template whose names start with this are sent again when they change."""
+
+
+def when(moment: datetime | None, form: str = "ago") -> Markup:
+    """A time, in UTC. The script of the page turns it into the time that has passed, or into local time."""
+    if moment is None:
+        return Markup("")
+    at = moment.astimezone(UTC)
+    attribute = Markup(" data-ago") if form == "ago" else Markup(" data-local")
+    return Markup('<time datetime="{}"{}>{}</time>').format(
+        at.isoformat(timespec="milliseconds"), attribute, at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    )
+
+
+def line(text: object, most: int = LONGEST_LINE) -> Markup:
+    """Text of a job on one line."""
+    whole = "" if text is None else str(text)
+    words = wording.plain(wording.one_line(whole[: most * 4]))
+    shown = words if len(words) <= most and len(whole) <= most * 4 else words[:most] + "…"
+    return Markup("<bdi>{}</bdi>").format(shown)
+
+
+def text(value: object, most: int = LONGEST_TEXT) -> Markup:
+    """Text of a job with its line breaks; of a long one, the end."""
+    whole = "" if value is None else str(value)
+    return escape(wording.plain(whole[-most:]).strip("\n"))
+
+
+def state(word: object) -> Markup:
+    """A state or an outcome, in its colour."""
+    name = str(word or "")
+    return Markup('<span class="state c-{}">{}</span>').format(name, name.replace("_", " "))
+
+
+def seconds(value: float | None) -> str:
+    return "" if value is None else wording.duration(max(0.0, value))
+
+
+def size(value: int | None) -> str:
+    return "" if value is None else wording.size(value)
+
+
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        when=when, line=line, text=text, state=state, seconds=seconds, size=size, number=wording.number, brief=_brief
+    )
+    made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State))
+    # Blocks are also rendered alone, so they can't import the macros themselves.
+    made.globals["m"] = made.get_template("macros.html").module
+    return made
+
+
+def _brief(id: object) -> str:
+    """The parts of an id that differ: its time comes first, and chance last."""
+    words = str(id)
+    return f"{words[:8]}…{words[-6:]}" if len(words) == 36 else words
+
+
+def _stamp() -> str:
+    """Changes when a static file changes, so that browsers may keep these files for ever."""
+    files = sorted(path for path in STATIC.iterdir() if path.is_file())
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+
+
+class Links:
+    """The addresses of the dashboard's pages, below the path at which it is mounted."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+
+    def __call__(self, *path: object, **query: object) -> str:
+        """`at("jobs", id, state="failed")`: a path and its query, without its empty values."""
+        where = self.root + "/" + "/".join(quote(str(part), safe="") for part in path)
+        pairs = [(key, str(value)) for key, value in query.items() if value not in (None, "")]
+        return f"{where}?{urlencode(pairs)}" if pairs else where
+
+
+class Templates:
+    def __init__(self) -> None:
+        self._environment = environment()
+
+    def page(self, name: str, found: Mapping[str, Any]) -> str:
+        return self._environment.get_template(name).render(found)
+
+    def fragments(self, name: str, found: Mapping[str, Any]) -> dict[str, str]:
+        """The parts of a page that change while it is open."""
+        template = self._environment.get_template(name)
+        context = template.new_context(dict(found))
+        return {block: "".join(render(context)) for block, render in template.blocks.items() if block.startswith(LIVE)}

@@ -1,0 +1,105 @@
+"""`outlive dashboard`: where it listens, who may look, and the link that it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from outlive import validation
+from outlive.config import Config
+from outlive.dashboard import build
+from outlive.dashboard.shield import LOOPBACK
+from outlive.dashboard.site import Site
+from outlive.errors import ConfigError
+
+STOP_S = 1
+WATCH_S = 0.5
+
+
+def place(listen: str) -> tuple[str, int]:
+    """The host and the port in `host:port`."""
+    found = re.fullmatch(r"\[?([^\[\]]+?)\]?:(\d{1,5})", listen)
+    if not found or int(found[2]) > 65535:
+        raise validation.refused("dashboard_listen", listen, "an address and a port, such as 127.0.0.1:8321")
+    return found[1], int(found[2])
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(config: Config, say: Callable[[str], None], *, parent: int | None = None) -> None:
+    """Serve the dashboard until SIGTERM or Ctrl-C, or until its `parent` has died, if that is given.
+
+    `say` prints a line for the person who started it.
+    """
+    host, port = place(config.dashboard_listen)
+    token = config.dashboard_token
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            f"the dashboard would be open to everyone who reaches {host}: set dashboard_token to a secret of at least "
+            "16 characters, or listen on 127.0.0.1"
+        )
+    made = token or secrets.token_urlsafe(24)
+    dashboard = build(
+        config,
+        token=made,
+        viewer_token=config.dashboard_viewer_token,
+        hosts={*LOOPBACK, host} if is_loopback(host) else None,
+    )
+    with _bound(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listening.getsockname()[1]}/"
+        say(f"dashboard: {address}?token={made}" if token is None else f"dashboard: {address}")
+        asyncio.run(_run(dashboard, listening, parent))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): choose another with --listen"
+        ) from None
+    return listening
+
+
+async def _run(dashboard: Site, listening: socket.socket, parent: int | None) -> None:
+    """No access log: a link may have a token in it."""
+    options = uvicorn.Config(
+        dashboard,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=STOP_S,
+        limit_concurrency=500,
+    )
+    server = uvicorn.Server(options)
+    watching = asyncio.create_task(_watch(server, parent)) if parent is not None else None
+    with contextlib.suppress(KeyboardInterrupt):
+        await server.serve(sockets=[listening])
+    if watching is not None:
+        watching.cancel()
+
+
+async def _watch(server: uvicorn.Server, parent: int) -> None:
+    """Stop the server when the process that has started it is gone."""
+    while os.getppid() == parent:  # noqa: ASYNC110  # The kernel tells no event loop of this.
+        await asyncio.sleep(WATCH_S)
+    server.should_exit = True

@@ -1,0 +1,288 @@
+"""The dashboard as an ASGI app: its routes, its login, and what a page says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from outlive import db
+from outlive.dashboard import actions
+from outlive.dashboard.access import SESSION_S, Access, Role, refusal
+from outlive.dashboard.database import Away, Database
+from outlive.dashboard.history import History
+from outlive.dashboard.live import Full, Live
+from outlive.dashboard.rendering import STATIC, Links, Templates
+from outlive.dashboard.shield import Shield
+from outlive.dashboard.visits import NotFound, Page, Refused, Visit
+from outlive.errors import BadArguments, ConfigError, DatabaseBusy, OutliveError, SchemaMismatch
+
+_log = logging.getLogger("outlive.dashboard")
+
+
+class Files(StaticFiles):
+    """The stylesheet and the scripts. Their addresses change with their content."""
+
+    def file_response(self, *arguments: Any, **more: Any) -> Response:
+        response = super().file_response(*arguments, **more)
+        response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+class Site:
+    """One dashboard: where it reads, who may see it, and its pages."""
+
+    def __init__(
+        self, address: Callable[[], str], access: Access, pages: Iterable[Page], *, hosts: Iterable[str] | None = None
+    ) -> None:
+        self.access = access
+        self.database = Database(address)
+        self.actions = Database(address, size=2, purpose=db.ACTIONS)
+        self.history = History(self.database)
+        self.templates = Templates()
+        self.live = Live(self._fragments)
+        self.said: dict[UUID, str] = {}
+        """What became of the last actions, by their entries in the audit."""
+        self.acting: set[asyncio.Task[None]] = set()
+        routes: list[Route | Mount] = [
+            Mount("/static", Files(directory=STATIC)),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/act", self._act, methods=["POST"]),
+        ]
+        for page in pages:
+            routes.append(Route(page.path, self._page(page), methods=["GET"]))
+            if page.live:
+                routes.append(Route(f"/live{page.path}", self._stream(page), methods=["GET"]))
+        answers = {
+            OutliveError: self._failed,
+            NotFound: self._not_found,
+            Refused: self._not_allowed,
+            HTTPException: self._refused,
+            Exception: self._broken,
+        }
+        self._app = Shield(Starlette(routes=routes, exception_handlers=answers), hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live_on(receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _live_on(self, receive: Receive, send: Send) -> None:
+        """Read the last hour before the first page asks for it. An app that mounts the dashboard does not do this."""
+        await receive()
+        self.history.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def close(self) -> None:
+        await self.history.stop()
+        await self.database.close()
+        await self.actions.close()
+
+    # Pages
+
+    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def show(request: Request) -> Response:
+            if refused := await self._unknown(request):
+                return refused
+            visit = self._visit(request, page)
+            found = await self._found(visit)
+            query = f"?{request.url.query}" if request.url.query else ""
+            live = f"{visit.links.root}/live{_below(request)}{query}" if page.live and not found.get("still") else None
+            return HTMLResponse(self.templates.page(page.template, {**found, "live": live, **self.frame(request)}))
+
+        return show
+
+    def _stream(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def send(request: Request) -> Response:
+            if self.access.role_in(request) is None:
+                return PlainTextResponse("log in first", 401)
+            visit = self._visit(request, page)
+            try:
+                self.live.check_room(visit)
+            except Full:
+                return PlainTextResponse("too many pages are open", 503)
+            headers = {"x-accel-buffering": "no"}
+            return StreamingResponse(self.live.stream(visit), media_type="text/event-stream", headers=headers)
+
+        return send
+
+    def _visit(self, request: Request, page: Page) -> Visit:
+        role = self.access.role_in(request)
+        assert role is not None
+        path = tuple((key, str(value)) for key, value in request.path_params.items())
+        return Visit(page, role, _root(request), path, tuple(sorted(request.query_params.multi_items())))
+
+    async def _found(self, visit: Visit) -> Mapping[str, Any]:
+        self.history.start()
+        found = await visit.page.look(self, visit)
+        return {
+            "said": self._last_said(visit),
+            **found,
+            "at": visit.links,
+            "visit": visit,
+            "operator": visit.role is Role.OPERATOR,
+        }
+
+    async def _fragments(self, visit: Visit) -> Mapping[str, str]:
+        return self.templates.fragments(visit.page.template, await self._found(visit))
+
+    def frame(self, request: Request) -> dict[str, Any]:
+        """What the frame around each page needs, which differs between viewers."""
+        role = self.access.role_in(request)
+        return {"role": role, "proof": self.access.proof(request), "here": _below(request)}
+
+    def say(self, request: Request, status: int, title: str, words: str, **more: Any) -> Response:
+        """A page that only says something."""
+        found = {"title": title, "words": words, "since": None, "live": None, "at": Links(_root(request)), **more}
+        html = self.templates.page("problem.html", {**found, **self.frame(request)})
+        again = {"refresh": "3"} if status == 503 and request.method == "GET" else {}
+        return HTMLResponse(html, status, headers=again)
+
+    # Actions
+
+    async def _act(self, request: Request) -> Response:
+        if why := refusal(request):
+            return self.say(request, 403, "Refused", why)
+        role = self.access.role_in(request)
+        if role is None:
+            return self._ask(request, 401)
+        given = await fields(request)
+        values = dict(given)
+        if role is not Role.OPERATOR:
+            return self.say(request, 403, "Refused", "A viewer looks, and does not act.")
+        if not self.access.proves(request, values.get("proof", "")):
+            return self.say(request, 403, "Refused", "This form is from another session: go back, and try once more.")
+        who = f"{role} from {request.client.host if request.client else 'here'} (dashboard)"
+        entry = await actions.do(self, given, who)
+        back = values.get("back", "")
+        there = _root(request) + (back if re.match(r"/(?!/)", back) and back.isprintable() else "/")
+        return RedirectResponse(f"{there}{'&' if '?' in there else '?'}done={entry}", 303)
+
+    def _last_said(self, visit: Visit) -> str | None:
+        """What became of the action from which this page was reached."""
+        try:
+            return self.said.get(UUID(visit.get("done") or ""))
+        except ValueError:
+            return None
+
+    # Login
+
+    async def _unknown(self, request: Request) -> Response | None:
+        """The answer to a request without a session: exchange the token of a link for a cookie, or ask for one."""
+        if token := request.query_params.get("token"):
+            there = str(request.url.remove_query_params("token").replace(scheme="", netloc=""))
+            return self._let_in(request, token, there)
+        if self.access.role_in(request) is not None:
+            return None
+        response = self._ask(request, 401)
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # A link on another site: the browser keeps our strict cookie back, and sends it when it asks once more.
+            response.headers["refresh"] = "0"
+        return response
+
+    def _ask(self, request: Request, status: int, words: str = "") -> Response:
+        found = {"title": "Log in", "words": words, "live": None, "at": Links(_root(request))}
+        return HTMLResponse(self.templates.page("login.html", {**found, **self.frame(request), "role": None}), status)
+
+    def _let_in(self, request: Request, token: str, there: str) -> Response:
+        address = request.client.host if request.client else ""
+        if self.access.attempts.too_many(address):
+            return self._ask(request, 429, "There were too many wrong tokens: wait a minute.")
+        role = self.access.role_of(token)
+        if role is None:
+            self.access.attempts.wrong(address)
+            _log.warning("a wrong token was given by %s", address)
+            return self._ask(request, 401, "This token is wrong.")
+        response = RedirectResponse(there if there.startswith("/") and not there.startswith("//") else "/", 303)
+        response.set_cookie(
+            self.access.cookie,
+            self.access.session(role),
+            max_age=SESSION_S,
+            path=_root(request) or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    async def _login(self, request: Request) -> Response:
+        home = Links(_root(request))()
+        if request.method == "GET":
+            return self._ask(request, 200)
+        if why := refusal(request):
+            return self.say(request, 403, "Refused", why)
+        return self._let_in(request, dict(await fields(request)).get("token", "").strip(), home)
+
+    async def _logout(self, request: Request) -> Response:
+        if why := refusal(request):
+            return self.say(request, 403, "Refused", why)
+        response = RedirectResponse(Links(_root(request))("login"), 303)
+        response.delete_cookie(self.access.cookie, path=_root(request) or "/", httponly=True, samesite="strict")
+        return response
+
+    # What goes wrong
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        match error:
+            case Away():
+                return self.say(request, 503, "The database can't be reached", str(error), since=error.since)
+            case DatabaseBusy():
+                return self.say(request, 503, "The database is slow", str(error))
+            case SchemaMismatch():
+                return self.say(request, 503, "The database has another schema", str(error))
+            case BadArguments() | ConfigError():
+                return self.say(request, 400, "This can't be done", str(error))
+            case _:
+                return self.say(request, 502, "The database refused", str(error))
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        return self.say(request, 404, "Not found", str(error))
+
+    async def _not_allowed(self, request: Request, error: Exception) -> Response:
+        return self.say(request, 403, "Refused", str(error))
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return self.say(request, error.status_code, error.detail, "")
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        _log.error("a page failed: %s", request.url.path, exc_info=error)
+        return self.say(request, 500, "This is a bug in outlive", "The log of the dashboard has the details.")
+
+
+async def fields(request: Request) -> list[tuple[str, str]]:
+    """The fields of a form."""
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        raise HTTPException(413, "this form is too large") from None
+    return [
+        (key, value.replace("\0", ""))
+        for key, value in parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=5000)
+    ]
+
+
+def _root(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _below(request: Request) -> str:
+    """The path of a request below the one at which the dashboard is mounted."""
+    return "/" + request.url.path.removeprefix(_root(request)).lstrip("/")

@@ -1,0 +1,40 @@
+-- Statements for the charts of the dashboard. They read a bounded part of each minute.
+
+-- name: ends_by_minute
+-- How many attempts ended in each of the last minutes, by outcome; a null outcome: none ended. Of a minute in
+-- which many attempts left their job in the same state, the first :most are read, and the others are estimated.
+with sampled as (
+  select m.minute, s.state, a.outcome, a.ended_at
+  from generate_series(date_trunc('minute', outlive.now()) - :minutes::int * interval '1 minute',
+      date_trunc('minute', outlive.now()), interval '1 minute') m(minute)
+    cross join unnest('{succeeded,pending,retryable,failed,quarantined,cancelled}'::text[]) s(state)
+    left join lateral (
+      select t.outcome, t.ended_at from outlive.attempts t
+      where t.state = s.state and t.ended_at >= m.minute and t.ended_at < m.minute + interval '1 minute'
+      order by t.ended_at limit :most::int) a on true),
+weighed as (
+  select s.minute, s.outcome, s.ended_at, case when count(*) over of_state < :most::int then 1
+    else greatest(1, extract(epoch from least(outlive.now() - s.minute, interval '1 minute'))
+      / greatest(0.001, extract(epoch from max(s.ended_at) over of_state - s.minute))) end as weight
+  from sampled s window of_state as (partition by s.minute, s.state))
+select w.minute, w.outcome, coalesce(sum(w.weight) filter (where w.ended_at is not null), 0)::double precision
+from weighed w group by 1, 2 order by 1, 2;
+
+-- name: times_by_minute
+-- How long the jobs that succeeded in each of the last minutes ran and, if at the first attempt, had waited since
+-- they were ready: p50, p95 and p99 of the first :most. No row: none succeeded.
+select m.minute, count(*) as jobs,
+  percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
+    order by extract(epoch from a.ended_at - a.started_at)::double precision) as ran_s,
+  percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
+    order by greatest(0, extract(epoch from a.started_at - j.ready_at))::double precision)
+    filter (where a.attempt = 1) as waited_s
+from generate_series(date_trunc('minute', outlive.now()) - :minutes::int * interval '1 minute',
+    date_trunc('minute', outlive.now()), interval '1 minute') m(minute)
+  cross join lateral (
+    select t.job_id, t.attempt, t.started_at, t.ended_at from outlive.attempts t
+    where t.state = 'succeeded' and t.ended_at >= m.minute and t.ended_at < m.minute + interval '1 minute'
+    order by t.ended_at limit :most::int) a
+  cross join lateral (select i.ready_at from outlive.jobs i where i.id = a.job_id) j
+where a.started_at is not null
+group by 1 order by 1;

@@ -1,0 +1,41 @@
+"""statements/charts.sql: what the charts of the dashboard show, by minute."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from outlive.statement import Row, Statement
+from outlive.store.building import Names, statement, structs
+
+SAMPLE = 500
+"""How many ends of a minute are counted, by the state of their job; the others are estimated."""
+TIMED = 200
+
+
+class MinuteTimes(msgspec.Struct, frozen=True):
+    """How long jobs ran and waited that succeeded in one minute: p50, p95 and p99, in seconds."""
+
+    minute: datetime
+    jobs: int
+    ran_s: list[float]
+    waited_s: list[float] | None
+
+
+def ends_by_minute(*, minutes: int) -> Statement[dict[datetime, dict[str, float]]]:
+    """How many attempts ended in each of the last minutes, by outcome."""
+
+    def decode(_: Names, rows: list[Row]) -> dict[datetime, dict[str, float]]:
+        found: dict[datetime, dict[str, float]] = {}
+        for minute, outcome, ends in rows:
+            counts = found.setdefault(minute, {})
+            if outcome is not None:
+                counts[outcome] = ends
+        return found
+
+    return statement("ends_by_minute", decode, minutes=minutes, most=SAMPLE)
+
+
+def times_by_minute(*, minutes: int) -> Statement[list[MinuteTimes]]:
+    return statement("times_by_minute", structs(MinuteTimes), minutes=minutes, most=TIMED)

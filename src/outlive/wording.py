@@ -1,0 +1,72 @@
+"""How people read times, sizes and the text of jobs, on a terminal and on a page. Nothing here knows either of them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+_COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+def plain(text: object) -> str:
+    """Safe text: without control characters and escape sequences, but with its line breaks."""
+    bare = _COMMANDS.sub("", str(text)).replace("\r\n", "\n").expandtabs(4)
+    return "".join(char if char.isprintable() or char == "\n" else "�" for char in bare)
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def tail(text: str, lines: int) -> str:
+    return "\n".join(plain(text).rstrip().splitlines()[-lines:])
+
+
+def innermost(stack: str, most: int) -> str:
+    """The lines nearest to the crash: the end of a traceback, or the start of a dump by faulthandler.
+
+    faulthandler dumps every thread. The current thread is the one that crashed.
+    """
+    if "most recent call first" not in stack:
+        return tail(stack, most)
+    lines = [line for line in plain(stack).splitlines() if line]
+    first = next((n for n, line in enumerate(lines) if line.startswith("Current thread")), None)
+    if first is None:
+        first = next(n for n, line in enumerate(lines) if "most recent call first" in line)
+    return "\n".join(lines[first : first + most])
+
+
+def moment(value: datetime | None) -> str:
+    """A time in the local time zone."""
+    return "" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def brief(value: datetime | None) -> str:
+    """A time without its year, for tables."""
+    return moment(value)[5:]
+
+
+def number(count: int, *, estimated: bool = False) -> str:
+    """A count. An estimated one has three digits that mean something."""
+    return f"≈{round(count, 3 - len(str(count))) if count > 999 else count:,}" if estimated else f"{count:,}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "m"), (rest, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def size(number: int) -> str:
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

@@ -1,0 +1,117 @@
+"""Who may look and who may act."""
+
+import re
+
+import pytest
+
+from outlive import config, db
+from outlive.dashboard import asgi
+from outlive.dashboard.serving import serve
+from outlive.errors import ConfigError
+from tests.dashboard.asking import OPERATOR, VIEWER, Dashboard
+
+PATHS = ("/", "/jobs", "/workers", "/live/", "/live/jobs")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_a_session_a_page_shows_nothing(dashboard: Dashboard, path: str) -> None:
+    stranger = dashboard.browser()
+    for cookie in ("", "operator.99999999999.x.y", "operator", "..", "é"):
+        answer = stranger.get(path, cookie=f"{dashboard.site.access.cookie}={cookie}")
+        assert answer.status_code == 401
+        assert "aria-current" not in answer.text
+
+
+def test_a_link_with_a_token_becomes_a_cookie_and_an_address_without_it(dashboard: Dashboard) -> None:
+    browser = dashboard.browser()
+    answer = browser.get(f"/jobs?state=failed&token={OPERATOR}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?state=failed")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert OPERATOR not in cookie
+    assert browser.get("/jobs?state=failed").status_code == 200
+
+
+def test_a_forged_or_expired_session_is_refused(dashboard: Dashboard) -> None:
+    access = dashboard.site.access
+    good = dashboard.viewer.client.cookies[access.cookie]
+    role, until, chance, signature = good.split(".")
+    for forged in (f"operator.{until}.{chance}.{signature}", f"{role}.9{until}.{chance}.{signature}", f"{good}0"):
+        assert dashboard.browser().get("/", cookie=f"{access.cookie}={forged}").status_code == 401
+    assert dashboard.browser().get("/", cookie=f"{access.cookie}={good}").status_code == 200
+
+
+def test_wrong_tokens_are_refused_and_soon_not_even_compared(dashboard: Dashboard) -> None:
+    stranger = dashboard.browser()
+    statuses = [stranger.post("/login", token=f"guess-{n}").status_code for n in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    assert stranger.post("/login", token=OPERATOR).status_code == 429
+
+
+def test_a_name_of_another_site_that_points_here_gets_no_answer(dashboard: Dashboard) -> None:
+    assert dashboard.get("/", host="evil.example:8321").status_code == 421
+    assert dashboard.get("/", host="localhost:8321").status_code == 200
+    assert dashboard.get("/", host="[::1]:8321").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9999"},
+    ],
+)
+def test_a_form_of_another_site_is_refused(dashboard: Dashboard, headers: dict[str, str]) -> None:
+    assert dashboard.operator.post("/logout", headers).status_code == 403
+    assert dashboard.browser().post("/login", headers, token=OPERATOR).status_code == 403
+
+
+def test_every_answer_forbids_what_the_pages_do_not_need(dashboard: Dashboard) -> None:
+    for path in ("/", "/login", "/nowhere", "/static/style.css", "/static/nothing", "/jobs/nonsense"):
+        answer = dashboard.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self';")
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+    assert dashboard.get("/jobs").headers["cache-control"] == "no-store"
+    assert not re.search(r"<script(?! src)|\sstyle=|\son\w+=", dashboard.get("/").text)
+
+
+def test_a_request_that_is_too_large_is_refused(dashboard: Dashboard) -> None:
+    assert dashboard.operator.post("/login", token="x" * 300_000).status_code == 413
+
+
+def test_after_logging_out_the_browser_has_no_session(dashboard: Dashboard) -> None:
+    browser = dashboard.browser(VIEWER)
+    assert browser.get("/").status_code == 200
+    assert browser.post("/logout").status_code == 303
+    assert browser.get("/").status_code == 401
+
+
+def test_a_dashboard_is_never_open_to_others_without_a_good_token(database_url: str) -> None:
+    def refused(**flags: str) -> str:
+        settings = config.load(environ={}, flags={"database_url": database_url, **flags})
+        with pytest.raises(ConfigError) as error:
+            serve(settings, print)
+        return str(error.value)
+
+    assert "set dashboard_token" in refused(dashboard_listen="0.0.0.0:0")
+    assert "fewer than 16" in refused(dashboard_listen="0.0.0.0:0", dashboard_token="short")
+    assert "fewer than 16" in refused(dashboard_token=OPERATOR, dashboard_viewer_token="short")
+    assert "viewers would be operators" in refused(dashboard_token=OPERATOR, dashboard_viewer_token=OPERATOR)
+    assert "such as 127.0.0.1:8321" in refused(dashboard_listen="nowhere")
+    with pytest.raises(ConfigError, match="needs a token"):
+        asgi(database_url)
+
+
+def test_a_page_can_write_nothing(dashboard: Dashboard) -> None:
+    async def read_only(connection: db.AsyncConnection) -> object:
+        cursor = await connection.execute("show default_transaction_read_only")
+        return await cursor.fetchone()
+
+    assert dashboard.run(dashboard.site.database.within(read_only)) == ("on",)

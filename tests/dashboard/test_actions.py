@@ -1,0 +1,123 @@
+"""What operators do on the dashboard: asked first, proved, written to the audit."""
+
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from outlive import db, store
+from outlive.model import Schedule, SourceLimits
+from outlive.states import Outcome, State
+from tests.dashboard.asking import Browser, Dashboard, words
+from tests.driving.making import make, make_finished, make_many, make_quarantined, state_of, value
+
+
+def act(browser: Browser, action: str, **fields: Any) -> str:
+    """Do something, and return what the page says about it."""
+    answer = browser.post("/act", action=action, back="/audit", proof=browser.proof(), **fields)
+    assert answer.status_code == 303, answer.text
+    return browser.said(answer)
+
+
+def test_a_question_names_the_number_of_jobs(dashboard: Dashboard, connection: db.Connection) -> None:
+    jobs = [make_finished(connection, Outcome.FAILED, task="import") for _ in range(3)]
+    make_finished(connection, Outcome.FAILED, task="other")
+    assert "Retry 3 jobs?" in words(dashboard.get("/confirm?action=retry_all&task=import"))
+    assert "Retry 1 job?" in words(dashboard.get(f"/confirm?action=retry&id={jobs[0]}"))
+    assert "No job is selected" in words(dashboard.get("/confirm?action=retry"))
+    assert dashboard.get("/confirm?action=prune_all&task=import").status_code == 400
+    assert dashboard.viewer.get("/confirm?action=retry").status_code == 403
+
+
+def test_jobs_are_retried_cancelled_released_and_deleted(dashboard: Dashboard, connection: db.Connection) -> None:
+    failed = [make_finished(connection, Outcome.FAILED, task="import") for _ in range(3)]
+    waiting, killer = make(connection), make_quarantined(connection)
+    assert act(dashboard.operator, "retry", id=str(failed[0])) == "1 job retried"
+    assert act(dashboard.operator, "retry_all", task="import") == "2 jobs retried"
+    assert act(dashboard.operator, "cancel", ids=f"{waiting},{failed[0]}") == "2 jobs cancelled"
+    assert act(dashboard.operator, "release", id=str(killer)) == "1 job released"
+    assert act(dashboard.operator, "prune", id=str(waiting)) == "1 job deleted"
+    told = act(dashboard.operator, "prune", id=str(killer))
+    assert told.startswith("0 jobs deleted, 1 not changed")
+    assert state_of(connection, waiting) is None
+    entries = db.run(connection, store.list_audit())
+    assert [(row["action"], row["jobs"]) for row in reversed(entries)] == [
+        ("retry", 1),
+        ("retry", 2),
+        ("cancel", 2),
+        ("release", 1),
+        ("prune", 1),
+    ]
+    assert all(row["who"] == "operator from 127.0.0.1 (dashboard)" for row in entries)
+    assert "operator from 127.0.0.1" in words(dashboard.get("/audit"))
+
+
+def test_an_action_on_many_jobs_takes_them_in_portions(dashboard: Dashboard, connection: db.Connection) -> None:
+    make_many(connection, 1200, task="flood")
+    make(connection, "other")
+    assert act(dashboard.operator, "cancel_all", task="flood") == "1,200 jobs cancelled"
+    assert value(connection, "select count(*) from outlive.waiting") == 1
+    assert [row["jobs"] for row in db.run(connection, store.list_audit())] == [1200]
+
+
+def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard, connection: db.Connection) -> None:
+    make(connection)
+    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=60)]))
+    db.run(connection, store.declare_schedules([Schedule(name="tick", task="work", args=b"{}", every_s=60)], "a:b"))
+    operator = dashboard.operator
+    assert act(operator, "pause_queue", name="default") == "queue default is paused"
+    assert "paused" in words(dashboard.get("/queues"))
+    assert act(operator, "resume_queue", name="default") == "queue default is resumed"
+    assert act(operator, "pause_source", name="shop") == "source shop is paused"
+    assert act(operator, "resume_source", name="shop") == "source shop is resumed"
+    assert act(operator, "set_rate", name="shop", rate="7.5") == "source shop is set"
+    assert "7.5/min" in words(dashboard.get("/sources"))
+    assert act(operator, "set_rate", name="shop", rate="") == "source shop is set"
+    assert "60/min" in words(dashboard.get("/sources"))
+    assert act(operator, "pause_schedule", name="tick") == "schedule tick is paused"
+    assert act(operator, "resume_schedule", name="tick") == "schedule tick is resumed"
+    assert act(operator, "run_schedule", name="tick") == "a job of tick is enqueued"
+    for action, name in (("pause_source", "none"), ("resume_queue", "default"), ("pause_schedule", "none")):
+        answer = operator.post("/act", action=action, name=name, proof=operator.proof())
+        assert answer.status_code == 400
+    for rate in ("fast", "-1", "nan", "1e99"):
+        answer = operator.post("/act", action="set_rate", name="shop", rate=rate, proof=operator.proof())
+        assert answer.status_code == 400
+    assert len(db.run(connection, store.list_audit())) == 9
+
+
+def test_a_batch_is_cancelled_with_its_jobs(dashboard: Dashboard, connection: db.Connection) -> None:
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    jobs = make_many(connection, 3, links=msgspec.json.encode({"batch": batch}))
+    assert "Cancel 3 jobs of this batch?" in words(dashboard.get(f"/confirm?action=cancel_batch&name={batch}"))
+    assert act(dashboard.operator, "cancel_batch", name=str(batch)) == "the batch and 3 jobs of it were cancelled"
+    assert {state_of(connection, job) for job in jobs} == {State.CANCELLED}
+    assert "0 of 3 jobs are left" in words(dashboard.get(f"/batches/{batch}"))
+
+
+def test_only_an_operator_s_own_form_acts(dashboard: Dashboard, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED)
+    operator, viewer = dashboard.operator, dashboard.viewer
+    fields: dict[str, Any] = {"action": "retry", "id": str(job)}
+    proof = operator.proof()
+    refused = [
+        viewer.post("/act", **fields, proof=viewer.proof()),
+        operator.post("/act", **fields),
+        operator.post("/act", **fields, proof="0" * 64),
+        operator.post("/act", **fields, proof=viewer.proof()),
+        operator.post("/act", {"origin": "http://evil.example"}, **fields, proof=proof),
+        operator.post("/act", {"sec-fetch-site": "cross-site"}, **fields, proof=proof),
+    ]
+    assert [answer.status_code for answer in refused] == [403] * len(refused)
+    assert dashboard.browser().post("/act", **fields, proof=proof).status_code == 401
+    assert operator.get(f"/act?action=retry&id={job}&proof={proof}").status_code == 405
+    assert state_of(connection, job) is State.FAILED
+    assert db.run(connection, store.list_audit()) == []
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "http://evil.example", "\\\\evil.example", "/\nx", ""])
+def test_an_action_leads_back_to_the_dashboard_only(dashboard: Dashboard, connection: db.Connection, back: str) -> None:
+    operator = dashboard.operator
+    answer = operator.post("/act", action="pause_queue", name="default", back=back, proof=operator.proof())
+    assert answer.headers["location"].startswith("/?done=")

@@ -1,0 +1,223 @@
+"""The dashboard in a real browser: each page, an action, live updates, the keyboard, a phone, and accessibility."""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from outlive import App, db, store
+from outlive.model import Schedule, SourceLimits
+from outlive.states import Outcome
+from tests import faults
+from tests.dashboard.asking import OPERATOR, VIEWER
+from tests.driving.databases import new_database
+from tests.driving.making import make, make_finished, make_quarantined, register_worker, state_of
+from tests.driving.workers import Start
+from tests.waiting import eventually
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PAGES = ("", "jobs", "killers", "workers", "queues", "sources", "schedules", "batches", "audit")
+PHONE = {"width": 390, "height": 844}
+AXE_CACHE = Path(tempfile.gettempdir()) / "outlive-axe"
+SERIOUS = ("serious", "critical")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium")
+
+
+@pytest.fixture(scope="module")
+def url(server_url: str) -> Iterator[str]:
+    with new_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def connection(url: str) -> Iterator[db.Connection]:
+    with db.connect(url, db.PINNED) as connection:
+        fill(connection)
+        yield connection
+
+
+def fill(connection: db.Connection) -> None:
+    """A few of everything."""
+    register_worker(connection)
+    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=60, burst=5)]))
+    nightly = Schedule(name="nightly", task="report", args=b"{}", cron="0 3 * * *")
+    db.run(connection, store.declare_schedules([nightly], "shop:app"))
+    make_quarantined(connection, crashes=2)
+    make_finished(connection)
+    make_finished(connection, Outcome.FAILED)
+    make(connection, args=b'{"url": "<script>alert(1)</script>"}')
+
+
+@pytest.fixture(scope="module")
+def address(url: str, connection: db.Connection) -> Iterator[str]:
+    """A dashboard as a process of its own."""
+    environ = {**os.environ, "OUTLIVE_DATABASE_URL": url, "OUTLIVE_DASHBOARD_TOKEN": OPERATOR}
+    environ["OUTLIVE_DASHBOARD_VIEWER_TOKEN"] = VIEWER
+    words = [sys.executable, "-m", "outlive", "dashboard", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """A page of an operator. What the browser complains about fails the test."""
+    with browser.new_context(base_url=address) as context:
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        complaints: list[str] = []
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"/?token={OPERATOR}")
+        yield page
+        assert complaints == []
+
+
+def live(page: Page) -> None:
+    expect(page.locator("#pulse")).to_have_text("live")
+
+
+def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page: Page, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED)
+    for path in (*PAGES, f"jobs/{job}", "jobs?state=failed&text=value"):
+        page.goto(f"/{path}")
+        expect(page.locator("main h1")).to_have_count(1)
+        if "text" not in path:
+            live(page)
+    assert "token" not in page.url
+
+
+def test_an_operator_retries_selected_jobs_after_a_question(page: Page, connection: db.Connection) -> None:
+    jobs = [make_finished(connection, Outcome.FAILED, task="once") for _ in range(3)]
+    page.goto("/jobs?state=failed&task=once")
+    for job in jobs[:2]:
+        page.check(f"input[value='{job}']")
+    expect(page.locator("#chosen output")).to_have_text("2 selected")
+    page.click("button[value=retry]")
+    expect(page.locator("h1")).to_have_text("Retry 2 jobs?")
+    page.click("text=Yes")
+    expect(page.locator(".done")).to_have_text("2 jobs retried")
+    assert [state_of(connection, job) for job in jobs] == ["pending", "pending", "failed"]
+    page.goto("/audit")
+    expect(page.locator("tbody tr").first).to_contain_text("retry")
+
+
+def test_a_kill_is_seen_within_two_seconds(page: Page, url: str, connection: db.Connection, start: Start) -> None:
+    start(slots=1, url=url)
+    page.goto("/killers")
+    live(page)
+    killer = App(url).task(faults.segfault.function).using(max_crashes=1).enqueue()
+    query = "select extract(epoch from now() - ended_at) from outlive.attempts where job_id = %s"
+    eventually(lambda: connection.execute(query, [killer.id]).fetchone(), within_s=20, what="the job has died")
+    expect(page.locator(f"#k-{killer.id}")).to_contain_text("SIGSEGV", timeout=2_000)
+
+
+def test_an_open_selection_and_open_details_survive_an_update(page: Page, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED, task="kept")
+    page.goto("/jobs?task=kept")
+    live(page)
+    page.check(f"input[value='{job}']")
+    other = make(connection, "kept")
+    expect(page.locator(f"#j-{other}")).to_be_visible(timeout=5_000)
+    expect(page.locator(f"input[value='{job}']")).to_be_checked()
+    expect(page.locator(f"input[value='{other}']")).not_to_be_checked()
+
+
+def test_the_keyboard_is_enough(page: Page, connection: db.Connection) -> None:
+    job = make(connection, "typed")
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.type("gj")
+    page.wait_for_url("**/jobs")
+    page.keyboard.press("/")
+    page.keyboard.type("typed")
+    page.keyboard.press("Enter")
+    expect(page.locator(f"#j-{job}")).to_be_visible()
+    page.locator("body").press("j")
+    page.keyboard.press("x")
+    expect(page.locator(f"input[value='{job}']")).to_be_checked()
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/jobs/{job}")
+
+
+def test_every_page_fits_a_phone(page: Page, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED, task="a" * 150)
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    for path in (*PAGES, f"jobs/{job}"):
+        page.goto(f"/{path}")
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"], f"/{path} is {wide} pixels wide"
+
+
+def test_pages_work_without_the_script(browser: Browser, address: str, connection: db.Connection) -> None:
+    job = make_finished(connection, Outcome.FAILED, task="plain")
+    with browser.new_context(base_url=address, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"/jobs/{job}?token={OPERATOR}")
+        page.click("text=Retry")
+        page.click("text=Yes")
+        expect(page.locator(".done")).to_have_text("1 job retried")
+        page.goto("/jobs?task=plain")
+        assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", page.inner_text("tbody"))
+
+
+@functools.cache
+def axe() -> str | None:
+    """The source of axe-core, from npm; None if it can't be had."""
+    npm = shutil.which("npm")
+    AXE_CACHE.mkdir(exist_ok=True)
+    if npm and not list(AXE_CACHE.glob("axe-core-*.tgz")):
+        words = [npm, "pack", "axe-core", "--silent", "--pack-destination", str(AXE_CACHE)]
+        subprocess.run(words, cwd=AXE_CACHE, capture_output=True, timeout=90, check=False)
+    for archive in AXE_CACHE.glob("axe-core-*.tgz"):
+        with tarfile.open(archive) as packed:
+            source = packed.extractfile("package/axe.min.js")
+            return source.read().decode() if source else None
+    return None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Browser, address: str, connection: db.Connection, scheme: Any) -> None:
+    source = axe()
+    if source is None:
+        pytest.skip("axe-core can't be had: npm pack axe-core")
+    job = make_quarantined(connection)
+    with browser.new_context(base_url=address, bypass_csp=True, color_scheme=scheme) as context:
+        page = context.new_page()
+        page.goto("/login")
+        for path in ("login", *PAGES, f"jobs/{job}", f"confirm?action=retry&id={job}"):
+            page.goto(f"/{path}{'' if path == 'login' else ('&' if '?' in path else '?') + 'token=' + OPERATOR}")
+            page.add_script_tag(content=source)
+            found = page.evaluate("axe.run()")["violations"]
+            told = [
+                (one["id"], [node["html"][:120] for node in one["nodes"][:3]])
+                for one in found
+                if one["impact"] in SERIOUS
+            ]
+            assert told == [], f"/{path}"
