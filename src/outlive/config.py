@@ -57,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard_listen: str = "127.0.0.1:8321"
     dashboard_token: str | None = None
     dashboard_viewer_token: str | None = None
+    metrics_listen: str | None = None
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """The settings without passwords and tokens: a configuration is printed in logs and on screens."""
@@ -165,6 +166,8 @@ def _parse(key: str, value: object) -> object:
         return validation.names(key, value)
     if key in _FLAGS:
         return validation.flag(key, value)
+    if key.endswith("_listen"):
+        return validation.address(key, value)
     if key == "log_format":
         return validation.choice(key, value, "text", "json")
     if key in ("log_level", "job_log_level"):

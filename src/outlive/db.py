@@ -78,6 +78,8 @@ FIRINGS = Purpose(_SECONDS, _limited(lock_s=0.5, statement_s=60))
 COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=120))
 """Ends of attempts that are large or wait for a lock. A lease that expires meanwhile is no danger: the statement has
 locked the attempt."""
+METRICS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=5))
+"""Figures for Prometheus, which are left out if they take longer."""
 LIVENESS = Purpose(
     _FEW_SECONDS,
     # The server notices as fast as the client that the other end is gone. Each of these alone can take minutes.

@@ -55,6 +55,21 @@ def seconds(name: str, value: object) -> float:
     return result
 
 
+def address(name: str, value: object) -> str:
+    """Where to listen: 127.0.0.1:9464, [::1]:9464, localhost:9464."""
+    given = text(name, value)
+    host, port = host_and_port(given)
+    if not host or port is None:
+        raise refused(name, value, "a host and a port, like '127.0.0.1:9464'")
+    return given
+
+
+def host_and_port(address: str) -> tuple[str, int | None]:
+    host, _, port = address.rpartition(":")
+    number = int(port) if port.isdecimal() and len(port) <= 5 else -1
+    return host.removeprefix("[").removesuffix("]"), number if 0 <= number <= 65535 else None
+
+
 def interval(name: str, value: object) -> float:
     """The time between two firings of a schedule."""
     result = seconds(name, value)

@@ -31,6 +31,7 @@ from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.driving.jobs import attempts, begun, finished, hook_calls, hook_into, number_in, outcomes
 from tests.driving.making import counters
+from tests.driving.scraping import ANY_PORT, place_of, scrape
 from tests.driving.workers import Start, Worker, alive, all_gone
 from tests.waiting import eventually
 
@@ -549,7 +550,7 @@ def test_dead_workers_show_and_the_hook_is_told(
     dead = start(name="crawler-1")
     faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
-    living = start(name="crawler-2", on_worker_dead=hook_into(tmp_path))
+    living = start(name="crawler-2", on_worker_dead=hook_into(tmp_path), metrics_listen=ANY_PORT)
     dead.kill()
     (fact,) = eventually(lambda: hook_calls(tmp_path))
     expected = {"event": "worker_dead", "id": dead.id, "name": "crawler-1", "pid": dead.pid, "running": 1}
@@ -565,6 +566,7 @@ def test_dead_workers_show_and_the_hook_is_told(
     shown = Cli(database_url)("workers").out
     (line,) = [line for line in shown.splitlines() if "crawler-1" in line]
     assert "dead" in line
+    assert scrape(place_of(living))("outlive_workers", state="dead") == 1
 
 
 def test_a_hook_that_hangs_holds_nothing_up_and_goes_with_its_worker(start: Start, tmp_path: Path) -> None:

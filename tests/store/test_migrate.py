@@ -187,7 +187,7 @@ def unchanged(server_url: str) -> Iterator[db.Connection]:
         "create index on outlive.jobs (created_at)",
         "create or replace function outlive.wake() returns void language sql return null",
         "alter function outlive.state_of(uuid) security definer",
-        "drop view outlive.source_health",
+        "drop view outlive.schedule_states",
     ],
 )
 def test_the_comparison_sees_every_kind_of_change(unchanged: db.Connection, change: str) -> None:

@@ -44,6 +44,7 @@ VIEWS = (
     "source_health",
     "schedule_states",
     "batch_states",
+    "metrics",
 )
 VIEWS_OF_STATEMENTS = ("ended_attempts", "open_queues", "missing_locks")
 TABLES = {
@@ -160,6 +161,7 @@ CALLS = {
     "ask_source": "select outlive.ask_source('shop', null)",
     "count_lanes": "select outlive.count_lanes()",
     "count_jobs": "select outlive.count_jobs()",
+    "count_finished": "select outlive.count_finished()",
     "end_rates": "select outlive.end_rates()",
     "count_outcomes": "select outlive.count_outcomes('{shop}', '{1}', '{true}')",
     "schedule_changed": "select outlive.schedule_changed()",
@@ -176,7 +178,10 @@ CALLS = {
     "reset_schedule": "select outlive.reset_schedule('report')",
     "remove_schedule": "select outlive.remove_schedule('report')",
 }
-VIEWING = {"now", "fingerprint", "held_state", "count_lanes", "count_jobs", "end_rates", "changed", "watch"}
+VIEWING = {
+    *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changed"),
+    "watch",
+}
 ENQUEUING = {"enqueue", "open_batch", "close_batch"}
 OWN = {"outlive_enqueue": ENQUEUING, "outlive_viewer": VIEWING, "outlive_job": {"complete"}}
 """The functions that a role may call. A viewer calls them through the views."""
@@ -301,7 +306,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
         *("enqueue", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
-        *("count_lanes", "count_jobs", "end_rates", "watch"),
+        *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch"),
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
 
@@ -443,7 +448,12 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.ends_by_minute(minutes=2)),
             run(store.times_by_minute(minutes=2)),
         )
-        run(store.health()), run(store.with_prefix("jobs", "0")), run(store.with_prefix("batches", "0"))
+        (
+            run(store.health()),
+            run(store.metrics()),
+            run(store.with_prefix("jobs", "0")),
+            run(store.with_prefix("batches", "0")),
+        )
         run(store.act("retry", ids, who="anna", entry=new_worker())), run(store.list_audit())
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))
         run(store.prune_audit(keep_s=0)), run(store.drain_workers("n")), run(store.tell_tasks(WORKER, ["work"]))

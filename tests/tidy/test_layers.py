@@ -12,7 +12,7 @@ from tests.tidy.reading import SOURCE, modules, shown, syntax
 LAYERS = [
     {"__init__", "__main__", "cli", "dashboard", "integrations", "lab"},
     {"client", "worker", "child"},
-    {"store", "migrate"},
+    {"store", "migrate", "metrics"},
     {"db", "sql", "embedded", "ticks"},
     {
         "statement",

@@ -16,6 +16,7 @@ from outlive.config import Config
 
 if TYPE_CHECKING:
     from outlive.cli.dashboard import Beside
+    from outlive.worker.reaper import Reaper
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs to run at once. Default: one per core.")]
@@ -116,7 +117,6 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     """Returns how many attempts were ended."""
     from outlive.worker.absences import MISSING_S
     from outlive.worker.alerts import LIMIT_S, Alerts
-    from outlive.worker.loops import RETRY_SOON_S, forever
     from outlive.worker.reaper import Reaper
     from outlive.worker.session import Session
 
@@ -127,16 +127,36 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
         await reaper.check()
         await reaper.sweep(anyway=True)
     else:
-        stopping = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        loops = {"reap": reaper.check_once, "sweep": reaper.sweep_once}
-        services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
-        await stopping.wait()
-        for service in services:
-            service.cancel()
-        reaper.session.hang_up()
-        await asyncio.wait(services)
+        await _reap_until_stopped(config, reaper)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
     return reaper.attempts_ended
+
+
+async def _reap_until_stopped(config: Config, reaper: "Reaper") -> None:
+    from outlive.worker.loops import RETRY_SOON_S, forever
+    from outlive.worker.monitoring import monitored
+    from outlive.worker.session import Session
+    from outlive.worker.systemd import Systemd
+    from outlive.worker.vitals import ReaperVitals
+
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    scraped = Session(reaper.session.url, db.METRICS)
+    vitals = ReaperVitals(reaper, scraped)
+    systemd = Systemd(vitals)
+    async with monitored(config, vitals, systemd):
+        loops = {"reap": reaper.check_once, "sweep": reaper.sweep_once}
+        services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
+        systemd.ready()
+        await stopping.wait()
+        vitals.stopping = True
+        systemd.stopping()
+        for service in services:
+            service.cancel()
+        reaper.session.hang_up()
+        scraped.hang_up()
+        await asyncio.wait(services)
+    await vitals.database.close()
+    await scraped.close()

@@ -83,6 +83,7 @@ from outlive.store.reads import list_running as list_running
 from outlive.store.reads import list_sources as list_sources
 from outlive.store.reads import list_stuck as list_stuck
 from outlive.store.reads import list_workers as list_workers
+from outlive.store.reads import metrics as metrics
 from outlive.store.reads import outcomes as outcomes
 from outlive.store.reads import rates as rates
 from outlive.store.reads import stats as stats

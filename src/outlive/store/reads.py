@@ -97,6 +97,11 @@ def rates() -> Statement[dict[str, float]]:
     return statement("rates", pairs)
 
 
+def metrics() -> Statement[list[Row]]:
+    """The figures of the whole database, each as the name of its metric, the value of its label, and the figure."""
+    return statement("metrics", lambda _, rows: rows)
+
+
 def health() -> Statement[Table]:
     return statement("health", table)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from outlive import store
 from outlive.config import Config
+from outlive.metrics.tallies import bounded
 from outlive.model import Dead
 from outlive.worker.alerts import Alerts
 from outlive.worker.session import Session
@@ -24,6 +26,8 @@ _log = logging.getLogger("outlive.worker")
 class Announcements:
     def __init__(self, session: Session, config: Config, alerts: Alerts) -> None:
         self._session, self._config, self._alerts = session, config, alerts
+        self.quarantines: Counter[str] = Counter()
+        """How many jobs were announced, by task."""
 
     def dead(self, workers: Sequence[Dead], why: str) -> None:
         for worker in workers:
@@ -40,6 +44,7 @@ class Announcements:
         after_s = 0.0 if self._config.on_quarantine else LEAVE_TO_OTHERS_S
         for killer in await self._session.run(store.untold_killers(batch=self._alerts.room, after_s=after_s)):
             _log.warning("Job %s is quarantined: %s", killer["id"], killer["details"])
+            self.quarantines[bounded(self.quarantines, killer["task"])] += 1
             self._alerts.send(self._config.on_quarantine, "quarantine", killer)
 
     async def breakers(self) -> None:

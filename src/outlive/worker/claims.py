@@ -93,6 +93,7 @@ class ClaimLoop:
         self._finder = LaneFinder(session, wake)
         self._idling = Idling(worker_id, session, slots=slots, finder=self._finder, wake=wake)
         self._reconciliation = Reconciliation(worker_id, config, session, slots=slots, leases=leases, outbox=outbox)
+        self.turned_at = time.monotonic()
         self._generation = 0
         self._untaken: Untaken | None = None
         self.making_room = False
@@ -102,6 +103,7 @@ class ClaimLoop:
 
     async def run_once(self) -> None:
         """One turn: end and claim, or wait until there may be something to do."""
+        self.turned_at = time.monotonic()
         self._wake.clear()  # First: whatever happens from now on wakes the next turn.
         if self._untaken is not None and self._may_overlap(self._untaken):
             await self._end_and_claim(self._offer_ahead(self._room_after(self._untaken)))

@@ -41,7 +41,7 @@ async def say_goodbye(
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]
     for end in outbox.slow.pending.values():
         with contextlib.suppress(psycopg.Error):  # Nothing of it is written, and the job runs again.
-            if (failure := await write_end(session, worker, end)) is not None:
+            if (failure := await write_end(session, worker, end, outbox.leases)) is not None:
                 ends.append(failure)
     known = {end.token for end in ends}
     for token in await session.run(store.tokens_of(worker)):  # Also claims whose answer never arrived.

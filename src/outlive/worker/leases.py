@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, KeysView
+
+NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
+
+_log = logging.getLogger("outlive.worker")
 
 
 class Leases:
@@ -12,6 +17,8 @@ class Leases:
         """Monotonic times, by token."""
         self._disowned: set[int] = set()
         """Tokens that the database no longer has under this worker: their processes are killed, no end is written."""
+        self.renewals = self.fenced = 0
+        """How many leases were renewed; how many ends were not written because their attempts belonged to others."""
 
     @property
     def tokens(self) -> KeysView[int]:
@@ -24,7 +31,9 @@ class Leases:
 
     def renew(self, tokens: Iterable[int], *, since: float) -> None:
         """Like `hold`, for the attempts that this worker still holds."""
-        self.hold((token for token in tokens if token in self._trusted_until), since=since)
+        held = [token for token in tokens if token in self._trusted_until]
+        self.renewals += len(held)
+        self.hold(held, since=since)
 
     def trust_until(self, token: int, moment: float) -> None:
         if token in self._trusted_until:
@@ -33,6 +42,11 @@ class Leases:
     def drop(self, token: int) -> None:
         self._trusted_until.pop(token, None)
         self._disowned.discard(token)
+
+    def fence(self, token: int) -> None:
+        """The database has refused the end of an attempt."""
+        self.fenced += 1
+        _log.warning(NOT_OURS, token)
 
     def expired(self, token: int, now: float) -> bool:
         return now > self._trusted_until.get(token, now)

@@ -15,7 +15,7 @@ from outlive import store
 from outlive.model import Ended
 from outlive.worker.leases import Leases
 from outlive.worker.session import Session
-from outlive.worker.slow_ends import NOT_OURS, SlowEnds
+from outlive.worker.slow_ends import SlowEnds
 from outlive.worker.wakeup import Wakeup
 
 CAREFUL_S = 5.0
@@ -26,14 +26,15 @@ _log = logging.getLogger("outlive.worker")
 
 class Outbox:
     def __init__(self, worker: UUID, session: Session, leases: Leases, wake: Wakeup) -> None:
-        self._worker, self._session, self._leases, self._wake = worker, session, leases, wake
+        self._worker, self._session, self.leases, self._wake = worker, session, leases, wake
         self.waiting: list[Ended] = []
         self.slow = SlowEnds(worker, session.url, leases, self.put)
         self._careful_until = 0.0
 
     def put(self, end: Ended) -> None:
-        if self._leases.disowned(end.token):
-            self._leases.drop(end.token)
+        if self.leases.disowned(end.token):
+            self.leases.fenced += 1
+            self.leases.drop(end.token)
         elif end.records is not None or end.spawns is not None:
             self.slow.add(end)
         else:
@@ -57,9 +58,9 @@ class Outbox:
 
     def written(self, ends: list[Ended], stale: Collection[int]) -> None:
         for end in ends:
-            self._leases.drop(end.token)
+            self.leases.drop(end.token)
         for token in stale:
-            _log.warning(NOT_OURS, token)
+            self.leases.fence(token)
 
     def keep(self, tokens: Collection[int]) -> None:
         """Drop the ends of attempts that the database no longer has under this worker."""

@@ -67,14 +67,16 @@ class Reaper:
     ) -> None:
         self.session, self.alerts = session, alerts
         self._config, self._own_id, self._on_declared_dead = config, own_id, on_declared_dead
-        self._announcements = Announcements(session, config, alerts)
+        self.announcements = Announcements(session, config, alerts)
         self.declared_dead = False
         """Other workers have declared this one dead."""
         self.attempts_ended = 0
         self._absences = Absences()
         self._generation = 0
         self._reconnected_at = -math.inf
-        self._clock_offset_s: float | None = None
+        self.clock_offset_s: float | None = None
+        """The database's clock minus this process' monotonic clock."""
+        self.checked_at = time.monotonic()
         self._clock_distrusted_until = 0.0
         self._skipped = False
         """The last sweep was left to another reaper."""
@@ -82,6 +84,7 @@ class Reaper:
     # Every second: dead workers
 
     async def check_once(self) -> None:
+        self.checked_at = time.monotonic()
         await self.check()
         await asyncio.sleep(self._absences.next_check_s)
 
@@ -103,8 +106,8 @@ class Reaper:
             self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
         await self._admit_due()
-        await self._announcements.quarantined()
-        await self._announcements.breakers()
+        await self.announcements.quarantined()
+        await self.announcements.breakers()
 
     async def _admit_due(self) -> None:
         """Admit the jobs whose time has come, and those that commits have left because a key was locked."""
@@ -148,8 +151,8 @@ class Reaper:
         try:
             await self._give_up_silent_workers()
             await self.session.run(store.quarantine_killers())
-            await self._announcements.quarantined()
-            await self._announcements.crashing_tasks()
+            await self.announcements.quarantined()
+            await self.announcements.crashing_tasks()
             await self._prune()
         finally:
             if locked:
@@ -192,7 +195,7 @@ class Reaper:
 
     def _bury(self, dead: list[Dead], why: str) -> None:
         """Announce deaths, and kill the processes that dead workers have left on this machine."""
-        self._announcements.dead(dead, why)
+        self.announcements.dead(dead, why)
         if any(worker.hostname == socket.gethostname() for worker in dead):
             # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
             # process has a variable that names its supervisor.
@@ -224,8 +227,8 @@ class Reaper:
         offset_s = await self.session.run(store.clock()) - before
         if time.monotonic() - before > LATE_ANSWER_S:
             return  # The answer does not say when in between the database read its clock.
-        jumped_s = 0.0 if self._clock_offset_s is None else offset_s - self._clock_offset_s
-        self._clock_offset_s = offset_s
+        jumped_s = 0.0 if self.clock_offset_s is None else offset_s - self.clock_offset_s
+        self.clock_offset_s = offset_s
         if abs(jumped_s) > CLOCK_JUMP_S:
             wait_s = 2 * max(self._config.renew_s, self._config.heartbeat_s)
             self._clock_distrusted_until = before + wait_s

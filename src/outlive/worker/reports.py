@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
@@ -34,12 +35,16 @@ class AttemptReports:
     heartbeat: Heartbeat
     registration: Registration
     wake: Wakeup
+    tallies: Tallies | None
+    """None if no metrics are served."""
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
         if end.outcome is Outcome.SUCCEEDED:
             job_log.succeeded(job, end, self.me.id)
         else:
             self.end_lines.add(job, end)
+        if self.tallies is not None:
+            self.tallies.ended(job, end)
         self.sources.note(job.source, end)
         if completing:
             self.completions.expect(end)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from outlive import db
 from outlive.config import Config
+from outlive.metrics.database import DatabaseMetrics
+from outlive.metrics.tallies import Tallies
 from outlive.model import Ended
 from outlive.worker import job_calls, slow_ends
 from outlive.worker.alerts import Alerts
@@ -63,6 +65,7 @@ class Services:
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
+        self.tallies = Tallies(self.reaper)
         self.heartbeat = Heartbeat(me.id, session, self.reaper, every_s=config.heartbeat_s)
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
@@ -77,6 +80,7 @@ class Services:
             heartbeat=self.heartbeat,
             registration=self.registration,
             wake=wake,
+            tallies=self.tallies if config.metrics_listen else None,
         )
         self.slots = slots = Slots(config, me.slots, zygotes, reports)
         self.claims = ClaimLoop(
@@ -98,7 +102,9 @@ class Services:
         self.followed = Followed(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
-        self._sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions)
+        scraped = Session(url, db.METRICS)
+        self.metrics = DatabaseMetrics(scraped.run)
+        self.sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [
@@ -146,12 +152,13 @@ class Services:
     def hang_up(self) -> None:
         """Cut the connections under statements that get no answer. The one that shows this worker's life stays: others
         must not declare it dead before it has said goodbye."""
-        for session in self._sessions:
+        for session in self.sessions:
             session.hang_up()
 
     async def close(self) -> None:
         self.end_lines.flush()
         self.liveness.hang_up()
         await self.liveness.close()
-        for session in self._sessions:
+        await self.metrics.close()
+        for session in self.sessions:
             await session.close()

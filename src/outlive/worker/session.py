@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -54,6 +56,9 @@ class Session:
         """Counts the connections made: what was seen on one proves nothing on the next."""
         self.answers = 0
         """Counts the statements that succeeded: the database is slow while it grows, and silent while it does not."""
+        self.answered_at = -math.inf
+        self.round_trips: Counter[str] = Counter()
+        """The same by statement; several that run together count as one, under the first name."""
         self._connection: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
         self._failures = Failures()
@@ -112,6 +117,8 @@ class Session:
                 raise
             self._failures.passed(statement)
             self.answers += 1
+            self.answered_at = time.monotonic()
+            self.round_trips[statement.partition("+")[0]] += 1
 
     def note_loss(self, error: psycopg.Error) -> None:
         """Remember that the connection is lost, if this error says so."""

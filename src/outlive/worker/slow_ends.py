@@ -21,7 +21,6 @@ from outlive.states import Outcome
 from outlive.worker.leases import Leases
 from outlive.worker.session import LARGE_BYTES, Session, SessionPool
 
-NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
 SESSIONS = 3
 AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
@@ -98,7 +97,7 @@ class SlowEnds:
         if end.token in self._unsure and end.token in await session.run(store.ended([end.token])):
             failure = None  # The end was written, and its answer was lost.
         else:
-            failure = await write_end(session, self._worker, end)
+            failure = await write_end(session, self._worker, end, self._leases)
         self._forget(end.token)
         if failure is None:
             self._leases.drop(end.token)
@@ -133,7 +132,7 @@ def _size(end: Ended) -> int:
     return len(end.records or b"") + len(end.spawns or b"") + len(end.result or b"")
 
 
-async def write_end(session: Session, worker: UUID, end: Ended) -> Ended | None:
+async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) -> Ended | None:
     """Write an end with its records and spawned jobs.
 
     Returns the failure to write instead if Postgres will never accept this end; raises errors that may pass.
@@ -151,7 +150,7 @@ async def write_end(session: Session, worker: UUID, end: Ended) -> Ended | None:
             raise
         stale = True
     if stale:
-        _log.warning(NOT_OURS, end.token)
+        leases.fence(end.token)
     return None
 
 

@@ -27,7 +27,10 @@ from outlive.worker.alerts import Alerts
 from outlive.worker.children import Assignment
 from outlive.worker.identity import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
+from outlive.worker.monitoring import monitored
 from outlive.worker.services import Services
+from outlive.worker.systemd import VARIABLES, Systemd
+from outlive.worker.vitals import WorkerVitals
 from outlive.worker.zygotes import Zygotes
 
 TERM_BEFORE_END_S = 5.0
@@ -72,7 +75,7 @@ class Supervisor:
         name = config.name or f"{socket.gethostname()}-{os.getpid()}"
         self.me = Identity(name, config.slots or os.cpu_count() or 1, formerly)
         self._alerts = Alerts()
-        hidden = ("OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
+        hidden = (*VARIABLES, "OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
         hidden = hidden if config.jobs_see_database_url else (*hidden, "OUTLIVE_DATABASE_URL")
         self._zygotes = Zygotes(
             target,
@@ -82,6 +85,8 @@ class Supervisor:
             spare=self._alerts.processes,
             log_level=config.job_log_level,
         )
+        self._vitals = WorkerVitals(self.me)
+        self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
         self.stop_requests = 0
         self._stop_by = 0.0
@@ -102,6 +107,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        async with monitored(self._config, self._vitals, self._systemd):
+            await self._live()
+
+    async def _live(self) -> None:
         self._zygotes.start()
         try:
             starting = asyncio.create_task(self._start())
@@ -122,12 +131,13 @@ class Supervisor:
         ready = await self._zygotes.current.ready()
         self._app_url = ready.database_url
         url = await asyncio.to_thread(self._url, self._app_url)
-        services = self._services = Services(
+        services = self._services = self._vitals.services = Services(
             self.me, self._config, url, self._zygotes, self._alerts, on_declared_dead=self._stopping.set
         )
         self._zygotes.open(ready, services.slots)
         await self._register(services)
-        self._started = True
+        self._started = self._vitals.started = True
+        self._systemd.ready()
         if self._reload_again:
             self._reload()
         me = self.me
@@ -161,6 +171,8 @@ class Supervisor:
         self.stop_requests += 1
         self._stop_by = time.monotonic() + self._config.grace_s
         self._stopping.set()
+        self._vitals.stopping = True
+        self._systemd.stopping()
         if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
             self._services.slots.tell_to_stop()
             self._services.heartbeat.drain()

@@ -2891,14 +2891,15 @@ end $$;
 -- Counts: how many jobs there are, without reading them all.
 --
 --     count_lanes     the jobs that wait, by lane and priority
+--     count_finished  the jobs that have succeeded, failed or were cancelled, by state, queue and task
 --     count_jobs      all jobs, by state, queue and task
 --     end_rates       how many attempts ended per second lately
 --
--- Up to 5,000 rows are counted. More are estimated from a sample of pages, and `estimated` says so. The functions
--- run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned: a table
--- that was filled a moment ago has no statistics.
+-- Up to 5,000 rows are counted. More are estimated from a sample of so many pages, and `estimated` says so. The
+-- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned:
+-- a table that was filled a moment ago has no statistics.
 
-create or replace function outlive.count_lanes()
+create or replace function outlive.count_lanes(most_pages int default 400)
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
   oldest_ready_at timestamptz, estimated boolean)
@@ -2906,10 +2907,12 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
-  percent double precision := 100;  -- of the pages: about 400 of them
+  percent double precision := 100;  -- of the pages
+  present timestamptz := outlive.now();
 begin
   if (select count(*) from (select from outlive.waiting limit 5001) few) > 5000 then
-    percent := least(100, 40000.0 * current_setting('block_size')::int / pg_relation_size('outlive.waiting'));
+    percent := least(100, 100.0 * most_pages * current_setting('block_size')::int
+      / pg_relation_size('outlive.waiting'));
   end if;
   return query
   with recursive lane as (  -- A loose index scan finds also those that the sample misses.
@@ -2920,22 +2923,25 @@ begin
       select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
       where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
       order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n),
+  sampled as (
+    select w.queue, w.source, w.task, w.priority, count(*) as waiting,
+      count(*) filter (where w.failures + w.crashes > 0) as retryable,
+      count(*) filter (where w.ready_at <= present) as ready
+    from outlive.waiting w tablesample system (percent) group by 1, 2, 3, 4),
   counted as (
-    select l.queue, l.source, l.task, l.priority, 0 as pending, 0 as retryable, 0 as ready, l.ready_at from lane l
+    select l.queue, l.source, l.task, l.priority, 0 as waiting, 0 as retryable, 0 as ready, l.ready_at from lane l
     union all
-    select w.queue, w.source, w.task, w.priority, (w.failures + w.crashes = 0)::int,
-      (w.failures + w.crashes > 0)::int, (w.ready_at <= outlive.now())::int, null
-    from outlive.waiting w tablesample system (percent))
+    select s.*, null from sampled s)
   select c.queue, c.source, c.task, c.priority,
-    case when sum(c.pending + c.retryable) = 0 then 1 else (sum(c.pending) * 100 / percent)::bigint end,
+    case when sum(c.waiting) = 0 then 1 else (sum(c.waiting - c.retryable) * 100 / percent)::bigint end,
     (sum(c.retryable) * 100 / percent)::bigint,
-    case when sum(c.pending + c.retryable) = 0 then (min(c.ready_at) <= outlive.now())::int
+    case when sum(c.waiting) = 0 then (min(c.ready_at) <= present)::int
       else (sum(c.ready) * 100 / percent)::bigint end,
     min(c.ready_at), percent < 100
   from counted c group by 1, 2, 3, 4;
 end $$;
 
-create or replace function outlive.count_jobs()
+create or replace function outlive.count_finished(most_pages int default 100)
 returns table (state text, queue text, task text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -2946,16 +2952,8 @@ declare
     where (select count(*) from (select from outlive.attempts a where a.state = s limit 5001) few) > 5000);
   few text[] := array(select unnest('{succeeded,failed,cancelled}'::text[]) except select unnest(many));
   pages double precision := pg_relation_size('outlive.jobs') / current_setting('block_size')::double precision;
-  percent double precision := least(100, 10000 / greatest(1, pages));  -- of the pages: about 100 of them
+  percent double precision := least(100, 100.0 * most_pages / greatest(1, pages));
 begin
-  return query
-  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
-  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
-  where n.jobs > 0 group by 1, 2, 3;
-  return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
-  return query
-  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
-  from outlive.held h group by 1, 2, 3;
   return query
   select f.state, j.queue, j.task, count(*), false
   from outlive.finished() f join outlive.jobs j on j.id = f.job_id
@@ -2984,6 +2982,22 @@ begin
     from sampled s, sample where s.state = any(many) group by 1, 2, 3, sample.weight;
   end if;
 end $$;
+
+create or replace function outlive.count_jobs()
+returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+begin atomic
+  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
+  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
+  where n.jobs > 0 group by 1, 2, 3
+  union all
+  select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3
+  union all
+  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
+  from outlive.held h group by 1, 2, 3
+  union all
+  select f.state, f.queue, f.task, f.jobs, f.estimated from outlive.count_finished() f;
+end;
 
 create or replace function outlive.end_rates() returns table (state text, per_s double precision)
 language sql stable security definer set search_path = pg_catalog, pg_temp
@@ -3165,6 +3179,86 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
+
+-- The figures that describe the whole database, as Prometheus wants them: the name of the metric without
+-- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted as
+-- by the functions in counts.sql, but from smaller samples. Labels are bounded: beyond 200 queues the emptiest are
+-- summed up as `other`, and of the sources and schedules 200 have figures of their own, those in trouble first.
+create view outlive.metrics as
+with lane as materialized (
+  select l.queue, l.pending, l.retryable, l.ready, case when l.ready > 0 then l.oldest_ready_at end as oldest
+  from outlive.count_lanes(150) l),
+live as materialized (
+  select 'running' as state, r.queue, count(*) as jobs,
+    count(*) filter (where r.lease_until < outlive.now()) as odd
+  from outlive.running r group by r.queue
+  union all
+  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, count(*),
+    count(*) filter (where h.why = 'suspect')
+  from outlive.held h group by 1, 2),
+queue as (
+  select case when row_number() over (order by sum(c.waiting + c.running) desc, c.name) <= 200
+      then c.name else 'other' end as name,
+    sum(c.waiting) as waiting, sum(c.ready) as ready, sum(c.running) as running, min(c.oldest) as oldest,
+    (max(c.paused) > 0)::int as paused,
+    (select count(*) from outlive.workers k
+     where k.state = 'active' and (k.queues is null or c.name = any(k.queues))) as workers
+  from (
+    select queue as name, pending + retryable as waiting, ready, 0 as running, oldest, 0 as paused from lane
+    union all
+    select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0,
+      case when state = 'running' then jobs else 0 end, null, 0 from live
+    union all
+    select name, 0, 0, 0, null, (paused_at is not null)::int from outlive.queues
+    union all
+    select queue, 0, 0, 0, null, 0 from outlive.tasks group by queue) c
+  group by c.name),
+source as (
+  select s.* from outlive.source_health s order by s.paused desc, s.breaker <> 'closed' desc, s.name limit 200),
+schedule as (
+  select s.name, coalesce(greatest(0, extract(epoch from outlive.now() - s.next_at)), 0) as behind_s
+  from outlive.schedules s
+  where s.paused_at is null and (s.next_at < 'infinity' or s.next_at is null)
+  order by 2 desc, 1 limit 200)
+select 'jobs' as name, j.state as label, sum(j.jobs)::double precision as value
+from (
+  select 'pending' as state, sum(pending) as jobs from lane
+  union all
+  select 'retryable', sum(retryable) from lane
+  union all
+  select state, jobs from live
+  union all
+  select state, jobs from outlive.count_finished(10)) j
+where j.jobs > 0 group by j.state
+union all
+select 'stuck_jobs', '', coalesce(sum(odd), 0) from live where state = 'running'
+union all
+select 'suspect_jobs', '', coalesce(sum(odd), 0) from live where state <> 'running'
+union all
+select n.name, q.name, n.value from (
+  select name, sum(waiting) as waiting, sum(ready) as ready, sum(running) as running, min(oldest) as oldest,
+    max(paused) as paused, min(workers) as workers
+  from queue group by name) q, lateral (values
+  ('queue_waiting_jobs', q.waiting),
+  ('queue_ready_jobs', q.ready),
+  ('queue_running_jobs', q.running),
+  ('queue_oldest_ready_seconds', coalesce(greatest(0, extract(epoch from outlive.now() - q.oldest)), 0)),
+  ('queue_paused', q.paused),
+  ('queue_workers', q.workers)) n(name, value)
+union all
+select 'workers', k.state, count(*) from outlive.workers k group by k.state
+union all
+select 'sources', s.breaker, count(*) from outlive.source_health s group by s.breaker
+union all
+select n.name, s.name, n.value from source s, lateral (values
+  ('source_tokens', s.tokens),
+  ('source_breaker_open', (s.breaker <> 'closed')::int),
+  ('source_paused', s.paused::int)) n(name, value)
+where n.value is not null
+union all
+select 'schedule_behind_seconds', s.name, s.behind_s from schedule s
+union all
+select 'schedules_in_trouble', '', count(*) from outlive.schedules s where s.trouble is not null;
 
 -- The jobs of an open batch are counted. `progress` goes from 0 to 1.
 create view outlive.batch_states as

@@ -24,7 +24,7 @@ from outlive.lab.gameday.report import Progress
 from outlive.lab.gameday.server import Server
 from outlive.lab.gameday.workers import Workers
 from outlive.lab.program import handling
-from outlive.worker.slow_ends import NOT_OURS
+from outlive.worker.leases import NOT_OURS
 
 TICK_S = 0.01
 COUNT_S = 0.2

@@ -54,11 +54,12 @@ grant select on
   outlive.source_health,
   outlive.schedule_states,
   outlive.batch_states,
-  outlive.audit
+  outlive.audit,
+  outlive.metrics
   to outlive_viewer;
 grant execute on function outlive.now(), outlive.fingerprint(text, json), outlive.held_state(text, boolean),
-  outlive.count_lanes(), outlive.count_jobs(), outlive.end_rates(), outlive.changed(outlive.schedules),
-  outlive.watch(uuid, int, bigint)
+  outlive.count_lanes(int), outlive.count_jobs(), outlive.count_finished(int), outlive.end_rates(),
+  outlive.changed(outlive.schedules), outlive.watch(uuid, int, bigint)
   to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;

@@ -124,6 +124,86 @@ select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.mis
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
 from outlive.schedules s left join outlive.job_states j on j.id = s.last_job;
 
+-- The figures that describe the whole database, as Prometheus wants them: the name of the metric without
+-- `outlive_`, the value of its label, and the figure. docs/reference/metrics.md explains them. Jobs are counted as
+-- by the functions in counts.sql, but from smaller samples. Labels are bounded: beyond 200 queues the emptiest are
+-- summed up as `other`, and of the sources and schedules 200 have figures of their own, those in trouble first.
+create view outlive.metrics as
+with lane as materialized (
+  select l.queue, l.pending, l.retryable, l.ready, case when l.ready > 0 then l.oldest_ready_at end as oldest
+  from outlive.count_lanes(150) l),
+live as materialized (
+  select 'running' as state, r.queue, count(*) as jobs,
+    count(*) filter (where r.lease_until < outlive.now()) as odd
+  from outlive.running r group by r.queue
+  union all
+  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, count(*),
+    count(*) filter (where h.why = 'suspect')
+  from outlive.held h group by 1, 2),
+queue as (
+  select case when row_number() over (order by sum(c.waiting + c.running) desc, c.name) <= 200
+      then c.name else 'other' end as name,
+    sum(c.waiting) as waiting, sum(c.ready) as ready, sum(c.running) as running, min(c.oldest) as oldest,
+    (max(c.paused) > 0)::int as paused,
+    (select count(*) from outlive.workers k
+     where k.state = 'active' and (k.queues is null or c.name = any(k.queues))) as workers
+  from (
+    select queue as name, pending + retryable as waiting, ready, 0 as running, oldest, 0 as paused from lane
+    union all
+    select queue, case when state in ('pending', 'retryable') then jobs else 0 end, 0,
+      case when state = 'running' then jobs else 0 end, null, 0 from live
+    union all
+    select name, 0, 0, 0, null, (paused_at is not null)::int from outlive.queues
+    union all
+    select queue, 0, 0, 0, null, 0 from outlive.tasks group by queue) c
+  group by c.name),
+source as (
+  select s.* from outlive.source_health s order by s.paused desc, s.breaker <> 'closed' desc, s.name limit 200),
+schedule as (
+  select s.name, coalesce(greatest(0, extract(epoch from outlive.now() - s.next_at)), 0) as behind_s
+  from outlive.schedules s
+  where s.paused_at is null and (s.next_at < 'infinity' or s.next_at is null)
+  order by 2 desc, 1 limit 200)
+select 'jobs' as name, j.state as label, sum(j.jobs)::double precision as value
+from (
+  select 'pending' as state, sum(pending) as jobs from lane
+  union all
+  select 'retryable', sum(retryable) from lane
+  union all
+  select state, jobs from live
+  union all
+  select state, jobs from outlive.count_finished(10)) j
+where j.jobs > 0 group by j.state
+union all
+select 'stuck_jobs', '', coalesce(sum(odd), 0) from live where state = 'running'
+union all
+select 'suspect_jobs', '', coalesce(sum(odd), 0) from live where state <> 'running'
+union all
+select n.name, q.name, n.value from (
+  select name, sum(waiting) as waiting, sum(ready) as ready, sum(running) as running, min(oldest) as oldest,
+    max(paused) as paused, min(workers) as workers
+  from queue group by name) q, lateral (values
+  ('queue_waiting_jobs', q.waiting),
+  ('queue_ready_jobs', q.ready),
+  ('queue_running_jobs', q.running),
+  ('queue_oldest_ready_seconds', coalesce(greatest(0, extract(epoch from outlive.now() - q.oldest)), 0)),
+  ('queue_paused', q.paused),
+  ('queue_workers', q.workers)) n(name, value)
+union all
+select 'workers', k.state, count(*) from outlive.workers k group by k.state
+union all
+select 'sources', s.breaker, count(*) from outlive.source_health s group by s.breaker
+union all
+select n.name, s.name, n.value from source s, lateral (values
+  ('source_tokens', s.tokens),
+  ('source_breaker_open', (s.breaker <> 'closed')::int),
+  ('source_paused', s.paused::int)) n(name, value)
+where n.value is not null
+union all
+select 'schedule_behind_seconds', s.name, s.behind_s from schedule s
+union all
+select 'schedules_in_trouble', '', count(*) from outlive.schedules s where s.trouble is not null;
+
 -- The jobs of an open batch are counted. `progress` goes from 0 to 1.
 create view outlive.batch_states as
 select b.id, b.name,

@@ -131,6 +131,10 @@ order by l.ready desc, l.pending + l.retryable desc, 1, 2, 3, 4 limit :limit::in
 -- How many attempts ended per second lately, by the state that they gave their job. No row: none ended.
 select state, per_s from outlive.end_rates();
 
+-- name: metrics
+-- The figures that describe the whole database, for Prometheus.
+select name, label, value from outlive.metrics;
+
 -- name: health
 -- What `outlive doctor` judges.
 select

@@ -1,14 +1,15 @@
 -- Counts: how many jobs there are, without reading them all.
 --
 --     count_lanes     the jobs that wait, by lane and priority
+--     count_finished  the jobs that have succeeded, failed or were cancelled, by state, queue and task
 --     count_jobs      all jobs, by state, queue and task
 --     end_rates       how many attempts ended per second lately
 --
--- Up to 5,000 rows are counted. More are estimated from a sample of pages, and `estimated` says so. The functions
--- run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned: a table
--- that was filled a moment ago has no statistics.
+-- Up to 5,000 rows are counted. More are estimated from a sample of so many pages, and `estimated` says so. The
+-- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned:
+-- a table that was filled a moment ago has no statistics.
 
-create or replace function outlive.count_lanes()
+create or replace function outlive.count_lanes(most_pages int default 400)
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
   oldest_ready_at timestamptz, estimated boolean)
@@ -16,10 +17,12 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
-  percent double precision := 100;  -- of the pages: about 400 of them
+  percent double precision := 100;  -- of the pages
+  present timestamptz := outlive.now();
 begin
   if (select count(*) from (select from outlive.waiting limit 5001) few) > 5000 then
-    percent := least(100, 40000.0 * current_setting('block_size')::int / pg_relation_size('outlive.waiting'));
+    percent := least(100, 100.0 * most_pages * current_setting('block_size')::int
+      / pg_relation_size('outlive.waiting'));
   end if;
   return query
   with recursive lane as (  -- A loose index scan finds also those that the sample misses.
@@ -30,22 +33,25 @@ begin
       select w.queue, w.source, w.task, w.priority, w.ready_at from outlive.waiting w
       where (w.queue, w.source, w.task, w.priority) > (l.queue, l.source, l.task, l.priority)
       order by w.queue, w.source, w.task, w.priority, w.ready_at, w.id limit 1) n),
+  sampled as (
+    select w.queue, w.source, w.task, w.priority, count(*) as waiting,
+      count(*) filter (where w.failures + w.crashes > 0) as retryable,
+      count(*) filter (where w.ready_at <= present) as ready
+    from outlive.waiting w tablesample system (percent) group by 1, 2, 3, 4),
   counted as (
-    select l.queue, l.source, l.task, l.priority, 0 as pending, 0 as retryable, 0 as ready, l.ready_at from lane l
+    select l.queue, l.source, l.task, l.priority, 0 as waiting, 0 as retryable, 0 as ready, l.ready_at from lane l
     union all
-    select w.queue, w.source, w.task, w.priority, (w.failures + w.crashes = 0)::int,
-      (w.failures + w.crashes > 0)::int, (w.ready_at <= outlive.now())::int, null
-    from outlive.waiting w tablesample system (percent))
+    select s.*, null from sampled s)
   select c.queue, c.source, c.task, c.priority,
-    case when sum(c.pending + c.retryable) = 0 then 1 else (sum(c.pending) * 100 / percent)::bigint end,
+    case when sum(c.waiting) = 0 then 1 else (sum(c.waiting - c.retryable) * 100 / percent)::bigint end,
     (sum(c.retryable) * 100 / percent)::bigint,
-    case when sum(c.pending + c.retryable) = 0 then (min(c.ready_at) <= outlive.now())::int
+    case when sum(c.waiting) = 0 then (min(c.ready_at) <= present)::int
       else (sum(c.ready) * 100 / percent)::bigint end,
     min(c.ready_at), percent < 100
   from counted c group by 1, 2, 3, 4;
 end $$;
 
-create or replace function outlive.count_jobs()
+create or replace function outlive.count_finished(most_pages int default 100)
 returns table (state text, queue text, task text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -56,16 +62,8 @@ declare
     where (select count(*) from (select from outlive.attempts a where a.state = s limit 5001) few) > 5000);
   few text[] := array(select unnest('{succeeded,failed,cancelled}'::text[]) except select unnest(many));
   pages double precision := pg_relation_size('outlive.jobs') / current_setting('block_size')::double precision;
-  percent double precision := least(100, 10000 / greatest(1, pages));  -- of the pages: about 100 of them
+  percent double precision := least(100, 100.0 * most_pages / greatest(1, pages));
 begin
-  return query
-  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
-  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
-  where n.jobs > 0 group by 1, 2, 3;
-  return query select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3;
-  return query
-  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
-  from outlive.held h group by 1, 2, 3;
   return query
   select f.state, j.queue, j.task, count(*), false
   from outlive.finished() f join outlive.jobs j on j.id = f.job_id
@@ -94,6 +92,22 @@ begin
     from sampled s, sample where s.state = any(many) group by 1, 2, 3, sample.weight;
   end if;
 end $$;
+
+create or replace function outlive.count_jobs()
+returns table (state text, queue text, task text, jobs bigint, estimated boolean)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+begin atomic
+  select n.state, l.queue, l.task, sum(n.jobs)::bigint, bool_or(l.estimated)
+  from outlive.count_lanes() l, lateral (values ('pending', l.pending), ('retryable', l.retryable)) n(state, jobs)
+  where n.jobs > 0 group by 1, 2, 3
+  union all
+  select 'running', r.queue, r.task, count(*), false from outlive.running r group by 2, 3
+  union all
+  select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, h.task, count(*), false
+  from outlive.held h group by 1, 2, 3
+  union all
+  select f.state, f.queue, f.task, f.jobs, f.estimated from outlive.count_finished() f;
+end;
 
 create or replace function outlive.end_rates() returns table (state text, per_s double precision)
 language sql stable security definer set search_path = pg_catalog, pg_temp

@@ -1,0 +1,75 @@
+"""The text that Prometheus reads, made by prometheus-client from plain figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from outlive.errors import ConfigError
+from outlive.metrics.catalogue import BUCKETS_S, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = tuple[str, ...]
+Spread = tuple[Sequence[int], float]
+"""A histogram: how many values each bucket has, the last one beyond all bounds, and their sum."""
+Values = Sequence[tuple[Labels, float | Spread]]
+Figures = Mapping[Metric, Values]
+_BOUNDS = [*map(repr, BUCKETS_S), "+Inf"]
+
+
+def require() -> None:
+    """ConfigError if prometheus-client is not installed."""
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "metrics_listen is set, but prometheus-client is not installed: run pip install 'outlive[metrics]', "
+            "or unset metrics_listen"
+        ) from None
+
+
+def text(figures: Figures, *, process: bool = False) -> bytes:
+    """The text of these figures; with `process`, also the memory, CPU time and files of this process."""
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(figures))
+    if process:
+        ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Family]:
+        for metric, values in self._figures.items():
+            yield _family(metric, values)
+
+
+def _family(metric: Metric, values: Values) -> Family:
+    from prometheus_client import metrics_core as core
+
+    if metric.kind == "histogram":
+        spread = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values:
+            assert isinstance(value, tuple)
+            spread.add_metric(labels, list(zip(_BOUNDS, _running_total(value[0]), strict=True)), value[1])
+        return spread
+    kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values:
+        assert not isinstance(value, tuple)
+        family.add_metric(labels, value)
+    return family
+
+
+def _running_total(counts: Iterable[int]) -> Iterator[int]:
+    total = 0
+    for count in counts:
+        total += count
+        yield total
