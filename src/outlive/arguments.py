@@ -210,7 +210,11 @@ class Codec:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise BadArguments(f"{self._task} can't be called with these arguments: {error}") from None
+            from outlive import words
+
+            options = (words.suggestion(name, ()) for name in kwargs if name not in self._kinds)
+            hint = next((f"; for an option of the job, {one}" for one in options if one), "")
+            raise BadArguments(f"{self._task} can't be called with these arguments: {error}{hint}") from None
 
     def _split(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a function with positional-only parameters, *args or **kwargs: by position and by name.

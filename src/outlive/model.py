@@ -62,11 +62,17 @@ class BatchCounts(msgspec.Struct, frozen=True):
     """How many jobs a batch has, how many of them have ended in which way, and how many are left."""
 
     jobs: int
+    """How many jobs it has."""
     succeeded: int
+    """How many have succeeded."""
     failed: int
+    """How many have failed for good."""
     cancelled: int
+    """How many were cancelled."""
     quarantined: int
+    """How many are in quarantine. A batch does not wait for them."""
     left: int
+    """How many are unfinished."""
     done: bool
     """It is closed, and none is left."""
 
@@ -253,16 +259,24 @@ class Fired(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record that a job has found."""
+    """A record that a job has stored. Scope, source and key together identify it."""
 
     scope: str
+    """The kind of finding, as the job names it."""
     source: str
+    """The source of the job; empty if it has none."""
     dedupe_key: str
+    """What identifies the finding."""
     data: Any
+    """The finding, as JSON."""
     strength: float
+    """How much the finding is worth: a stronger one replaces it."""
     job_id: UUID
+    """The job that stored it last."""
     created_at: datetime
+    """When it was first stored."""
     updated_at: datetime
+    """When it was last replaced."""
 
 
 class Attempt(msgspec.Struct, frozen=True):

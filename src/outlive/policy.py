@@ -101,12 +101,20 @@ class LimitOptions(TypedDict, total=False):
     """The limits that a task can set and a job can override, as people write them."""
 
     max_attempts: int
+    """The job fails for good after this many failures, the first try included. This and the next five have defaults in
+    the settings."""
     max_crashes: int
+    """The job is quarantined after its process has died this many times."""
     max_losses: int | None
+    """The job is quarantined after it has lost this many workers. None: without limit."""
     timeout: Duration | None
+    """How long an attempt may take. Then its process gets SIGTERM, and later SIGKILL. None: without limit."""
     stall: Duration
+    """How long an attempt may run without a call of `progress` or `checkpoint`."""
     memory: int | str
+    """How much memory the processes of the job may use together, beyond what they share with the zygote."""
     on_worker_death: OnWorkerDeath
+    """What becomes of the job when its worker dies: retry, the default, or fail."""
 
 
 Checks = Mapping[str, tuple[str, Callable[[str, Any], object]]]

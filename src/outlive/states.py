@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 
 class State(StrEnum):
+    """The state of a job. The last three are ends; a quarantined job goes on only if a person releases it."""
+
     PENDING = "pending"
     RETRYABLE = "retryable"
     RUNNING = "running"
@@ -22,6 +24,8 @@ class State(StrEnum):
 
 
 class Outcome(StrEnum):
+    """How an attempt ended."""
+
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -112,7 +116,7 @@ def _names(states: tuple[State | None, ...]) -> str:
 _PAGE = """\
 # States
 
-Made from `src/outlive/states.py`, against which the tests hold the SQL. CONTRIBUTING.md says how.
+Made from `src/outlive/states.py`, against which the tests hold the SQL; `./run docs --generate` writes this page.
 
 ```mermaid
 stateDiagram-v2

@@ -91,6 +91,12 @@ def test_a_keyword_that_would_look_like_positional_arguments_is_refused() -> Non
         open_ended.job(**{"*": [1]})
 
 
+@pytest.mark.parametrize("name", ["countdown", "delay"])
+def test_an_option_among_the_arguments_is_refused_with_its_place(name: str) -> None:
+    with pytest.raises(outlive.BadArguments, match=rf"'{name}'; for an option of the job, use task.using\(delay=…\)"):
+        plain.job(1, **{name: 5})
+
+
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 2}), ((1,), {"a": 2})])
 def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs: Any) -> None:
     with pytest.raises(outlive.BadArguments, match="add can't be called with these arguments: "):

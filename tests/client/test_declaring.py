@@ -121,6 +121,11 @@ def test_a_source_declared_twice_and_differently_is_refused() -> None:
     [
         ({"max_attempt": 3}, "unknown option max_attempt; did you mean max_attempts"),
         ({"xyz": 3}, "unknown option xyz; use one of queue, max_attempts"),
+        (
+            {"max_retries": 3},
+            r"did you mean max_attempts\? \(it counts the first try too: max_retries=3 is max_attempts=4",
+        ),
+        ({"countdown": 3}, r"unknown option countdown; use task.using\(delay=…\)"),
         ({"max_attempts": 0}, "max_attempts is 0"),
         ({"max_crashes": True}, "max_crashes is True"),
         ({"max_losses": 30001}, "max_losses is 30001"),
@@ -148,6 +153,8 @@ def test_a_task_option_that_makes_no_sense_is_refused_with_a_sentence(options: d
     ("options", "sentence"),
     [
         ({"qeue": "slow"}, "using has the unknown option qeue; did you mean queue"),
+        ({"eta": "noon"}, r"using has the unknown option eta; did you mean run_at\? \(it needs a time zone\)"),
+        ({"soft_time_limit": 3}, "unknown option soft_time_limit; did you mean timeout"),
         ({"id": "no-uuid"}, "id is 'no-uuid'"),
         ({"priority": 10}, "priority is 10: it must be a whole number from 0 to 9"),
         ({"priority": -1}, "priority is -1"),

@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "outlive"
 EXAMPLES = ROOT / "examples"
+TOOLS = ROOT / "tools"
 
 
 def modules(folder: Path = SOURCE) -> list[Path]:
@@ -26,7 +27,7 @@ def shown(path: Path, line: int | None = None) -> str:
 
 def texts() -> Iterator[Path]:
     """Every file that people write."""
-    for folder in ("src", "tests", "docs", "examples", ".ci"):
+    for folder in ("src", "tests", "docs", "examples", "tools", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path

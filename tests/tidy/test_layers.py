@@ -29,6 +29,7 @@ LAYERS = [
         "job_gateway",
         "kernel",
         "validation",
+        "words",
         "logs",
         "output",
         "importing",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import outlive
-from tests.tidy.reading import EXAMPLES, ROOT, modules, shown, syntax, texts
+from tests.tidy.reading import EXAMPLES, ROOT, TOOLS, modules, shown, syntax, texts
 
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 400
@@ -36,7 +36,7 @@ EVERYWHERE = {
 }
 
 
-@pytest.mark.parametrize("path", [*modules(), *modules(EXAMPLES)], ids=shown)
+@pytest.mark.parametrize("path", [*modules(), *modules(EXAMPLES), *modules(TOOLS)], ids=shown)
 def test_functions_fit_on_a_screen_and_files_in_a_head(path: Path) -> None:
     tree = syntax(path)
     if REASON.search(ast.get_docstring(tree) or ""):
@@ -74,7 +74,7 @@ def test_words_that_say_nothing_name_nothing(path: Path) -> None:
         assert not words_of(name) & NOT_OUR_WORDS, f"{shown(path, line)}: {name}"
 
 
-@pytest.mark.parametrize("path", [*modules(), *modules(EXAMPLES)], ids=shown)
+@pytest.mark.parametrize("path", [*modules(), *modules(EXAMPLES), *modules(TOOLS)], ids=shown)
 def test_every_module_says_what_lives_in_it(path: Path) -> None:
     assert ast.get_docstring(syntax(path))
 

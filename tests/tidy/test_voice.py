@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.reading import EXAMPLES, ROOT, SOURCE, modules, shown, syntax
+from tests.tidy.reading import EXAMPLES, ROOT, SOURCE, TOOLS, modules, shown, syntax
 
 TESTS = ROOT / "tests"
 
@@ -25,7 +25,7 @@ def strings(path: Path) -> list[tuple[int, str]]:
     return [(line, text.replace(ACCOUNT, "")) for line, text in found] if path.parent.name == "embedded" else found
 
 
-@pytest.mark.parametrize("path", [*modules(), *sorted(SOURCE.rglob("*.sql"))], ids=shown)
+@pytest.mark.parametrize("path", [*modules(), *modules(TOOLS), *sorted(SOURCE.rglob("*.sql"))], ids=shown)
 def test_no_text_hides_its_subject(path: Path) -> None:
     if path.suffix == ".sql":
         texts = list(enumerate(path.read_text(encoding="utf-8").splitlines(), start=1))

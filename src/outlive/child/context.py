@@ -69,7 +69,9 @@ class Findings:
 
 
 class Context:
-    """One attempt, as its job sees it."""
+    """One attempt, as its job sees it: `attempt` is its number, `last_checkpoint` what the attempt before has kept,
+    `source` the name of its source, `token` its token and `worker` its worker's id.
+    """
 
     __slots__ = (
         *("_channel", "_codec", "_findings", "_inputs", "_run"),
@@ -84,6 +86,7 @@ class Context:
 
     @property
     def job_id(self) -> UUID:
+        """The job's id."""
         return UUID(bytes=self._run.job_id)
 
     @property

@@ -42,14 +42,21 @@ class TaskOptions(policy.LimitOptions, total=False):
     """The options of `@app.task`."""
 
     queue: str
+    """The queue of its jobs; "default" if it is not given."""
     recycle_after: policy.RecycleAfter
     """How many jobs a process of this task runs; "clean": as many as leave it as it was before its first one."""
     preload: bool
+    """False: each job gets a new interpreter, which imports the app itself, in place of a fork."""
     source: Source | str
+    """The outside service that its jobs call: a worker claims them only while the source's limits admit them."""
     backoff: policy.Backoff
+    """The pause before a retry: a base that doubles each time, a list, or a function of the number of failures."""
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    """Exceptions that are retried although `fail_on` names them or a base of them."""
     fail_on: type[BaseException] | tuple[type[BaseException], ...]
+    """Exceptions that fail the job at once. Every other exception is retried, up to `max_attempts`."""
     quarantine_by: policy.QuarantineBy
+    """What crashes are counted for: job, the default, or fingerprint, all jobs with the same task and arguments."""
     keep_finished: Duration
     """How long succeeded and cancelled jobs are kept, with their results, if less long than the settings say."""
 
@@ -175,11 +182,11 @@ class App:
         return await self.runner.arun(store.list_records(scope=scope, source=source, limit=limit))
 
     def get_job(self, id: UUID) -> Job[Any]:
-        """A handle on a job by its id."""
+        """A handle on a job by its id. It does not ask the database."""
         return Job(id, self)
 
     def get_batch(self, id: UUID) -> Batch:
-        """A handle on a batch by its id."""
+        """A handle on a batch by its id. It does not ask the database."""
         return Batch(id, self.runner)
 
     def batch(

@@ -30,9 +30,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A handle holds only the batch's id. Each call asks the database."""
+    """A handle on a batch. It holds only the batch's id, and each call asks the database."""
 
     id: UUID
+    """The batch's id."""
     _runner: StatementRunner = field(repr=False, compare=False)
     _connection: AnyConnection | None = field(default=None, repr=False, compare=False)
 
@@ -41,6 +42,7 @@ class Batch:
         return self._found(self._run(store.batch_counts(self.id)))
 
     async def acounts(self) -> BatchCounts:
+        """The async twin of `counts`."""
         return self._found(await self._arun(store.batch_counts(self.id)))
 
     def progress(self) -> float:
@@ -48,6 +50,7 @@ class Batch:
         return self.counts().progress
 
     async def aprogress(self) -> float:
+        """The async twin of `progress`."""
         return (await self.acounts()).progress
 
     def done(self) -> bool:
@@ -55,6 +58,7 @@ class Batch:
         return self._found(self._run(store.batch_done(self.id)))
 
     async def adone(self) -> bool:
+        """The async twin of `done`."""
         return self._found(await self._arun(store.batch_done(self.id)))
 
     def wait(self, timeout: float | None = None) -> BatchCounts:
@@ -65,7 +69,8 @@ class Batch:
             time.sleep(pause_s)
         raise self._too_late(timeout)
 
-    async def await_(self, timeout: float | None = None) -> BatchCounts:  # noqa: ASYNC109  # the twin of wait
+    async def await_(self, timeout: float | None = None) -> BatchCounts:  # noqa: ASYNC109
+        """The async twin of `wait`."""
         import asyncio  # Here and not at the top: a job's process that does not need it must not load it.
 
         for pause_s in _pauses(timeout):
@@ -79,6 +84,7 @@ class Batch:
         self._run(store.close_batch(self.id))
 
     async def aclose(self) -> None:
+        """The async twin of `close`."""
         await self._arun(store.close_batch(self.id))
 
     def cancel(self) -> None:
@@ -89,6 +95,7 @@ class Batch:
             past = self._run(store.cancel_batch(self.id, past))
 
     async def acancel(self) -> None:
+        """The async twin of `cancel`."""
         await self._arun(store.close_batch(self.id, cancelling=True))
         past = await self._arun(store.cancel_batch(self.id))
         while past is not None:

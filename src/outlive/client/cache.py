@@ -42,6 +42,8 @@ _log = logging.getLogger("outlive.cache")
 
 
 class Cache:
+    """The cache of one machine. Jobs use it through `Source.cached`."""
+
     def __init__(self, directory: Path, *, ttl_s: float, bound_bytes: int, enabled: bool = True) -> None:
         self.directory, self.ttl_s, self.bound_bytes, self.enabled = directory, ttl_s, bound_bytes, enabled
         self._connection: sqlite3.Connection | None = None
@@ -157,6 +159,7 @@ class Cache:
                     (self.directory / name).unlink()
 
     def close(self) -> None:
+        """Close the file. The next answer opens it again."""
         connection, self._connection = self._connection, None
         with contextlib.suppress(sqlite3.Error):
             if connection is not None:
@@ -203,6 +206,7 @@ class _Flight:
         return False
 
     def close(self) -> None:
+        """Close the file. The next answer opens it again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
 

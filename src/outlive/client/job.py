@@ -21,22 +21,26 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[R]):
-    """A handle holds only the job's id. Each call asks the database."""
+    """A handle on a job. It holds only the job's id, and each call asks the database."""
 
     id: UUID
+    """The job's id."""
     _app: App = field(repr=False, compare=False)
 
     def status(self) -> State:
+        """The state of the job. JobNotFound if it was pruned."""
         return self._state(self._app.runner.run(store.statuses([self.id])))
 
     async def astatus(self) -> State:
+        """The async twin of `status`."""
         return self._state(await self._app.runner.arun(store.statuses([self.id])))
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
         return cast("R", results.finish(self._app.runner, self._collect(timeout))[0])
 
-    async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the twin of result
+    async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109
+        """The async twin of `result`."""
         return cast("R", (await results.afinish(self._app.runner, self._collect(timeout)))[0])
 
     def cancel(self) -> bool:
@@ -44,6 +48,7 @@ class Job(Generic[R]):
         return self._cancelled(self._app.runner.run(store.cancel([self.id])))
 
     async def acancel(self) -> bool:
+        """The async twin of `cancel`."""
         return self._cancelled(await self._app.runner.arun(store.cancel([self.id])))
 
     def _state(self, states: dict[UUID, State]) -> State:

@@ -115,6 +115,7 @@ class Group(Generic[R]):
     """Jobs that were enqueued together. `after` takes a group too."""
 
     jobs: list[Job[R]]
+    """The jobs, in the order in which they were given."""
     _connection: Connection[Any] | AsyncConnection[Any] | None = field(repr=False, compare=False, default=None)
 
     def __iter__(self) -> Iterator[Job[R]]:

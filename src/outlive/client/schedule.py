@@ -55,7 +55,9 @@ class ScheduleOptions(TypedDict, total=False):
     end: datetime | None
     """There are no firings after this, with a time zone."""
     queue: str | None
+    """The queue of its jobs, in place of the task's."""
     priority: int | None
+    """The priority of its jobs, from 0, the most urgent, to 9; 5 if it is not given."""
 
 
 class ScheduleDecorator(Protocol):

@@ -54,6 +54,7 @@ class JobOptions(LimitOptions, total=False):
     id: UUID
     """The job's own id. Enqueuing the same id again makes no second job."""
     queue: str
+    """The queue of this job, in place of its task's."""
     source: Source | str
     """The service that the job calls: it waits until the source's limits admit it."""
     priority: int

@@ -30,6 +30,7 @@
 
 create schema if not exists outlive;
 
+-- The versions of the schema that were installed here. The highest one holds.
 create table outlive.schema_version (
   version int primary key,
   applied_at timestamptz not null default now()
@@ -39,6 +40,7 @@ create table outlive.schema_version (
 create function outlive.now() returns timestamptz language sql stable parallel safe
 return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
 
+-- Every job, as it was enqueued. Rows are never updated.
 create table outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),
@@ -57,6 +59,7 @@ create table outlive.jobs (
   concurrency int  -- How many jobs with its key may run when it starts, itself included.
 );
 
+-- The jobs that may be claimed, at `ready_at` or later.
 create table outlive.waiting (
   queue text collate "C" not null,
   source text collate "C" not null,
@@ -75,6 +78,7 @@ create table outlive.waiting (
         autovacuum_vacuum_cost_delay = 0);
 create index waiting_crashed on outlive.waiting (task) where crashes > 0;
 
+-- The attempts under way. The token is the right to end the attempt.
 create table outlive.running (
   token bigint primary key generated always as identity (cache 1),
   id uuid not null,
@@ -99,6 +103,7 @@ create table outlive.running (
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 
+-- The jobs that can't be claimed: `why` says what they wait for.
 create table outlive.held (
   id uuid primary key,
   why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
@@ -147,6 +152,7 @@ create table outlive.key_turns (
         autovacuum_vacuum_cost_delay = 0);
 create index key_turns_by_xid on outlive.key_turns (xid);
 
+-- Every attempt that has ended, with its outcome, its evidence and its result.
 create table outlive.attempts (
   job_id uuid not null,
   attempt int not null,
@@ -201,6 +207,7 @@ create table outlive.dedupe_keys (
   constraint dedupe_keys_id_key unique (id)
 );
 
+-- Every worker that has started, until it is pruned.
 create table outlive.workers (
   id uuid primary key,
   name text not null,
@@ -276,6 +283,7 @@ create table outlive.tasks (
 );
 create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
+-- The queues that were paused at some time. A queue needs no row.
 create table outlive.queues (
   name text collate "C" primary key,
   paused_at timestamptz
@@ -344,6 +352,7 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
+-- How far each job is, and the checkpoint of its last attempt.
 create table outlive.progress (
   job_id uuid primary key,
   attempt int not null,
@@ -2899,6 +2908,7 @@ end $$;
 -- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned:
 -- a table that was filled a moment ago has no statistics.
 
+-- The jobs that wait, by lane and priority.
 create or replace function outlive.count_lanes(most_pages int default 400)
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
@@ -2941,6 +2951,7 @@ begin
   from counted c group by 1, 2, 3, 4;
 end $$;
 
+-- The finished jobs, by state, queue and task.
 create or replace function outlive.count_finished(most_pages int default 100)
 returns table (state text, queue text, task text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
@@ -2983,6 +2994,7 @@ begin
   end if;
 end $$;
 
+-- All jobs, by state, queue and task.
 create or replace function outlive.count_jobs()
 returns table (state text, queue text, task text, jobs bigint, estimated boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp
@@ -3057,6 +3069,7 @@ end $$;
 -- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
 -- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 
+-- Every job: its state, its counters, its times, the worker that has it, and how its last attempt ended.
 create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
   case when r.id is not null then 'running'
@@ -3098,6 +3111,7 @@ from outlive.jobs j
       t.worker_name
     from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
 
+-- The hundred jobs that were enqueued last, newest first.
 create view outlive.recent_jobs as
 select s.*
 from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
@@ -3116,6 +3130,7 @@ select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_me
   a.result
 from outlive.attempts a left join outlive.workers k on k.id = a.worker;
 
+-- The jobs in quarantine, with the evidence of the last kill.
 create view outlive.killers as
 select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses, a.attempt,
   a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
@@ -3127,6 +3142,7 @@ from outlive.held h
     order by t.attempt desc limit 1) a on true
 where h.why = 'quarantined';
 
+-- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job.
 create view outlive.worker_states as
 select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
@@ -3135,6 +3151,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;
 
+-- Every queue: whether it is paused, how many jobs it has, and since when the oldest is ready. Large counts are
+-- estimated.
 create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
@@ -3156,6 +3174,7 @@ from (
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
 
+-- Every source: the limits that hold, the tokens that are left, the failures in a row, and the breaker.
 create view outlive.source_health as
 select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from

@@ -30,6 +30,7 @@
 
 create schema if not exists outlive;
 
+-- The versions of the schema that were installed here. The highest one holds.
 create table outlive.schema_version (
   version int primary key,
   applied_at timestamptz not null default now()
@@ -39,6 +40,7 @@ create table outlive.schema_version (
 create function outlive.now() returns timestamptz language sql stable parallel safe
 return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
 
+-- Every job, as it was enqueued. Rows are never updated.
 create table outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),
@@ -57,6 +59,7 @@ create table outlive.jobs (
   concurrency int  -- How many jobs with its key may run when it starts, itself included.
 );
 
+-- The jobs that may be claimed, at `ready_at` or later.
 create table outlive.waiting (
   queue text collate "C" not null,
   source text collate "C" not null,
@@ -75,6 +78,7 @@ create table outlive.waiting (
         autovacuum_vacuum_cost_delay = 0);
 create index waiting_crashed on outlive.waiting (task) where crashes > 0;
 
+-- The attempts under way. The token is the right to end the attempt.
 create table outlive.running (
   token bigint primary key generated always as identity (cache 1),
   id uuid not null,
@@ -99,6 +103,7 @@ create table outlive.running (
         autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
 
+-- The jobs that can't be claimed: `why` says what they wait for.
 create table outlive.held (
   id uuid primary key,
   why text collate "C" not null check (why in ('blocked', 'quarantined', 'suspect', 'dependent', 'key')),
@@ -147,6 +152,7 @@ create table outlive.key_turns (
         autovacuum_vacuum_cost_delay = 0);
 create index key_turns_by_xid on outlive.key_turns (xid);
 
+-- Every attempt that has ended, with its outcome, its evidence and its result.
 create table outlive.attempts (
   job_id uuid not null,
   attempt int not null,
@@ -201,6 +207,7 @@ create table outlive.dedupe_keys (
   constraint dedupe_keys_id_key unique (id)
 );
 
+-- Every worker that has started, until it is pruned.
 create table outlive.workers (
   id uuid primary key,
   name text not null,
@@ -276,6 +283,7 @@ create table outlive.tasks (
 );
 create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
+-- The queues that were paused at some time. A queue needs no row.
 create table outlive.queues (
   name text collate "C" primary key,
   paused_at timestamptz
@@ -344,6 +352,7 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
+-- How far each job is, and the checkpoint of its last attempt.
 create table outlive.progress (
   job_id uuid primary key,
   attempt int not null,

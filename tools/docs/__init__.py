@@ -1,0 +1,1 @@
+"""The site of documents: builds it, generates the pages of reference, and checks what was built."""
