@@ -21,6 +21,7 @@ from outlive.errors import (
     SourcePaused,
     StaleAttempt,
     Stopped,
+    WrongConnection,
 )
 from outlive.model import BatchCounts, Record
 from outlive.states import Outcome, State
@@ -67,6 +68,7 @@ __all__ = [
     "State",
     "Stopped",
     "Task",
+    "WrongConnection",
     "achain",
     "agather",
     "agroup",

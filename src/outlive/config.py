@@ -1,4 +1,4 @@
-"""The configuration: one frozen object, built once at the edge. Defaults < file < environment < flags.
+"""The configuration: one frozen object, built once at the edge. Defaults < app < file < environment < flags.
 
 An unknown setting is refused with a suggestion. A setting that is not given follows from those that are (`_derived`).
 Settings that contradict each other are refused with the reason (`_contradictions`).
@@ -10,12 +10,13 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from outlive import validation
 from outlive.errors import ConfigError
+from outlive.validation import Duration
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +69,43 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"Config({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
 
+class Settings(TypedDict, total=False):
+    """The settings as an app gives them: `App(database_url="postgresql://…", max_attempts=3, timeout_s="10m")`."""
+
+    home: str
+    heartbeat_s: Duration
+    stale_s: Duration
+    dead_s: Duration
+    lease_s: Duration
+    renew_s: Duration
+    sweep_s: Duration
+    grace_s: Duration
+    slots: int
+    queues: str | list[str] | tuple[str, ...]
+    name: str
+    max_attempts: int
+    max_crashes: int
+    max_losses: int | None
+    timeout_s: Duration | None
+    stall_s: Duration
+    memory_bytes: int | str
+    backoff_base_s: Duration
+    backoff_cap_s: Duration
+    max_args_bytes: int | str
+    max_result_bytes: int | str
+    keep_finished_s: Duration
+    keep_failed_s: Duration
+    log_format: str
+    log_level: str
+    on_worker_dead: str
+    on_quarantine: str
+    on_source_paused: str
+    cache_ttl_s: Duration
+    cache_enabled: bool
+    cache_dir: str
+    cache_bytes: int | str
+
+
 _SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
 KEEP_WORKERS_S = 7 * 86400.0
 KEYS = Config.__struct_fields__
@@ -83,6 +121,13 @@ _NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG"})
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
 _LARGEST_BYTES = 32 * 1024 * 1024
 _FLAGS = frozenset({"cache_enabled", "jobs_see_database_url"})
+# What is needed before the app is imported, and what the app can't decide.
+_NOT_IN_CODE = frozenset(
+    {
+        *("jobs_see_database_url", "job_log_level", "metrics_listen"),
+        *("dashboard_listen", "dashboard_token", "dashboard_viewer_token"),
+    }
+)
 _COUNTS = frozenset({"slots", "max_attempts", "max_crashes", "max_losses"})
 
 
@@ -91,14 +136,32 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
+    app: Mapping[str, object] | None = None,
 ) -> Config:
-    """Read outlive.toml (or `path`, which must then exist), the environment, and the flags that are not None."""
+    """The settings of the app (`in_code`), of outlive.toml (or `path`, which must then exist), of the environment, and
+    the flags that are not None."""
     environ = os.environ if environ is None else environ
-    given = _from_file(file_in_force(path, environ=environ)) | _from_environment(environ)
+    given = dict(app or {}) | _from_file(file_in_force(path, environ=environ)) | _from_environment(environ)
     set_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     validation.known("a flag", "setting", set_flags, KEYS)
-    values = {key: _parse(key, value) for key, value in (given | set_flags).items()}
-    config = Config(**(values | _derived(values)))  # type: ignore[arg-type]  # _parse has checked them
+    return _checked({key: _parse(key, value) for key, value in (given | set_flags).items()})
+
+
+def in_code(given: Mapping[str, object]) -> dict[str, object]:
+    """The settings that an app gives, parsed. None is no value, except where it means no limit."""
+    validation.known("App", "setting", given, KEYS)
+    for key in _NOT_IN_CODE & given.keys():
+        raise ConfigError(
+            f"{key} can't be set in code: the environment of jobs is made before the app is imported; "
+            f"set OUTLIVE_{key.upper()}, or write it into outlive.toml"
+        )
+    values = {key: _parse(key, value) for key, value in given.items() if value is not None or key in _UNLIMITED}
+    _checked(values)
+    return values
+
+
+def _checked(values: Mapping[str, Any]) -> Config:
+    config = Config(**{**values, **_derived(values)})
     if problem := next(_contradictions(config), None):
         raise ConfigError(problem)
     return config
@@ -152,8 +215,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _parse(key: str, value: object) -> object:
-    """One setting, from a file, the environment or a flag. The end of its key says what it is."""
-    if key in _UNLIMITED and isinstance(value, str) and value.lower() in ("none", "null"):
+    """One setting, from whichever place. The end of its key says what it is."""
+    if key in _UNLIMITED and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
         return None
     if key.endswith("_s"):
         return validation.seconds(key, value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, Self, TypeVar
-from uuid import UUID
 
 import msgspec
 import psycopg
@@ -23,10 +22,8 @@ from outlive.errors import (
     BadArguments,
     DatabaseBusy,
     DatabaseUnreachable,
-    DuplicateJob,
     OutliveError,
-    SchemaMismatch,
-    StaleAttempt,
+    of_sqlstate,
 )
 from outlive.statement import Column
 from outlive.statement import Row as Row
@@ -92,8 +89,6 @@ LIVENESS = Purpose(
 )
 """The session whose lock shows that a worker is alive. The server never ends it."""
 
-_OURS = {"OL002": StaleAttempt, "OL003": BadArguments}
-_MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})
 _NOT_THE_SESSION = frozenset({"OL", "22", "23", "40", "53", "55", "57"})
 _BUSY = {
     "55P03": "another transaction holds a lock that this statement needs; nothing was written: "
@@ -121,9 +116,8 @@ def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
     return cursor
 
 
-def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
-    """Run a statement on a connection of ours, or on a `foreign` one, whose adapters stay as they are."""
-    if isinstance(connection, Connection) and not foreign:
+def run(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
+    if isinstance(connection, Connection):
         cursor = connection.kept_cursor()
     else:
         cursor = _cursor(connection)
@@ -132,9 +126,9 @@ def run(connection: psycopg.Connection[Any], statement: Statement[T], *, foreign
     return _decoded(statement, cursor, cursor.fetchall() if _has_rows(cursor) else [])
 
 
-async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False) -> T:
+async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     """The async twin of `run`."""
-    return await (await answer(connection, statement, foreign=foreign)).decoded()
+    return await (await answer(connection, statement)).decoded()
 
 
 class Answer(Generic[T]):
@@ -149,31 +143,23 @@ class Answer(Generic[T]):
         return _decoded(self._statement, self._cursor, rows)
 
 
-async def answer(
-    connection: psycopg.AsyncConnection[Any], statement: Statement[T], *, foreign: bool = False
-) -> Answer[T]:
+async def answer(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> Answer[T]:
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    if foreign:
-        adapt(cursor)
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
     return Answer(statement, cursor)
 
 
-def run_all(
-    connection: psycopg.Connection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
-) -> list[T]:
+def run_all(connection: psycopg.Connection[Any], statements: Sequence[Statement[T]]) -> list[T]:
     """Run all of the statements, or none of them."""
     with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
-        return [run(connection, statement, foreign=foreign) for statement in statements]
+        return [run(connection, statement) for statement in statements]
 
 
-async def arun_all(
-    connection: psycopg.AsyncConnection[Any], statements: Sequence[Statement[T]], *, foreign: bool = False
-) -> list[T]:
+async def arun_all(connection: psycopg.AsyncConnection[Any], statements: Sequence[Statement[T]]) -> list[T]:
     """The async twin of `run_all`."""
     async with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
-        return [await arun(connection, statement, foreign=foreign) for statement in statements]
+        return [await arun(connection, statement) for statement in statements]
 
 
 def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequence[object]) -> bool:
@@ -257,26 +243,14 @@ def may_be_the_session(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def translated_errors(*, foreign: bool = False) -> Iterator[None]:
-    """Turn the driver's errors into errors that say whose fault they are and what to do.
-
-    On a foreign connection only errors about the job are translated. The others concern the caller's transaction, which
-    the caller may want to repeat, for example after a serialisation failure.
-    """
+def translated_errors() -> Iterator[None]:
+    """Turn the driver's errors into errors that say whose fault they are and what to do."""
     try:
         yield
     except psycopg.Error as error:
         text = error.diag.message_primary or str(error).strip() or type(error).__name__
-        if error.sqlstate == "OL001":
-            existing = error.diag.message_detail
-            raise DuplicateJob(text, UUID(existing) if existing else None) from None
-        if error.sqlstate in _OURS:
-            raise _OURS[error.sqlstate](text) from None
-        if error.sqlstate in _MISSING_SCHEMA:
-            hint = "run `outlive migrate`"
-            raise SchemaMismatch(f"the database does not have the schema of this version ({text}): {hint}") from error
-        if foreign:
-            raise
+        if ours := of_sqlstate(error.sqlstate or "", text, error.diag.message_detail):
+            raise ours from None
         if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
             raise BadArguments(text) from error
         if error.sqlstate in _BUSY:

@@ -7,10 +7,9 @@ How an attempt ended is data, never an exception. Here are only the exceptions t
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from outlive.model import Attempt
     from outlive.states import State
 
@@ -21,6 +20,10 @@ class OutliveError(Exception):
 
 class ConfigError(OutliveError):
     """A setting is unknown, malformed or contradicts another."""
+
+
+class WrongConnection(ConfigError, TypeError):
+    """`connection` is not one whose transaction this call can use. Nothing was written."""
 
 
 class AppNotFound(OutliveError):
@@ -114,3 +117,18 @@ class SourceBusy(OutliveError):
 
 class Stopped(BaseException):
     """Raised inside a job when its worker stops it, so that `finally` runs. Not an Exception: don't catch it."""
+
+
+def of_sqlstate(code: str, text: str, detail: str | None) -> OutliveError | None:
+    """The error about a job that the database reports by this code; None: it is about something else."""
+    if code == "OL001":
+        return DuplicateJob(text, UUID(detail) if detail else None)
+    if code in _OURS:
+        return _OURS[code](text)
+    if code in _MISSING_SCHEMA:
+        return SchemaMismatch(f"the database does not have the schema of this version ({text}): run `outlive migrate`")
+    return None
+
+
+_OURS = {"OL002": StaleAttempt, "OL003": BadArguments}
+_MISSING_SCHEMA = frozenset({"3F000", "42P01", "42883", "42703"})

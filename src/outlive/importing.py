@@ -26,7 +26,7 @@ class App(Protocol):
     @property
     def schedules(self) -> Mapping[str, Any]: ...
     @property
-    def database_url(self) -> str | None: ...
+    def settings(self) -> Mapping[str, object]: ...
 
 
 def full_name(target: str) -> str:
@@ -55,7 +55,7 @@ def import_app(target: str) -> App:
 
 
 def _is_app(value: object) -> bool:
-    return not isinstance(value, type) and all(hasattr(value, name) for name in ("tasks", "sources", "database_url"))
+    return not isinstance(value, type) and all(hasattr(value, name) for name in ("tasks", "sources", "settings"))
 
 
 def _import(name: str) -> ModuleType:

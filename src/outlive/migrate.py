@@ -6,7 +6,8 @@ are replaced as a whole each time. An advisory lock lets one process migrate at 
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
+
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
@@ -141,27 +142,29 @@ def address(config: Config) -> str:
     return embedded.fall_back(config.home)
 
 
-def agreed(config: Config, app_url: str | None) -> Config:
-    """The configuration for an app that may name its own database. Two different databases are refused."""
-    if app_url is None:
-        return config
-    theirs = msgspec.structs.replace(config, database_url=app_url)
-    if config.database_url is None:
-        return theirs
-    ours, named = _place(config), _place(theirs)
+def expect_agreement(config: Config, app: Mapping[str, object]) -> None:
+    """ConfigError if the app names one database in code, and the file, the environment or a flag another one.
+
+    `config` are all settings together, so its database is the app's if the others name none.
+    """
+    own = app.get("database_url")
+    if own is None:
+        return
+    used = address(config)
+    ours, named = _place(used), _place(address(Config(database_url=str(own))))
     if ours != named:
         raise ConfigError(
-            f"the app uses the database {_shown(named)} (its App has a database_url), but the settings name "
-            f"{_shown(ours)}: no worker would find the jobs; remove one of the two, or choose with --database-url"
+            f"the app names the database {_shown(named)} in its code (App(database_url=…)), but the file, the "
+            f"environment or a flag names {_shown(ours)}: jobs would wait where no worker looks; remove one of the two"
         )
-    return config
 
 
-def _place(config: Config) -> dict[str, str]:
-    """The database that the configuration names, without the credentials."""
+def _place(url: str) -> dict[str, str]:
+    """The database of an address, without the credentials."""
     defaults = {option.keyword.decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
-    parts = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(address(config)).items()}}
-    return {key: parts.get(key) or "" for key in ("host", "port", "dbname", "user")}
+    parts = {**defaults, **{key: str(value) for key, value in conninfo_to_dict(url).items()}}
+    name = parts.get("dbname") or parts.get("user", "")  # As libpq does it.
+    return {"host": parts.get("host", ""), "port": parts.get("port", ""), "dbname": name}
 
 
 def _shown(place: dict[str, str]) -> str:

@@ -167,13 +167,13 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Ready(Frame, frozen=True, tag=9):
-    """The app is imported. `threads` are the names of threads that a fork loses; `database_url` is the app's own."""
+    """The app is imported. `threads` are the names of threads that a fork loses; `settings` are those in code."""
 
     tasks: list[TaskFacts]
     sources: list[SourceLimits]
     schedules: list[Schedule]
     threads: list[str]
-    database_url: str | None
+    settings: dict[str, Any]
 
 
 class Broken(Frame, frozen=True, tag=10):

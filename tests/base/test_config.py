@@ -1,7 +1,8 @@
-"""The configuration: defaults < file < environment < flags; what makes no sense is refused with a sentence."""
+"""The configuration: defaults < app < file < environment < flags; what makes no sense is refused with a sentence."""
 
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,44 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default() -> None
     file = "slots = 2\nmax_attempts = 2\nmax_crashes = 2"
     found = load(file=file, OUTLIVE_MAX_ATTEMPTS="6", OUTLIVE_MAX_CRASHES="6", flags={"max_crashes": 7, "slots": None})
     assert (found.slots, found.max_attempts, found.max_crashes, found.max_losses) == (2, 6, 7, 3)
+
+
+def test_the_app_beats_the_default_and_nothing_else() -> None:
+    app = config.in_code({"slots": 1, "max_attempts": 1, "max_crashes": 1, "max_losses": None, "lease_s": "1m"})
+    Path("outlive.toml").write_text("slots = 2")
+    found = config.load(environ={"OUTLIVE_MAX_ATTEMPTS": "6"}, flags={"max_crashes": 7}, app=app)
+    assert (found.slots, found.max_attempts, found.max_crashes, found.max_losses) == (2, 6, 7, None)
+    assert (found.lease_s, found.renew_s) == (60.0, 15.0)  # The second follows from the first.
+
+
+def test_an_app_can_give_every_setting_but_one() -> None:
+    in_code = {"database_url", *config.Settings.__annotations__}
+    assert in_code == {*config.KEYS} - {"jobs_see_database_url"}
+    with pytest.raises(ConfigError, match="set OUTLIVE_JOBS_SEE_DATABASE_URL"):
+        config.in_code({"jobs_see_database_url": True})
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"max_atempts": 3}, "App has the unknown setting max_atempts; did you mean max_attempts?"),
+        ({"lease_s": "soon"}, "lease_s is 'soon': it must be a duration"),
+        ({"lease_s": 30, "renew_s": 20}, "renew_s (20) is more than a third of lease_s (30)"),
+        ({"database_url": 271828}, "database_url is not text"),
+    ],
+)
+def test_a_setting_in_code_that_makes_no_sense_is_refused_where_it_stands(said: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        config.in_code(said)
+
+
+def test_settings_in_code_stay_the_same_when_they_travel_to_the_worker() -> None:
+    given = {"queues": ["a", "b"], "timeout_s": None, "memory_bytes": "1MB", "keep_failed_s": timedelta(days=1)}
+    app = config.in_code({**given, "cache_enabled": False, "database_url": None})
+    assert "database_url" not in app
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(app))
+    assert config.load(environ={}, app=travelled) == config.load(environ={}, app=app)
+    assert config.load(environ={}, app=app).queues == ("a", "b")
 
 
 def test_the_file_may_be_named_and_must_then_exist() -> None:

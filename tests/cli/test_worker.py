@@ -224,12 +224,15 @@ def add(a: int, b: int) -> int:
 """
 
 
+SETTLED = 'App(database_url={url!r}, name="from code", slots=7, max_attempts=2, lease_s="1m", queues=["default"])'
+
+
 @pytest.mark.parametrize("verb", ["worker", "up"])
-def test_a_worker_works_on_the_database_that_its_app_names(
+def test_a_worker_takes_the_database_and_the_other_settings_of_its_app(
     database_url: str, empty_database_url: str, start: Start, tmp_path: Path, verb: str
 ) -> None:
     url = empty_database_url if verb == "up" else database_url
-    (tmp_path / "shop_named.py").write_text(NAMED.format(url=url))
+    (tmp_path / "shop_named.py").write_text(NAMED.replace("App({url!r})", SETTLED).format(url=url))
     around = {"PYTHONPATH": str(tmp_path), "OUTLIVE_HOME": str(tmp_path / "home")}
     start(None, verb, "shop_named:app", "--slots", 1, **around)
     with db.connect(url) as connection:
@@ -237,6 +240,9 @@ def test_a_worker_works_on_the_database_that_its_app_names(
         made = ended(start(None, "enqueue", "shop_named:app", "add", "[20, 22]", "--json", **around)).json
         ended_well = "select result::text from outlive.attempts where job_id = %s"
         eventually(lambda: connection.execute(ended_well, [made["id"]]).fetchone() == ("42",), within_s=20)
+        worker = connection.execute("select name, slots, queues from outlive.workers").fetchone()
+        assert worker == ("from code", 1, ["default"])  # The flag overrides the slots.
+        assert connection.execute("select max_attempts from outlive.tasks").fetchone() == (2,)
     assert not (tmp_path / "home").exists()
 
 
@@ -263,11 +269,14 @@ def test_an_app_and_settings_may_name_the_same_database_in_different_words(
     assert ran.code == 0, ran.err
 
 
-def test_a_flag_overrules_the_database_that_an_app_names(database_url: str, start: Start, tmp_path: Path) -> None:
+def test_a_flag_that_names_another_database_than_the_app_is_refused(
+    database_url: str, start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "shop_named.py").write_text(NAMED.format(url="postgresql://nowhere.invalid/shop"))
     words = ("enqueue", "shop_named:app", "add", "[1, 2]", "--database-url", database_url)
     ran = ended(start(None, *words, PYTHONPATH=str(tmp_path)))
-    assert ran.code == 0, ran.err
+    assert ran.code == 2
+    assert "host=nowhere.invalid" in ran.err
 
 
 def test_a_worker_on_a_database_without_schema_is_exit_code_5(empty_database_url: str, start: Start) -> None:
@@ -288,7 +297,7 @@ def test_a_reload_that_brings_another_database_is_told(database_url: str, start:
     assert any(" started" in line for line in worker.stderr)
     app.write_text(NAMED.format(url=make_conninfo(database_url, dbname="another_one")))
     worker.send_signal(signal.SIGHUP)
-    told = next(line for line in worker.stderr if "another database" in line)
+    told = next(line for line in worker.stderr if "the app's settings have changed" in line)
     assert "restart this worker" in told
     worker.send_signal(signal.SIGTERM)
     assert ended(worker).code == 0

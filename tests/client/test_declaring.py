@@ -236,3 +236,24 @@ def test_the_largest_options_of_a_client_are_small() -> None:
         with pytest.raises(outlive.ConfigError) as raised:
             fetch.using(**{name: "x" * 100_000})  # type: ignore[arg-type]
         assert len(str(raised.value)) < 500
+
+
+def test_settings_in_code_hold_until_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTLIVE_MAX_CRASHES", "9")
+    app = outlive.App("postgresql://shop@db/jobs", max_attempts=2, max_crashes=4, timeout_s="10m")
+    config = app.config
+    assert (config.max_attempts, config.max_crashes, config.timeout_s) == (2, 9, 600.0)
+    assert config.database_url == "postgresql://shop@db/jobs"
+
+
+def test_an_app_refuses_an_environment_that_names_another_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTLIVE_DATABASE_URL", "postgresql://other:s3cret@db:5432/jobs")
+    same = outlive.App("postgresql://shop:hidden@db/jobs")
+    assert same.config.database_url == "postgresql://other:s3cret@db:5432/jobs"
+    with pytest.raises(outlive.ConfigError) as raised:
+        outlive.App("postgresql://shop:hidden@db:5433/jobs").config  # noqa: B018
+    said = str(raised.value)
+    assert "host=db port=5433 dbname=jobs" in said
+    assert "host=db port=5432 dbname=jobs" in said
+    assert "hidden" not in said
+    assert "s3cret" not in said

@@ -182,29 +182,6 @@ def test_an_error_of_the_job_reaches_the_caller_in_our_words(
     assert count() == 1
 
 
-def test_the_wrong_kind_of_connection_is_refused_with_the_right_verb(
-    app: outlive.App, mine: psycopg.Connection[Any], database_url: str, count: Callable[[], int]
-) -> None:
-    wrong: Any = mine
-
-    async def use(connection: Any) -> None:
-        with pytest.raises(outlive.ConfigError, match=r"is of type Connection: .* use enqueue"):
-            await add.using(connection=wrong).aenqueue(1)
-        with pytest.raises(outlive.ConfigError, match="is of type Connection"):
-            await app.aenqueue_many([add.job(1)], connection=wrong)
-        with pytest.raises(outlive.ConfigError, match=r"is of type AsyncConnection: .* use aenqueue"):
-            add.using(connection=connection).enqueue(1)
-        with pytest.raises(outlive.ConfigError, match="is of type AsyncConnection"):
-            app.enqueue_many([add.job(1)], connection=connection)
-
-    in_a_loop(database_url, use)
-    strange: Any = database_url
-    with pytest.raises(outlive.ConfigError, match=r"is of type str: it must be a psycopg\.Connection"):
-        add.using(connection=strange).enqueue(1)
-    mine.commit()
-    assert count() == 0
-
-
 def test_a_job_for_many_has_no_connection_of_its_own(mine: psycopg.Connection[Any]) -> None:
     with pytest.raises(outlive.ConfigError, match="pass connection= to enqueue_many"):
         add.using(connection=mine).job(1)

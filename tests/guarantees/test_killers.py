@@ -235,7 +235,7 @@ def test_an_async_connection_is_awaited_or_refused_before_anything_is_written(
     finished(refused, State.FAILED)
     assert effects() == ["acomplete"]
     (trace,) = attempts(connection, refused)
-    assert "this one is async: use `await context.acomplete(…)`" in str(trace.error)
+    assert "which is async: use `await context.acomplete(…)`" in str(trace.error)
 
 
 def test_the_output_and_the_memory_of_a_completed_attempt_are_kept(

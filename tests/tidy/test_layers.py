@@ -13,9 +13,10 @@ LAYERS = [
     {"__init__", "__main__", "cli", "dashboard", "integrations", "lab"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics"},
-    {"db", "sql", "embedded", "ticks"},
+    {"db", "sql", "embedded", "ticks", "callers"},
     {
         "statement",
+        "textual",
         "states",
         "model",
         "policy",

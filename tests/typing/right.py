@@ -99,6 +99,25 @@ def in_a_transaction(connection: psycopg.Connection[tuple[int, str]]) -> None:
     app.enqueue_many([add.job(1)], connection=connection)
 
 
+class Session:
+    """Like a session of SQLAlchemy, or a connection of Django or asyncpg: no library is needed to check calls."""
+
+    class Connection:
+        def exec_driver_sql(self, statement: str, parameters: object = None) -> psycopg.Cursor[Any]:
+            raise NotImplementedError
+
+    def connection(self, **options: object) -> Connection:
+        raise NotImplementedError
+
+
+def in_a_session(session: Session) -> None:
+    add.using(connection=session).enqueue(1)
+    app.enqueue_many([add.job(1)], connection=session.connection())
+
+
+settled = outlive.App("postgresql://", max_attempts=3, queues=["mail"], timeout_s="10m", max_losses=None)
+
+
 async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
     assert_type(await afetch("u"), bytes | None)
     assert_type(await asum(1, 2), int)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import psycopg
+
 import outlive
 from tests.typing.example import add, afetch, app, asum, fetch, invoice
 
@@ -29,6 +31,9 @@ numbers: list[int] = outlive.gather([add.enqueue(1)], return_exceptions=True)  #
 app.get_job("no-uuid")  # error: arg-type
 app.enqueue_many([1])  # error: arg-type
 app.enqueue_many([add])  # error: arg-type
+app.enqueue_many([add.job(1)], connection="postgresql://")  # error: arg-type
+outlive.App(max_atempts=3)  # error: call-arg
+outlive.App(max_attempts="3")  # error: arg-type
 add.using(after="no-uuid")  # error: arg-type
 add.using(after=add)  # error: arg-type
 add.using(on_failure="panic")  # error: arg-type
@@ -58,7 +63,8 @@ def scheduled(n: int = 0) -> int:
 scheduled.enqueue("1")  # error: arg-type
 
 
-async def main() -> None:
+async def main(connection: psycopg.AsyncConnection[object]) -> None:
+    app.enqueue_many([add.job(1)], connection=connection)  # error: arg-type
     await asum.aenqueue(1, "2")  # error: arg-type
     await afetch.aenqueue()  # error: call-arg
     number: int = afetch("u")  # error: assignment

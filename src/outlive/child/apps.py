@@ -34,7 +34,7 @@ def make_codecs(app: App) -> None:
 
 
 def facts_of(app: App) -> list[TaskFacts]:
-    config = configuration.load()
+    config = configuration.load(app=app.settings)
     return [
         TaskFacts(
             limits=limits(name, task.policy, config),

@@ -119,6 +119,11 @@ def _classify_result(value: object, run: Run, codec: Codec, findings: Findings, 
         records, spawns = findings.encode()
     except BaseException as error:
         return Done(run.token, Outcome.FAILED, error=_summary(error), final=True, source_ok=source_ok)
+    if findings.unawaited:
+        unawaited = (
+            "acomplete was not awaited, so the job's effects are not tied to its end: write `await ctx.acomplete(…)`"
+        )
+        return Done(run.token, Outcome.FAILED, error=unawaited, final=True, source_ok=source_ok)
     size = len(result) + len(records or b"") + len(spawns or b"")
     if size > MAX_PAYLOAD_BYTES:
         too_much = f"its result, records and jobs have {size:,} bytes, over the limit of {MAX_PAYLOAD_BYTES:,}"

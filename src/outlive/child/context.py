@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, LiteralString, Protocol
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 import msgspec
 
-from outlive import wire
+from outlive import callers, wire
 from outlive.arguments import Codec
 from outlive.errors import BadArguments, Fail, OutliveError
 from outlive.model import JobRequest, as_json
 from outlive.protocol import MAX_CHECKPOINT_BYTES, MAX_PAYLOAD_BYTES, MAX_PROGRESS_CHARS, Progress, Run
+from outlive.statement import Statement, json
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
+    from outlive.callers import AsyncConnection, SyncConnection
     from outlive.child.channel import Channel
 
 MAX_KEY_BYTES = 1000
@@ -43,12 +43,14 @@ class Spawned(Protocol):
 class Findings:
     """The records and the spawned jobs of one attempt, which are stored when it succeeds."""
 
-    __slots__ = ("_record_bytes", "_records", "_spawn_bytes", "_spawns")
+    __slots__ = ("_record_bytes", "_records", "_spawn_bytes", "_spawns", "unawaited")
 
     def __init__(self) -> None:
         self._records: list[object] = []
         self._spawns: list[msgspec.Raw] = []
         self._record_bytes = self._spawn_bytes = 0
+        self.unawaited = False
+        """The job has called `acomplete`, and did not await it."""
 
     def add_record(self, record: dict[str, object]) -> None:
         self._record_bytes += len(wire.encode(record, "the record"))
@@ -144,23 +146,33 @@ class Context:
             job.app.check(job.request)
         self._findings.add_spawns([as_json(job.request) for job in jobs])
 
-    def complete(self, connection: Connection[Any], result: object = None) -> None:
+    def complete(self, connection: SyncConnection, result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""
-        _check_connection(connection, "Connection", "complete")
-        connection.execute(*self._completion(result))
+        borrowed = callers.borrow(connection, "use `await context.acomplete(…)`")
+        callers.run_all(borrowed, [self._completion(result)])
 
-    async def acomplete(self, connection: AsyncConnection[Any], result: object = None) -> None:
-        """The async twin of `complete`."""
-        _check_connection(connection, "AsyncConnection", "acomplete")
-        await connection.execute(*self._completion(result))
+    def acomplete(self, connection: AsyncConnection, result: object = None) -> Awaitable[None]:
+        """The async twin of `complete`. If it is not awaited, the job fails, and is not retried."""
+        callers.expect_async(connection, _USE_COMPLETE)
+        self._findings.unawaited = True
+        return self._acomplete(connection, result)
 
-    def _completion(self, result: object) -> tuple[LiteralString, tuple[object, ...]]:
+    async def _acomplete(self, connection: AsyncConnection, result: object) -> None:
+        self._findings.unawaited = False
+        borrowed = await callers.aborrow(connection, _USE_COMPLETE)
+        await callers.arun_all(borrowed, [self._completion(result)])
+
+    def _completion(self, result: object) -> Statement[None]:
         """The statement that ends the attempt. From now on the supervisor leaves that to the job."""
         encoded = encode_result(result, self._codec, self._run.max_result_bytes)
         findings = self._findings.encode()
         secret = self._channel.secret(self.token)
-        texts = [None if data is None else data.decode() for data in (encoded, *findings)]
-        return "select outlive.complete(%s, %s, %s, %s, %s)", (self.token, secret, *texts)
+        values = (self.token, secret, *map(json, (encoded, *findings)))
+        return Statement("complete", _COMPLETE, values, lambda *_: None)
+
+
+_USE_COMPLETE = "use `context.complete(…)`, without await"
+_COMPLETE = b"select outlive.complete($1::bigint, $2::text, $3::json, $4::json, $5::json)"
 
 
 def encode_result(value: object, codec: Codec, max_bytes: int) -> bytes:
@@ -169,17 +181,6 @@ def encode_result(value: object, codec: Codec, max_bytes: int) -> bytes:
     if len(encoded) > max_bytes:
         raise Fail(f"the result has {len(encoded):,} bytes, over the limit of {max_bytes:,}")
     return encoded
-
-
-def _check_connection(connection: object, kind: str, verb: str) -> None:
-    """Refuse any other kind first: it would write nothing, or write outside of the job's transaction."""
-    psycopg = sys.modules.get("psycopg")  # A job that has such a connection has imported it.
-    if psycopg is not None and isinstance(connection, getattr(psycopg, kind)):
-        return
-    if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
-        raise TypeError("complete takes a psycopg.Connection, and this one is async: use `await context.acomplete(…)`")
-    found = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise TypeError(f"{verb} takes a psycopg.{kind}, and this is a {found}: nothing was written")
 
 
 def _utf8_bytes(text: str) -> int:

@@ -82,7 +82,7 @@ class Zygote:
         gc.freeze()
         limits = [one.limits for one in self.app.sources.values()]
         schedules = list(self.app.schedules.values())
-        self.say(Ready(facts_of(self.app), limits, schedules, _threads(), self.app.database_url))
+        self.say(Ready(facts_of(self.app), limits, schedules, _threads(), dict(self.app.settings)))
 
     def run(self) -> None:
         poll = select.poll()

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -73,7 +73,7 @@ class CommandContext:
 
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
         self.config_file, self.database_url = config_file, database_url
-        self.config = self.reconfigured()
+        self.config = self.config_of({})
         self.log_from("warning")
 
     def has_subcommand(self, group: typer.Context) -> bool:
@@ -82,17 +82,17 @@ class CommandContext:
             raise errors.ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
         return group.invoked_subcommand is not None
 
-    def log_from(self, level: str) -> None:
-        logs.configure(cast("logs.Format", self.config.log_format), level=level.upper())
+    def log_from(self, level: str, format: str | None = None) -> None:
+        logs.configure(cast("logs.Format", format or self.config.log_format), level=level.upper())
 
-    def reconfigured(self, **flags: object) -> config.Config:
-        """The configuration with the flags of one command."""
-        return config.load(self.config_file, flags={"database_url": self.database_url, **flags})
+    def config_of(self, app: Mapping[str, object], **flags: object) -> config.Config:
+        """The configuration with the settings of an app, and with the flags of one command.
 
-    def config_of(self, app_url: str | None) -> config.Config:
-        """The configuration for an app that may name its own database; --database-url overrides it."""
-        settings = self.reconfigured()  # The app may have changed the environment when it was imported.
-        return settings if self.database_url is not None else migrate.agreed(settings, app_url)
+        It is read again: the app may have changed the environment when it was imported.
+        """
+        found = config.load(self.config_file, app=app, flags={"database_url": self.database_url, **flags})
+        migrate.expect_agreement(found, app)
+        return found
 
     @functools.cached_property
     def connection(self) -> db.Connection:
@@ -105,6 +105,16 @@ class CommandContext:
         with db.translated_errors():
             migrate.make_ready(self.connection, self.config)
         return self.connection
+
+    @property
+    def place(self) -> str:
+        """The database that this command looks at, in words."""
+        if self.config.database_url is None:
+            from outlive import embedded  # Not at the top: few commands need it.
+
+            return f"the embedded server in {self.config.home or embedded.default_directory()}"
+        info = self.connection.info
+        return f"{info.dbname} on {info.host}, port {info.port}"
 
     def run(self, statement: db.Statement[T]) -> T:
         """Run a statement; the first one checks the schema."""

@@ -32,7 +32,7 @@ def dashboard(context: CommandContext, listen: Listen = None, token: Token = Non
         raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'outlive[dashboard]'")
     from outlive.dashboard.serving import serve
 
-    config = context.reconfigured(dashboard_listen=listen, dashboard_token=token)
+    config = context.config_of({}, dashboard_listen=listen, dashboard_token=token)
     context.log_from(config.log_level)
     serve(config, lambda line: print(screen.plain(line), flush=True), parent=parent)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import typer
 from rich.text import Text
 
-from outlive import config, db, embedded, migrate, store
+from outlive import config, db, migrate, store
 from outlive.cli import screen
 from outlive.cli.command import CommandContext, Json, app, command
 from outlive.errors import SchemaMismatch
@@ -49,17 +49,16 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     file = config.file_in_force(context.config_file)
     yield Finding("fine", f"settings are read from {file.absolute()}" if file else "no outlive.toml is in use")
     connection = context.connection
-    info = connection.info
     with db.translated_errors():
         if context.config.database_url is None:
             yield Finding(
                 "advice",
-                f"jobs are in the embedded server in {embedded.default_directory()}",
+                f"jobs are in {context.place}",
                 "set OUTLIVE_DATABASE_URL to share the jobs with other machines",
             )
             migrate.migrate(connection)
         else:
-            yield Finding("fine", f"{info.dbname} on {info.host}, port {info.port}, answers as {info.user}")
+            yield Finding("fine", f"{context.place}, answers as {connection.info.user}")
         try:
             migrate.check_encoding(connection)
             migrate.check(connection)

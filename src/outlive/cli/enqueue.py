@@ -55,7 +55,7 @@ def enqueue(
 ) -> None:
     """Enqueue a job of a task. It is durable when this command ends."""
     found = cast("App", importing.import_app(where))
-    found.configure(context.config_of(found.database_url))
+    found.configure(context.config_of(found.settings))
     options: dict[str, object] = {"queue": queue, "source": source, "priority": priority}
     options |= {"delay": delay, "dedupe_key": dedupe_key}
     options |= {"concurrency_key": concurrency_key, "concurrency": concurrency}

@@ -100,12 +100,13 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
     def look() -> Sequence[Row]:
         return context.run(store.list_jobs(choosing.first(context, wanted, limit=limit)))
 
-    screen.listing(look, _jobs_table, json=json, watch=watch)
+    def show(rows: Sequence[Row]) -> RenderableType:
+        return _jobs_table(rows) if rows else f"no job matches in {context.place}"
+
+    screen.listing(look, show, json=json, watch=watch)
 
 
 def _jobs_table(rows: Sequence[Row]) -> RenderableType:
-    if not rows:
-        return "no job matches"
     unserved = sorted({row["task"] for row in rows if not row["served"]})
     if not unserved:
         return screen.table(JOBS, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,9 +81,14 @@ def work(
     """Run a worker until it is told to stop; with a dashboard, bring the schema up to date first."""
     from outlive.worker import supervisor
 
-    def database(app_url: str | None) -> str:
-        """The address of the database. The worker asks after it has imported the app, which may name its own."""
-        config = context.config_of(app_url)
+    def configure(settings: Mapping[str, object]) -> Config:
+        """The configuration with the settings of the app, once it is imported."""
+        config = context.config_of(settings, slots=slots, queues=queues, name=name, log_level=log_level)
+        context.log_from(config.log_level, config.log_format)
+        return config
+
+    def database(config: Config) -> str:
+        """The address of the database, once its schema is right."""
         with db.translated_errors():
             if dashboard is not None:
                 with db.connect(migrate.address(config)) as connection:
@@ -94,9 +100,7 @@ def work(
 
     if context.config_file is not None:
         os.environ["OUTLIVE_CONFIG"] = str(context.config_file.absolute())  # Jobs read it too.
-    config = context.reconfigured(slots=slots, queues=queues, name=name, log_level=log_level)
-    context.log_from(config.log_level)
-    raise typer.Exit(supervisor.work(target, config, database))
+    raise typer.Exit(supervisor.work(target, configure, database))
 
 
 @command(app)
@@ -133,7 +137,7 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     return reaper.attempts_ended
 
 
-async def _reap_until_stopped(config: Config, reaper: "Reaper") -> None:
+async def _reap_until_stopped(config: Config, reaper: Reaper) -> None:
     from outlive.worker.loops import RETRY_SOON_S, forever
     from outlive.worker.monitoring import monitored
     from outlive.worker.session import Session

@@ -26,8 +26,7 @@ from outlive.statement import Statement
 from outlive.validation import Duration, count, optional, positive
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
+    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.cache import Cache
     from outlive.client.connections import Connections
 
@@ -87,11 +86,13 @@ class Decorator(Protocol):
 class App:
     """An application's tasks, sources and schedules, and its access to the database."""
 
-    def __init__(self, database_url: str | None = None) -> None:
+    def __init__(self, database_url: str | None = None, **settings: Unpack[configuration.Settings]) -> None:
+        """Any setting can be given here. The file and the environment override it; workers take it too."""
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.sources: dict[str, Source] = {}
         self.schedules: dict[str, Schedule] = {}
-        self.database_url = database_url
+        self.settings = configuration.in_code({"database_url": database_url, **settings})
+        """The settings that are given in code."""
         self._config: Config | None = None
         self.runner = StatementRunner(lambda: self.config)
 
@@ -102,13 +103,18 @@ class App:
 
     @property
     def config(self) -> Config:
-        """The settings: those given to `configure`, or else those of the file and the environment, read once."""
+        """The settings: those given to `configure`, or else those of app, file and environment, read once."""
         if self._config is None:
-            self._config = configuration.load(flags={"database_url": self.database_url})
+            config = configuration.load(app=self.settings)
+            if config.database_url != self.settings.get("database_url", config.database_url):
+                from outlive import migrate  # Not at the top: it imports the driver.
+
+                migrate.expect_agreement(config, self.settings)
+            self._config = config
         return self._config
 
     def configure(self, config: Config | None) -> None:
-        """Use these settings from now on (None: those of the file and the environment), and close what is open."""
+        """Use these settings from now on (None: those of app, file and environment), and close what is open."""
         self._config = config
         self.__dict__.pop("cache", None)
         self.runner.close()
@@ -197,7 +203,7 @@ class App:
         on_failure: BoundJob[Any] | None = None,
         on_done: BoundJob[Any] | None = None,
         id: UUID | None = None,
-        connection: Connection[Any] | AsyncConnection[Any] | None = None,
+        connection: AnyConnection | None = None,
     ) -> BatchBlock:
         """Open a batch for the jobs that `with` or `async with` enqueues, and close it at the end of the block.
 
@@ -210,17 +216,17 @@ class App:
         opening = store.open_batch(batch.id, validation.identifier("the name of a batch", name), **jobs)
         return BatchBlock(batch, opening)
 
-    def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = None) -> list[Job[R]]:
+    def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
         return self.enqueue_requests([job.request for job in jobs], connection)
 
     async def aenqueue_many(
-        self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection[Any] | None = None
+        self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None
     ) -> list[Job[R]]:
         """The async twin of `enqueue_many`."""
         return await self.aenqueue_requests([job.request for job in jobs], connection)
 
-    def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: Connection[Any] | None = None) -> int:
+    def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: SyncConnection | None = None) -> int:
         """Enqueue any number of jobs in little memory, and return how many. Each portion commits by itself.
 
         If a portion fails, the ones before it stay enqueued. Repeating the call makes no job twice if the jobs have
@@ -243,23 +249,19 @@ class App:
                 sent.result()
         return count
 
-    async def aenqueue_stream(
-        self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection[Any] | None = None
-    ) -> int:
+    async def aenqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection | None = None) -> int:
         """The async twin of `enqueue_stream`."""
         count = 0
         for batch in _batches(job.request for job in jobs):
             count += len(await self.aenqueue_requests(batch, connection))
         return count
 
-    def enqueue_requests(self, requests: list[JobRequest], connection: Connection[Any] | None) -> list[Job[Any]]:
+    def enqueue_requests(self, requests: list[JobRequest], connection: SyncConnection | None) -> list[Job[Any]]:
         """Enqueue the requests, in the caller's transaction if a connection is given."""
         statements = self._statements(requests, notify=connection is not None)
         return self._handles(requests, self.runner.run_all(statements, connection))
 
-    async def aenqueue_requests(
-        self, requests: list[JobRequest], connection: AsyncConnection[Any] | None
-    ) -> list[Job[Any]]:
+    async def aenqueue_requests(self, requests: list[JobRequest], connection: AsyncConnection | None) -> list[Job[Any]]:
         statements = self._statements(requests, notify=connection is not None)
         return self._handles(requests, await self.runner.arun_all(statements, connection))
 

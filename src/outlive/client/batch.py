@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
 
 from outlive import store
@@ -21,9 +21,7 @@ from outlive.statement import Statement
 from outlive.validation import refused
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
-    AnyConnection = Connection[Any] | AsyncConnection[Any]
+    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
 
 T = TypeVar("T")
 
@@ -102,10 +100,10 @@ class Batch:
             past = await self._arun(store.cancel_batch(self.id, past))
 
     def _run(self, one: Statement[T]) -> T:
-        return self._runner.run_all([one], cast("Connection[Any] | None", self._connection))[0]
+        return self._runner.run_all([one], cast("SyncConnection | None", self._connection))[0]
 
     async def _arun(self, one: Statement[T]) -> T:
-        return (await self._runner.arun_all([one], cast("AsyncConnection[Any] | None", self._connection)))[0]
+        return (await self._runner.arun_all([one], cast("AsyncConnection | None", self._connection)))[0]
 
     def _found(self, found: T | None) -> T:
         if found is None:

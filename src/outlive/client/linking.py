@@ -20,8 +20,7 @@ from outlive.model import JobRequest
 from outlive.validation import choice
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
+    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.app import App
 
 A = TypeVar("A")
@@ -33,7 +32,7 @@ R = TypeVar("R")
 
 @overload
 def chain(
-    a: BoundJob[A], b: BoundJob[B], /, *, on_failure: OnFailure | None = ..., connection: Connection[Any] | None = ...
+    a: BoundJob[A], b: BoundJob[B], /, *, on_failure: OnFailure | None = ..., connection: SyncConnection | None = ...
 ) -> tuple[Job[A], Job[B]]: ...
 @overload
 def chain(
@@ -43,7 +42,7 @@ def chain(
     /,
     *,
     on_failure: OnFailure | None = ...,
-    connection: Connection[Any] | None = ...,
+    connection: SyncConnection | None = ...,
 ) -> tuple[Job[A], Job[B], Job[C]]: ...
 @overload
 def chain(
@@ -54,14 +53,14 @@ def chain(
     /,
     *,
     on_failure: OnFailure | None = ...,
-    connection: Connection[Any] | None = ...,
+    connection: SyncConnection | None = ...,
 ) -> tuple[Job[A], Job[B], Job[C], Job[D]]: ...
 @overload
 def chain(
-    *jobs: BoundJob[R], on_failure: OnFailure | None = ..., connection: Connection[Any] | None = ...
+    *jobs: BoundJob[R], on_failure: OnFailure | None = ..., connection: SyncConnection | None = ...
 ) -> tuple[Job[R], ...]: ...
 def chain(
-    *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: Connection[Any] | None = None
+    *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: SyncConnection | None = None
 ) -> tuple[Job[Any], ...]:
     """Enqueue these jobs in one transaction, each after the one before."""
     app, requests = _requests(_chained(jobs, on_failure))
@@ -75,7 +74,7 @@ async def achain(
     /,
     *,
     on_failure: OnFailure | None = ...,
-    connection: AsyncConnection[Any] | None = ...,
+    connection: AsyncConnection | None = ...,
 ) -> tuple[Job[A], Job[B]]: ...
 @overload
 async def achain(
@@ -85,7 +84,7 @@ async def achain(
     /,
     *,
     on_failure: OnFailure | None = ...,
-    connection: AsyncConnection[Any] | None = ...,
+    connection: AsyncConnection | None = ...,
 ) -> tuple[Job[A], Job[B], Job[C]]: ...
 @overload
 async def achain(
@@ -96,14 +95,14 @@ async def achain(
     /,
     *,
     on_failure: OnFailure | None = ...,
-    connection: AsyncConnection[Any] | None = ...,
+    connection: AsyncConnection | None = ...,
 ) -> tuple[Job[A], Job[B], Job[C], Job[D]]: ...
 @overload
 async def achain(
-    *jobs: BoundJob[R], on_failure: OnFailure | None = ..., connection: AsyncConnection[Any] | None = ...
+    *jobs: BoundJob[R], on_failure: OnFailure | None = ..., connection: AsyncConnection | None = ...
 ) -> tuple[Job[R], ...]: ...
 async def achain(
-    *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: AsyncConnection[Any] | None = None
+    *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: AsyncConnection | None = None
 ) -> tuple[Job[Any], ...]:
     """The async twin of `chain`."""
     app, requests = _requests(_chained(jobs, on_failure))
@@ -116,7 +115,7 @@ class Group(Generic[R]):
 
     jobs: list[Job[R]]
     """The jobs, in the order in which they were given."""
-    _connection: Connection[Any] | AsyncConnection[Any] | None = field(repr=False, compare=False, default=None)
+    _connection: AnyConnection | None = field(repr=False, compare=False, default=None)
 
     def __iter__(self) -> Iterator[Job[R]]:
         return iter(self.jobs)
@@ -124,15 +123,15 @@ class Group(Generic[R]):
     def then(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """Enqueue a job after all of the group, in the transaction of the group's connection, if there is one."""
         app, requests = _requests([_after(self, job, on_failure)])
-        return app.enqueue_requests(requests, cast("Connection[Any] | None", self._connection))[0]
+        return app.enqueue_requests(requests, cast("SyncConnection | None", self._connection))[0]
 
     async def athen(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """The async twin of `then`, for a group of `agroup`."""
         app, requests = _requests([_after(self, job, on_failure)])
-        return (await app.aenqueue_requests(requests, cast("AsyncConnection[Any] | None", self._connection)))[0]
+        return (await app.aenqueue_requests(requests, cast("AsyncConnection | None", self._connection)))[0]
 
 
-def group(jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = None) -> Group[R]:
+def group(jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> Group[R]:
     """Enqueue these jobs in one transaction."""
     if not (found := list(jobs)):
         return Group([], connection)
@@ -140,7 +139,7 @@ def group(jobs: Iterable[BoundJob[R]], *, connection: Connection[Any] | None = N
     return Group(app.enqueue_requests(requests, connection), connection)
 
 
-async def agroup(jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection[Any] | None = None) -> Group[R]:
+async def agroup(jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None) -> Group[R]:
     """The async twin of `group`."""
     if not (found := list(jobs)):
         return Group([], connection)

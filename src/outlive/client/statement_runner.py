@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from outlive import job_gateway, statement
+from outlive import callers, job_gateway, statement
 from outlive.client.results import Polling, Waiter
 from outlive.config import Config
-from outlive.errors import ConfigError
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
+    from outlive.callers import AsyncConnection, SyncConnection
     from outlive.client.connections import Connections
 
 T = TypeVar("T")
+_USE_ASYNC = "use aenqueue, aenqueue_many or `async with app.batch(…)`"
+_USE_SYNC = "use enqueue, enqueue_many or `with app.batch(…)`, from async code in a thread"
 
 
 class StatementRunner:
@@ -39,14 +39,10 @@ class StatementRunner:
     def run(self, one: Statement[T]) -> T:
         return self.run_all([one])[0]
 
-    def run_all(self, statements: Sequence[Statement[T]], connection: Connection[Any] | None = None) -> list[T]:
+    def run_all(self, statements: Sequence[Statement[T]], connection: SyncConnection | None = None) -> list[T]:
         """Run all statements in one transaction: the caller's, if a connection is given."""
         if connection is not None:
-            from outlive import db
-
-            _expect("Connection", connection, "use aenqueue and aenqueue_many for an async connection")
-            with db.translated_errors(foreign=True):
-                return db.run_all(connection, statements, foreign=True)
+            return callers.run_all(callers.borrow(connection, _USE_ASYNC), statements)
         if job_gateway.gateway is not None:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
@@ -66,27 +62,12 @@ class StatementRunner:
     async def arun(self, one: Statement[T]) -> T:
         return (await self.arun_all([one]))[0]
 
-    async def arun_all(
-        self, statements: Sequence[Statement[T]], connection: AsyncConnection[Any] | None = None
-    ) -> list[T]:
+    async def arun_all(self, statements: Sequence[Statement[T]], connection: AsyncConnection | None = None) -> list[T]:
         """The async twin of `run_all`."""
         if connection is not None:
-            from outlive import db
-
-            _expect("AsyncConnection", connection, "use enqueue and enqueue_many for a sync connection")
-            with db.translated_errors(foreign=True):
-                return await db.arun_all(connection, statements, foreign=True)
+            return await callers.arun_all(await callers.aborrow(connection, _USE_SYNC), statements)
         if job_gateway.gateway is not None:
             import asyncio
 
             return await asyncio.to_thread(self.run_all, statements)
         return await self.connections.arun_all(statements)
-
-
-def _expect(kind: str, connection: object, otherwise: str) -> None:
-    import psycopg
-
-    if not isinstance(connection, getattr(psycopg, kind)):
-        raise ConfigError(
-            f"connection is of type {type(connection).__name__}: it must be a psycopg.{kind}; {otherwise}"
-        )

@@ -37,8 +37,7 @@ from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, 
 from outlive.validation import Duration, choice, count, identifier, known, optional, refused, seconds
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
-
+    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.app import App
 
 P = ParamSpec("P")
@@ -78,7 +77,7 @@ class JobOptions(LimitOptions, total=False):
     or an operator releases this one. proceed: this one no longer waits for it. cancel: this one is cancelled too."""
     batch: Batch | UUID | None
     """The batch that the job belongs to."""
-    connection: Connection[Any] | AsyncConnection[Any]
+    connection: AnyConnection
     """Enqueue in this connection's transaction: the job exists if that commits."""
 
 
@@ -140,12 +139,12 @@ class Task(Generic[P, C, R]):
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job. It is durable when this returns, or when the transaction of `connection` commits."""
-        connection = cast("Connection[Any] | None", self._options.get("connection"))
+        connection = cast("SyncConnection | None", self._options.get("connection"))
         return self.app.enqueue_requests([self._request(args, kwargs)], connection)[0]
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The async twin of `enqueue`."""
-        connection = cast("AsyncConnection[Any] | None", self._options.get("connection"))
+        connection = cast("AsyncConnection | None", self._options.get("connection"))
         return (await self.app.aenqueue_requests([self._request(args, kwargs)], connection))[0]
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:

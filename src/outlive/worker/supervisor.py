@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import psycopg
@@ -39,14 +40,17 @@ URGENT = ("liveness", "reap")
 GOODBYE_S = 2.0
 """How long a silent database may delay the end, once for the statements under way and once for the goodbye."""
 
+Configure = Callable[[Mapping[str, object]], Config]
+"""Makes the configuration with the settings that the app has in code."""
+
 _log = logging.getLogger("outlive.worker")
 
 
-def work(target: str, config: Config, url: Callable[[str | None], str]) -> int:
+def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int:
     """Be a worker until told to stop. A worker that others have declared dead starts over, under a new id."""
     formerly: UUID | None = None
     while True:
-        supervisor = Supervisor(target, config, url, formerly)
+        supervisor = Supervisor(target, configure, url, formerly)
         try:
             _run(supervisor)
         except DatabaseUnreachable as error:
@@ -67,16 +71,22 @@ def _run(supervisor: Supervisor) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
+def _name_and_slots(config: Config) -> tuple[str, int]:
+    return config.name or f"{socket.gethostname()}-{os.getpid()}", config.slots or os.cpu_count() or 1
+
+
 class Supervisor:
     def __init__(
-        self, target: str, config: Config, url: Callable[[str | None], str], formerly: UUID | None = None
+        self, target: str, configure: Configure, url: Callable[[Config], str], formerly: UUID | None = None
     ) -> None:
-        self._config, self._url = config, url
-        name = config.name or f"{socket.gethostname()}-{os.getpid()}"
-        self.me = Identity(name, config.slots or os.cpu_count() or 1, formerly)
+        self._configure, self._url = configure, url
+        self._app_settings: Mapping[str, object] = {}
+        config = self._config = configure(self._app_settings)  # Until the app is imported.
+        self.me = Identity(*_name_and_slots(config), formerly)
         self._alerts = Alerts()
-        hidden = (*VARIABLES, "OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
-        hidden = hidden if config.jobs_see_database_url else (*hidden, "OUTLIVE_DATABASE_URL")
+        hidden = [*VARIABLES, "OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN"]
+        if not config.jobs_see_database_url:
+            hidden.append("OUTLIVE_DATABASE_URL")
         self._zygotes = Zygotes(
             target,
             self.me.id,
@@ -93,7 +103,6 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._started = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._app_url: str | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
 
@@ -127,10 +136,14 @@ class Supervisor:
             await self._finish()
 
     async def _start(self) -> Services:
-        """Import the app, then connect to the database that it or the settings name."""
+        """Import the app, add its settings to the others, then connect to the database that they name."""
         ready = await self._zygotes.current.ready()
-        self._app_url = ready.database_url
-        url = await asyncio.to_thread(self._url, self._app_url)
+        self._app_settings = ready.settings
+        self._config = self._configure(ready.settings)
+        name, slots = _name_and_slots(self._config)
+        self.me = self._vitals.me = dataclasses.replace(self.me, name=name, slots=slots)
+        self._zygotes.slots = slots
+        url = await asyncio.to_thread(self._url, self._config)
         services = self._services = self._vitals.services = Services(
             self.me, self._config, url, self._zygotes, self._alerts, on_declared_dead=self._stopping.set
         )
@@ -192,8 +205,11 @@ class Supervisor:
             except Exception:
                 _log.exception("the app was not reloaded")
             facts = self._zygotes.current.facts
-            if facts and facts.database_url != self._app_url:
-                _log.error("the app now names another database: restart this worker, it still uses the old one")
+            if facts and facts.settings != self._app_settings:
+                _log.error(
+                    "the app's settings have changed: restart this worker, which keeps its database and all else "
+                    "except the limits of tasks"
+                )
 
     async def _drain(self, services: Services) -> None:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""

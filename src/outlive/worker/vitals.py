@@ -44,7 +44,7 @@ class Vitals(Protocol):
 
 class WorkerVitals:
     def __init__(self, me: Identity) -> None:
-        self._me = me
+        self.me = me
         self.services: Services | None = None
         """Set once the app is imported."""
         self.started = self.stopping = False
@@ -67,12 +67,12 @@ class WorkerVitals:
 
     def status(self) -> str:
         running = len(self.services.slots.busy) if self.services else 0
-        jobs = f"{running} of {self._me.slots} slots are busy"
+        jobs = f"{running} of {self.me.slots} slots are busy"
         return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
 
     def figures(self) -> Figures:
-        catalogued = {catalogue.WORKER: [((self._me.name, str(self._me.id), _version()), 1.0)]}
-        slots = {catalogue.SLOTS: [((), float(self._me.slots))]}
+        catalogued = {catalogue.WORKER: [((self.me.name, str(self.me.id), _version()), 1.0)]}
+        slots = {catalogue.SLOTS: [((), float(self.me.slots))]}
         services = self.services
         if services is None:
             return {**catalogued, **slots, catalogue.UP: [((), 0.0)]}

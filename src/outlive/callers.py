@@ -1,0 +1,326 @@
+"""The caller's own connection: our statements run in its transaction, whichever library it comes from.
+
+Every library takes a text with values, and gives rows back. A statement has the same form for all of them: each
+parameter is text, which the server casts (`$1::text::uuid[]`), because the caller may have changed how its library
+sends and reads uuids, JSON and arrays. A library is known by the names of its classes, so none is imported that the
+caller does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import UUID
+
+from outlive import errors, textual
+from outlive.errors import WrongConnection
+from outlive.statement import Row, Statement
+
+if TYPE_CHECKING:
+    import psycopg
+
+    # Protocols instead of classes: a caller has only some of the libraries, and type checkers can't see the others.
+    class _Rows(Protocol):
+        def fetchall(self) -> Sequence[Any]: ...
+
+    class SqlAlchemyConnection(Protocol):
+        def exec_driver_sql(self, statement: str, /) -> _Rows: ...
+
+    class SqlAlchemySession(Protocol):
+        def connection(self) -> SqlAlchemyConnection: ...
+
+    class DjangoConnection(Protocol):
+        vendor: str
+        in_atomic_block: bool
+
+    class AsyncpgConnection(Protocol):
+        def fetch(self, query: str, /) -> Awaitable[list[Any]]: ...
+        def is_in_transaction(self) -> bool: ...
+
+    class SqlAlchemyAsyncConnection(Protocol):
+        def exec_driver_sql(self, statement: str, /) -> Awaitable[_Rows]: ...
+
+    class SqlAlchemyAsyncSession(Protocol):
+        def connection(self) -> Awaitable[SqlAlchemyAsyncConnection]: ...
+
+    SyncConnection = psycopg.Connection[Any] | SqlAlchemyConnection | SqlAlchemySession | DjangoConnection
+    AsyncConnection = (
+        psycopg.AsyncConnection[Any] | AsyncpgConnection | SqlAlchemyAsyncConnection | SqlAlchemyAsyncSession
+    )
+    AnyConnection = SyncConnection | AsyncConnection
+
+T = TypeVar("T")
+Values = Sequence[str | None]
+_BEGIN, _COMMIT, _ROLLBACK = (
+    Statement(word, word.encode(), (), lambda *_: None) for word in ("begin", "commit", "rollback")
+)
+
+
+class Borrowed(Protocol):
+    """A sync connection. `numbered`: parameters are written $1, and otherwise %s."""
+
+    numbered: bool
+
+    def commits_each(self) -> bool:
+        """Whether a statement would commit by itself, because no transaction is open and none would begin."""
+
+    def execute(self, text: str, values: Values) -> Sequence[Row]: ...
+
+
+class AsyncBorrowed(Protocol):
+    numbered: bool
+
+    def commits_each(self) -> bool: ...
+    async def execute(self, text: str, values: Values) -> Sequence[Row]: ...
+
+
+class _Psycopg:
+    numbered = True
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        from psycopg import RawCursor
+        from psycopg.rows import tuple_row
+
+        self._connection, self._cursor = connection, RawCursor(connection, row_factory=tuple_row)
+
+    def commits_each(self) -> bool:
+        return _is_idle(self._connection)
+
+    def execute(self, text: str, values: Values) -> Sequence[Row]:
+        self._cursor.execute(text.encode(), values)
+        return self._cursor.fetchall() if self._cursor.description else []
+
+
+class _AsyncPsycopg:
+    numbered = True
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        from psycopg import AsyncRawCursor
+        from psycopg.rows import tuple_row
+
+        self._connection, self._cursor = connection, AsyncRawCursor(connection, row_factory=tuple_row)
+
+    def commits_each(self) -> bool:
+        return _is_idle(self._connection)
+
+    async def execute(self, text: str, values: Values) -> Sequence[Row]:
+        await self._cursor.execute(text.encode(), values)
+        return await self._cursor.fetchall() if self._cursor.description else []
+
+
+def _is_idle(connection: psycopg.BaseConnection[Any]) -> bool:
+    """Without autocommit psycopg begins a transaction for its caller."""
+    return connection.autocommit and connection.info.transaction_status.name == "IDLE"
+
+
+class _Asyncpg:
+    """A connection of asyncpg, also one that its pool has lent."""
+
+    numbered = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def commits_each(self) -> bool:
+        return not self._connection.is_in_transaction()
+
+    async def execute(self, text: str, values: Values) -> Sequence[Row]:
+        return [tuple(row) for row in await self._connection.fetch(text, *values)]
+
+
+class _SqlAlchemy:
+    """A connection or session of SQLAlchemy. What it executes begins its transaction, if none is open."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.numbered = _takes_numbers(connection.dialect)
+
+    def commits_each(self) -> bool:
+        return bool(self._connection.connection.dbapi_connection.autocommit)
+
+    def execute(self, text: str, values: Values) -> Sequence[Row]:
+        result = self._connection.exec_driver_sql(text, tuple(values))
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+
+class _AsyncSqlAlchemy:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.numbered = _takes_numbers(connection.dialect)
+
+    def commits_each(self) -> bool:
+        return bool(self._connection.sync_connection.connection.dbapi_connection.autocommit)
+
+    async def execute(self, text: str, values: Values) -> Sequence[Row]:
+        result = await self._connection.exec_driver_sql(text, tuple(values))
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+
+def _takes_numbers(dialect: Any) -> bool:
+    _expect_postgres(dialect.name)
+    return bool(dialect.paramstyle == "numeric_dollar")
+
+
+class _Django:
+    """Django's connection, as django.db.connection or connections["alias"]."""
+
+    numbered = False
+
+    def __init__(self, connection: Any) -> None:
+        _expect_postgres(connection.vendor)
+        self._connection = connection
+
+    def commits_each(self) -> bool:
+        return not self._connection.in_atomic_block and bool(self._connection.get_autocommit())
+
+    def execute(self, text: str, values: Values) -> Sequence[Row]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(text, values)
+            return cursor.fetchall() if cursor.description else []
+
+
+def _expect_postgres(database: str) -> None:
+    if database != "postgresql":
+        raise WrongConnection(
+            f"connection leads to {database}: jobs are in Postgres, and only its transactions take them"
+        )
+
+
+_SYNC: dict[str, Callable[[Any], Borrowed]] = {
+    "psycopg.Connection": _Psycopg,
+    "sqlalchemy.engine.base.Connection": _SqlAlchemy,
+    "sqlalchemy.orm.session.Session": _SqlAlchemy,
+    "sqlalchemy.orm.scoping.scoped_session": _SqlAlchemy,
+    "django.utils.connection.ConnectionProxy": _Django,
+    "django.db.backends.base.base.BaseDatabaseWrapper": _Django,
+}
+_ASYNC: dict[str, Callable[[Any], AsyncBorrowed]] = {
+    "psycopg.AsyncConnection": _AsyncPsycopg,
+    "asyncpg.connection.Connection": _Asyncpg,
+    "asyncpg.pool.PoolConnectionProxy": _Asyncpg,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _AsyncSqlAlchemy,
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _AsyncSqlAlchemy,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _AsyncSqlAlchemy,
+}
+"""The classes that are taken, by module and name."""
+_SESSIONS = frozenset(name for name in {*_SYNC, *_ASYNC} if name.lower().endswith("session"))
+
+
+def borrow(connection: Any, otherwise: str) -> Borrowed:
+    """A sync connection to run statements on. WrongConnection, before anything is written, if it can't be used.
+
+    `otherwise` says what to do with an async one.
+    """
+    name = _known(connection, _SYNC, _ASYNC, f"is async: {otherwise}")
+    return _SYNC[name](connection.connection() if name in _SESSIONS else connection)
+
+
+async def aborrow(connection: Any, otherwise: str) -> AsyncBorrowed:
+    """The async twin of `borrow`."""
+    name = expect_async(connection, otherwise)
+    return _ASYNC[name](await connection.connection() if name in _SESSIONS else connection)
+
+
+def expect_async(connection: object, otherwise: str) -> str:
+    """The name of its class. WrongConnection if `aborrow` would refuse it."""
+    return _known(connection, _ASYNC, _SYNC, f"is not async: {otherwise}")
+
+
+def _known(connection: object, taken: Container[str], others: Container[str], otherwise: str) -> str:
+    """The name under which the class of a connection, or one of its bases, is taken."""
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(connection).__mro__]
+    for name in names:
+        if name in taken:
+            return name
+        if name in others:
+            raise WrongConnection(f"connection is of type {names[0]}, which {otherwise}")
+    raise WrongConnection(
+        f"connection is of type {names[0]}: it must be a connection of psycopg or asyncpg, a connection or session of "
+        f"SQLAlchemy, or Django's connection"
+    )
+
+
+def run_all(borrowed: Borrowed, statements: Sequence[Statement[T]]) -> list[T]:
+    """Run all of the statements, or none of them, in the caller's transaction."""
+    with translated_errors():
+        if len(statements) <= 1 or not borrowed.commits_each():
+            return [_run(borrowed, one) for one in statements]
+        _run(borrowed, _BEGIN)
+        try:
+            results = [_run(borrowed, one) for one in statements]
+            _run(borrowed, _COMMIT)
+            return results
+        except BaseException:
+            with suppress(Exception):  # A connection that is broken has rolled back. The first error says why.
+                _run(borrowed, _ROLLBACK)
+            raise
+
+
+async def arun_all(borrowed: AsyncBorrowed, statements: Sequence[Statement[T]]) -> list[T]:
+    """The async twin of `run_all`."""
+    with translated_errors():
+        if len(statements) <= 1 or not borrowed.commits_each():
+            return [await _arun(borrowed, one) for one in statements]
+        await _arun(borrowed, _BEGIN)
+        try:
+            results = [await _arun(borrowed, one) for one in statements]
+            await _arun(borrowed, _COMMIT)
+            return results
+        except BaseException:
+            with suppress(Exception):
+                await _arun(borrowed, _ROLLBACK)
+            raise
+
+
+def _run(borrowed: Borrowed, one: Statement[T]) -> T:
+    return _decoded(one, borrowed.execute(*textual.as_text(one, numbered=borrowed.numbered)))
+
+
+async def _arun(borrowed: AsyncBorrowed, one: Statement[T]) -> T:
+    return _decoded(one, await borrowed.execute(*textual.as_text(one, numbered=borrowed.numbered)))
+
+
+def _decoded(one: Statement[T], rows: Sequence[Row]) -> T:
+    return one.decode((), [tuple(map(_plain, row)) for row in rows])
+
+
+def _plain(value: object) -> object:
+    """A value of a row. These statements return numbers, booleans and uuids, and libraries may give a uuid as text."""
+    if value is None or isinstance(value, int | UUID):
+        return value
+    return UUID(str(value)) if value else None  # Empty: a function that returns void.
+
+
+# Errors
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turn errors about the job into ours. The others concern the caller's transaction, and stay as they are.
+
+    The caller may want to repeat it, for example after a serialisation failure.
+    """
+    try:
+        yield
+    except Exception as error:  # Each library has its own classes.
+        found = next((ours for cause in _causes(error) if (ours := _translated(cause))), None)
+        if found is None:
+            raise
+        raise found from None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and the errors of the driver that it wraps."""
+    while error is not None:
+        yield error
+        error = getattr(error, "orig", None) or error.__cause__
+
+
+def _translated(error: BaseException) -> errors.OutliveError | None:
+    """Our error for one of a driver. The drivers agree on few names."""
+    said = getattr(error, "diag", None)
+    text = getattr(said, "message_primary", None) or getattr(error, "message", None)
+    detail = getattr(said, "message_detail", None) or getattr(error, "detail", None)
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return errors.of_sqlstate(code, text, detail) if code and text else None

@@ -1,0 +1,107 @@
+"""An app whose clients and jobs work in transactions of several libraries, and a program that kills such clients.
+
+`python -m tests.guarantees.paying URL KILLS FIFO LIBRARY…` starts clients one after the other. A client writes orders,
+each with its job in one transaction, until it is killed while it commits.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from uuid import UUID, uuid4
+
+import asyncpg  # noqa: F401  # All libraries here, so that no job has to import them.
+import psycopg  # noqa: F401
+
+import outlive
+from outlive import config
+from tests.driving.libraries import LIBRARIES, drive
+
+app = outlive.App()
+NAMES = ("psycopg", "async psycopg", "asyncpg", "SQLAlchemy session", "SQLAlchemy async session", "Django")
+KILLED_WITHIN_S = 0.004
+"""How long after the beginning of a commit its process is killed at most. A commit takes about a tenth of that."""
+
+
+@app.task(backoff=0, max_attempts=1000, max_crashes=1000, max_losses=None)
+def settle(library: str, url: str, order: str, how: str, fifo: str = "") -> None:
+    """Write an effect and end the job in the same transaction. Before it commits, its process gives its pid."""
+
+    async def main() -> None:
+        async with open_transaction(url) as mine:
+            await mine.execute(_written("effects", UUID(order)))
+            if how == "forget" and mine.is_async:
+                _ = outlive.current().acomplete(mine.connection)
+            elif how == "mistake":
+                (outlive.current().complete if mine.is_async else outlive.current().acomplete)(mine.connection)
+            else:
+                await mine.complete({"order": order})
+            if fifo:
+                say_pid(fifo)
+            await (mine.rollback() if how == "roll back" else mine.commit())
+
+    open_transaction, is_async = LIBRARIES[library]
+    drive(main(), is_async=is_async)
+
+
+def _written(table: str, id: UUID) -> str:
+    return f"insert into {table} values ('{id}')"  # noqa: S608
+
+
+def say_pid(fifo: str) -> None:
+    """Write this process's pid to the test, if it reads."""
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    os.write(descriptor, os.getpid().to_bytes(4, "big"))
+    os.close(descriptor)
+
+
+def soon() -> None:
+    """Let a random time pass in which a commit is under way, or is over."""
+    until = time.monotonic() + random.uniform(0, KILLED_WITHIN_S)
+    while time.monotonic() < until:
+        pass
+
+
+def order_until_killed(library: str, url: str, fifo: str, committing: int) -> None:
+    open_transaction, is_async = LIBRARIES[library]
+
+    async def main() -> None:
+        while True:
+            async with open_transaction(url) as mine:
+                order = uuid4()
+                await mine.execute(_written("orders", order))
+                await mine.enqueue(settle, library, url, str(order), "commit", fifo, id=order)
+                os.write(committing, b"x")
+                await mine.commit()
+
+    drive(main(), is_async=is_async)
+
+
+def kill_a_client(library: str, url: str, fifo: str) -> None:
+    """Fork a client, and kill it during one of its first commits."""
+    committing, told = os.pipe()
+    client = os.fork()
+    if client == 0:
+        try:
+            order_until_killed(library, url, fifo, told)
+        finally:
+            os._exit(1)
+    os.close(told)
+    for _ in range(random.randint(1, 3)):
+        assert os.read(committing, 1), f"the client of {library} has ended by itself"
+    soon()
+    os.kill(client, signal.SIGKILL)
+    _, status = os.waitpid(client, 0)
+    assert os.WIFSIGNALED(status), f"the client of {library} has ended by itself"
+    os.close(committing)
+
+
+if __name__ == "__main__":
+    url, kills, fifo, *libraries = sys.argv[1:]
+    app.configure(config.load(environ={}, flags={"database_url": url}))
+    for n in range(int(kills)):
+        kill_a_client(libraries[n % len(libraries)], url, fifo)

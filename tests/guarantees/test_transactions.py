@@ -1,0 +1,131 @@
+"""Jobs and effects in transactions of the caller's own, with every library, while clients and workers are killed."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from outlive import Job, State, config, db
+from outlive.kernel import kill
+from tests.driving.jobs import attempts, finished
+from tests.driving.libraries import LIBRARIES
+from tests.driving.workers import ROOT, Start
+from tests.guarantees import paying
+from tests.waiting import eventually
+
+Killing = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def tables(database_url: str, connection: db.Connection) -> Iterator[None]:
+    connection.execute("create table orders (id uuid); create table effects (id uuid)")
+    paying.app.configure(config.load(environ={}, flags={"database_url": database_url}))
+    yield
+    paying.app.configure(None)
+
+
+def effects(connection: db.Connection) -> list[object]:
+    return [id for (id,) in connection.execute("select id from effects").fetchall()]
+
+
+def test_a_job_completes_in_a_transaction_of_any_library_or_leaves_nothing_of_it(
+    start: Start, connection: db.Connection, database_url: str
+) -> None:
+    start(target="tests.guarantees.paying:app")
+
+    def made(library: str, how: str, **options: int) -> Job[None]:
+        id = uuid4()
+        return paying.settle.using(id=id, **options).enqueue(library, database_url, str(id), how)  # type: ignore[arg-type]
+
+    paid = [made(library, "commit") for library in LIBRARIES]
+    undone = [made(library, "roll back", max_attempts=1) for library in paying.NAMES]
+    mistaken = [made(library, "mistake", max_attempts=1) for library in paying.NAMES]
+    forgotten = [made(library, "forget") for library in paying.NAMES if LIBRARIES[library][1]]
+    for job in paid:
+        assert finished(job, State.SUCCEEDED)
+    for job in (*undone, *mistaken, *forgotten):
+        finished(job, State.FAILED)
+    assert sorted(map(str, effects(connection))) == sorted(str(job.id) for job in (*paid, *forgotten))
+    assert {attempts(connection, job)[0].error for job in undone} == {
+        "ctx.complete was rolled back: the job's effects and its completion did not happen"
+    }
+    for job in forgotten:
+        (only,) = attempts(connection, job)
+        assert "acomplete was not awaited" in str(only.error)
+    for job in mistaken:
+        assert "WrongConnection" in str(attempts(connection, job)[0].error)
+
+
+@pytest.fixture
+def kill_around_commits(start: Start, connection: db.Connection, database_url: str, tmp_path: Path) -> Killing:
+    """Kills clients, children and workers while they commit, and checks at the end what is there."""
+    fifo = tmp_path / "committing"
+    os.mkfifo(fifo)
+
+    def go(*libraries: str, clients: int, children: int, workers: int) -> None:
+        worker = start(target="tests.guarantees.paying:app", slots=4)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        words = [sys.executable, "-m", "tests.guarantees.paying", database_url, clients, fifo, *libraries]
+        ordering = subprocess.Popen([*map(str, words)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        try:
+            for n in range(children + workers):
+                pid = committing(reader)
+                paying.soon()
+                if n % (1 + children // (workers + 1)) == children // (workers + 1) and workers:
+                    worker.kill()
+                    worker = start(target="tests.guarantees.paying:app", slots=4)
+                    workers -= 1
+                else:
+                    kill(pid)
+            assert ordering.wait(300) == 0, ordering.stderr and ordering.stderr.read()
+        finally:
+            ordering.kill()
+            ordering.wait()
+            if ordering.stderr:
+                ordering.stderr.close()
+            os.close(reader)
+        everything_happened_once(connection)
+
+    return go
+
+
+def committing(reader: int) -> int:
+    """The pid of a job's process that is about to commit, once there is one."""
+
+    def read() -> bytes:
+        try:
+            return os.read(reader, 4)
+        except BlockingIOError:
+            return b""
+
+    return int.from_bytes(eventually(read, within_s=60, what="a job is about to commit"), "big")
+
+
+def everything_happened_once(connection: db.Connection) -> None:
+    """Each order has its job and each job its order; when all jobs have ended, each has had its effect once."""
+    left = "select count(*) from outlive.job_states where status <> 'succeeded'"
+    eventually(lambda: connection.execute(left.encode()).fetchone() == (0,), within_s=90, what="all jobs succeed")
+    orders, jobs, all_effects = (
+        sorted(connection.execute(query).fetchall())
+        for query in ("table orders", "select id from outlive.jobs", "table effects")
+    )
+    assert orders
+    assert orders == jobs
+    assert orders == all_effects
+
+
+def test_kills_around_commits_lose_no_job_and_repeat_no_effect(kill_around_commits: Killing) -> None:
+    kill_around_commits(*paying.NAMES, clients=6, children=3, workers=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("library", paying.NAMES)
+def test_two_hundred_kills_around_commits_lose_no_job_and_repeat_no_effect(
+    kill_around_commits: Killing, library: str
+) -> None:
+    kill_around_commits(library, clients=150, children=42, workers=8)
