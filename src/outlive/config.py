@@ -152,7 +152,7 @@ def in_code(given: Mapping[str, object]) -> dict[str, object]:
     validation.known("App", "setting", given, KEYS)
     for key in _NOT_IN_CODE & given.keys():
         raise ConfigError(
-            f"{key} can't be set in code: the environment of jobs is made before the app is imported; "
+            f"{key} can't be set in code: it is needed before the app is imported; "
             f"set OUTLIVE_{key.upper()}, or write it into outlive.toml"
         )
     values = {key: _parse(key, value) for key, value in given.items() if value is not None or key in _UNLIMITED}

@@ -111,7 +111,7 @@ def columns_of_view(view: Thing) -> list[str]:
     """The names of a view's columns; `view.*` stands for all columns of another view."""
     text = re.sub(r"--.*", "", view.body)
     if text.startswith("with"):
-        text = text[text.rindex("\nselect") + 1 :]
+        text = text[text.index("\nselect") + 1 :]
     selected = _until_from(text.removeprefix("select").replace("\n", " "))
     return ["*" if one.strip().endswith("*") else re.findall(r"(\w+)\s*$", one)[0] for one in _split(selected)]
 

@@ -38,7 +38,7 @@ def dashboard(context: CommandContext, listen: Listen = None, token: Token = Non
 
 
 class Beside:
-    """The dashboard as a process beside a worker. Without its extra, there is none."""
+    """The dashboard as a process beside a worker. It is left out if its extra is not installed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

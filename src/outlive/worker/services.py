@@ -84,14 +84,7 @@ class Services:
         )
         self.slots = slots = Slots(config, me.slots, zygotes, reports)
         self.claims = ClaimLoop(
-            me.id,
-            config,
-            hot,
-            slots=slots,
-            leases=self.leases,
-            outbox=self.outbox,
-            sources=self.sources,
-            wake=wake,
+            me.id, config, hot, slots=slots, leases=self.leases, outbox=self.outbox, sources=self.sources, wake=wake
         )
         self.liveness = Liveness(me.id, url, wake.notify)
         self.watch = Watch(slots, self.leases)

@@ -73,7 +73,8 @@ select * from outlive.killers order by quarantined_at desc limit :limit::int;
 -- name: group_killers
 -- The newest quarantined jobs by task and fingerprint, with the evidence of the last kill of each group.
 with newest as (
-  select h.id, h.task, h.since, h.details, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
+  select h.id, h.task, h.since, h.details,
+    coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)) as fingerprint
   from outlive.held h join outlive.jobs j on j.id = h.id
   where h.why = 'quarantined' order by h.since desc limit :limit::int)
 select g.*, k.details, k.crashes, k.losses, k.outcome, k.signal, k.exit_code, k.peak_memory_bytes, k.cpu_s,

@@ -6,8 +6,8 @@
 --     end_rates       how many attempts ended per second lately
 --
 -- Up to 5,000 rows are counted. More are estimated from a sample of so many pages, and `estimated` says so. The
--- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are pinned:
--- a table that was filled a moment ago has no statistics.
+-- functions run with their owner's rights, so that a viewer can count what it may not read. Their plans are
+-- pinned: a table that was filled a moment ago has no statistics.
 
 -- The jobs that wait, by lane and priority.
 create or replace function outlive.count_lanes(most_pages int default 400)
