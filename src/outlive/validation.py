@@ -68,9 +68,11 @@ def address(name: str, value: object) -> str:
 
 
 def host_and_port(address: str) -> tuple[str, int | None]:
+    """The two parts of an address. An IPv6 host is written in brackets."""
     host, _, port = address.rpartition(":")
-    number = int(port) if port.isdecimal() and len(port) <= 5 else -1
-    return host.removeprefix("[").removesuffix("]"), number if 0 <= number <= 65535 else None
+    bracketed = host.startswith("[") and host.endswith("]")
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) <= 5 else -1
+    return host[1:-1] if bracketed else host if ":" not in host else "", number if 0 <= number <= 65535 else None
 
 
 def interval(name: str, value: object) -> float:

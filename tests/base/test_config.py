@@ -288,3 +288,16 @@ def test_a_configuration_can_not_be_changed() -> None:
 def test_every_default_is_one_that_load_would_accept() -> None:
     said = {key: value for key, value in msgspec.structs.asdict(config.Config()).items() if value is not None}
     assert load(flags=said) == config.Config()
+
+
+@pytest.mark.parametrize("value", ["127.0.0.1:9464", "[::1]:9464", "localhost:0", "0.0.0.0:65535"])
+def test_an_address_to_listen_at_has_a_host_and_a_port(value: str) -> None:
+    assert config.load(environ={"OUTLIVE_METRICS_LISTEN": value}).metrics_listen == value
+
+
+@pytest.mark.parametrize(
+    "value", ["9464", ":9464", "localhost", "localhost:", "localhost:http", "localhost:65536", "::1"]
+)
+def test_an_address_without_them_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"metrics_listen is .*: it must be a host and a port, like"):
+        config.load(environ={"OUTLIVE_METRICS_LISTEN": value})

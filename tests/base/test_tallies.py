@@ -30,7 +30,7 @@ def claimed(task: str = "work", queue: str = "default", *, waited_s: float = 0.0
 @given(st.lists(st.floats(0, 1e5), max_size=50), st.floats(-1e5, 1e5))
 def test_a_histogram_counts_each_time_in_its_bucket(times_s: list[float], offset_s: float) -> None:
     times = Times()
-    times.add([one - offset_s for one in times_s], offset_s=offset_s)
+    times.add([one - offset_s for one in times_s], offset_s)
     assert sum(times.buckets) == len(times_s)
     assert times.sum_s == pytest.approx(sum(times_s), abs=1e-3)
     near = 1e-9 * (abs(offset_s) + 1)
@@ -41,9 +41,10 @@ def test_a_histogram_counts_each_time_in_its_bucket(times_s: list[float], offset
 
 def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran() -> None:
     tallies = Tallies(Clock())
+    tallies.claimed([*(AT_ONCE * [claimed(waited_s=7.0)]), claimed("other work")], monotonic())
     for _ in range(AT_ONCE + 3):
-        tallies.ended(claimed(waited_s=7.0), Ended(1, took_s=0.002))
-    tallies.ended(claimed(waited_s=7.0), Ended(1, Outcome.CRASHED, signal="SIGSEGV", took_s=70.0))
+        tallies.ended(claimed(), Ended(1, took_s=0.002))
+    tallies.ended(claimed(), Ended(1, Outcome.CRASHED, signal="SIGSEGV", took_s=70.0))
     tallies.ended(claimed(), Ended(1, Outcome.RELEASED))
     seen = Scraped(text(tallies.figures()).decode())
     ended = {
@@ -54,14 +55,17 @@ def test_ends_are_counted_by_outcome_and_by_how_long_they_waited_and_ran() -> No
     assert seen("outlive_job_run_seconds_bucket", task="work", le="60.0") == AT_ONCE + 3
     assert seen("outlive_job_run_seconds_bucket", task="work", le="300.0") == AT_ONCE + 4
     assert seen("outlive_job_run_seconds_sum", task="work") == pytest.approx((AT_ONCE + 3) * 0.002 + 70)
-    assert seen("outlive_job_wait_seconds_bucket", task="work", le="5.0") == 1  # By this clock it began long before.
-    assert seen("outlive_job_wait_seconds_bucket", task="work", le="10.0") == AT_ONCE + 4
+    assert seen("outlive_job_wait_seconds_bucket", task="work", le="5.0") == 0
+    assert seen("outlive_job_wait_seconds_bucket", task="work", le="10.0") == AT_ONCE
+    assert seen("outlive_job_wait_seconds_sum", task="work") == pytest.approx(7.0 * AT_ONCE, rel=0.01)
+    assert seen("outlive_job_wait_seconds_bucket", task="other work", le="1.0") == 1
     assert seen("outlive_crashes_total", task="work", signal="SIGSEGV") == 1
 
 
 def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
     tallies = Tallies(Clock())
     for n in range(MAX_SERIES + 50):
+        tallies.claimed([claimed(f"task-{n}")], monotonic())
         tallies.ended(claimed(f"task-{n}"), Ended(1, Outcome.CRASHED, took_s=1.0))
     figures = tallies.figures()
     for metric in (JOB_RUN, JOB_WAIT, CRASHES):

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from outlive import State, config
 from outlive.metrics import catalogue
+from outlive.metrics.endpoint import MOST, Endpoint
 from outlive.worker.alerts import Alerts
+from outlive.worker.leases import Leases
 from outlive.worker.reaper import Reaper
 from outlive.worker.session import Session
 from outlive.worker.systemd import Systemd
@@ -23,7 +26,7 @@ from tests import faults
 from tests.driving.commands import Cli, ended, started
 from tests.driving.scraping import ANY_PORT, get, place_in, place_of, scrape, send
 from tests.driving.workers import Start
-from tests.waiting import eventually
+from tests.waiting import aeventually, eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
 EVERY = {*catalogue.OF_WORKER, *catalogue.OF_PROCESS, *catalogue.OF_DATABASE}
@@ -98,7 +101,6 @@ def test_no_client_keeps_probes_from_being_answered(start: Start) -> None:
     place = place_of(start(slots=1, metrics_listen=ANY_PORT))
     silent = [socket.create_connection(place, timeout=10) for _ in range(40)]
     assert get(place, "/healthz") == (200, "ok\n")
-    assert silent[0].recv(1) == b""  # The oldest was closed to make room.
     for client in silent:
         client.close()
     assert send(place, b"POST /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 405 ")
@@ -106,6 +108,30 @@ def test_no_client_keeps_probes_from_being_answered(start: Start) -> None:
     assert send(place, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert send(place, b"GET / HTTP/1.1\r\nCookie: ".ljust(8192, b"x")).startswith(b"HTTP/1.1 431 ")
     assert get(place, "/healthz?probe=1", "HEAD") == (200, "")
+
+
+def closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_one_connection_too_many_closes_the_oldest() -> None:
+    async def connect_too_often() -> None:
+        endpoint = Endpoint(ANY_PORT, {})
+        place = urlsplit(endpoint.address)
+        clients = []
+        for _ in range(MOST + 1):
+            clients.append(socket.create_connection((place.hostname or "", place.port or 0)))
+            await endpoint.run_once()
+        await aeventually(lambda: closed(clients[0]), within_s=1)
+        assert not closed(clients[1])
+        await endpoint.close()
+        for client in clients:
+            client.close()
+
+    asyncio.run(connect_too_often())
 
 
 def test_a_worker_is_not_ready_while_it_imports_its_app(start: Start, tmp_path: Path) -> None:
@@ -165,3 +191,11 @@ def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
         ran = ended(Cli(database_url).process("reap", OUTLIVE_METRICS_LISTEN=address))
     assert ran.code == 2
     assert f"metrics_listen is {address}, and this process can't listen there: Address already in use" in ran.err
+
+
+def test_renewed_leases_and_fenced_ends_are_counted() -> None:
+    leases = Leases(lease_s=300, renew_s=20)
+    leases.hold([1, 2], since=0.0)
+    leases.renew([1, 3], since=1.0)
+    leases.fence(2)
+    assert (leases.renewals, leases.fenced) == (1, 1)

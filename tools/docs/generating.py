@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from outlive import states
+from outlive.metrics import catalogue
 from tools.docs import api, cli, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
+
+
+def _metrics() -> str:
+    """The page of the metrics: its introduction as it stands, and the tables from the catalogue."""
+    tables = catalogue.as_markdown()
+    introduction, _, _ = (REFERENCE / "metrics.md").read_text(encoding="utf-8").partition(tables.splitlines()[0])
+    return introduction + tables
 
 
 def pages() -> dict[Path, str]:
@@ -16,6 +24,7 @@ def pages() -> dict[Path, str]:
     return {
         REFERENCE / "api.md": api.as_markdown(),
         REFERENCE / "cli.md": cli.as_markdown(),
+        REFERENCE / "metrics.md": _metrics(),
         REFERENCE / "schema.md": schema.as_markdown(),
         REFERENCE / "states.md": states.as_markdown(),
     }

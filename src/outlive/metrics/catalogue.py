@@ -31,8 +31,9 @@ JOBS_ENDED = Metric(
 JOB_WAIT = Metric(
     "outlive_job_wait_seconds",
     "histogram",
-    "How long jobs waited from the time at which they could run until they began, by the clock of the database. "
-    "A job that is retried waits from its next time on; one whose worker was lost keeps its place, and its time.",
+    "How long jobs waited from the time at which they could run until a worker claimed them, by the clock of the "
+    "database. A job that is retried waits from its next time on; one whose worker was lost keeps its place, and its "
+    "time.",
     ("task",),
 )
 JOB_RUN = Metric("outlive_job_run_seconds", "histogram", "How long jobs ran, whatever their outcome.", ("task",))
@@ -76,7 +77,7 @@ ROUND_TRIPS = Metric(
     ("statement",),
 )
 UP = Metric(
-    "outlive_database_up", "gauge", "1 if the database has answered this process within the last five seconds, else 0."
+    "outlive_database_up", "gauge", "1 if the database has answered this process within the last ten seconds, else 0."
 )
 OF_PROCESS = (QUARANTINED, REAPED, ROUND_TRIPS, UP)
 """Workers and `outlive reap` serve these."""

@@ -1,16 +1,13 @@
 """The counters of a worker: plain numbers, which the hot path raises and a scrape copies.
 
-Ends are noted one by one and counted many at a time, mostly by functions in C: that costs half as much.
+Times are counted many at once, mostly by functions in C. For each job the hot path does no more than it must.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
-from datetime import datetime
-from operator import sub
-from time import monotonic
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from outlive.metrics.catalogue import BUCKETS_S, CRASHES, JOB_RUN, JOB_WAIT, JOBS_ENDED
@@ -42,7 +39,7 @@ class Times:
     def __init__(self) -> None:
         self.buckets, self.sum_s = [0] * (len(BUCKETS_S) + 1), 0.0
 
-    def add(self, times_s: list[float], *, offset_s: float = 0.0) -> None:
+    def add(self, times_s: list[float], offset_s: float = 0.0) -> None:
         """Add these times, each of them longer by an offset."""
         times_s.sort()
         below = 0
@@ -57,21 +54,16 @@ class Times:
 class _Series:
     """The attempts of one task in one queue."""
 
-    def __init__(self, waits: Times, runs: Times) -> None:
-        self.waits, self.runs = waits, runs
-        self.ended = Counter(dict.fromkeys(Outcome, 0))
-        self.noted: list[tuple[Outcome, float, datetime, float]] = []
-        """Ends that are not counted yet: outcome, how long it ran, since when it could run, and when it ended."""
+    def __init__(self, runs: Times) -> None:
+        self.runs = runs
+        self.ended = dict.fromkeys(Outcome, 0)
+        self.successes_s: list[float] = []
+        """How long each success ran that is not counted yet."""
 
-    def count(self, clock_offset_s: float | None) -> None:
-        if self.noted:
-            outcomes, took_s, ready_at, ended_at = zip(*self.noted, strict=True)
-            self.noted = []
-            self.ended.update(outcomes)
-            self.runs.add(list(took_s))
-            if clock_offset_s is not None:
-                began_at = map(sub, ended_at, took_s)
-                self.waits.add(list(map(sub, began_at, map(datetime.timestamp, ready_at))), offset_s=clock_offset_s)
+    def count(self) -> None:
+        self.ended[Outcome.SUCCEEDED] += len(self.successes_s)
+        self.runs.add(self.successes_s)
+        self.successes_s = []
 
 
 class Tallies:
@@ -82,28 +74,38 @@ class Tallies:
         self._runs: dict[str, Times] = {}
         self._crashes: Counter[tuple[str, str]] = Counter()
 
-    def ended(self, job: Claimed, end: Ended) -> None:
-        """Note an attempt that has ended."""
-        series = self._series.get((job.task, job.queue)) or self._add(job.task, job.queue)
-        if end.took_s is None:  # It had not begun.
-            series.ended[end.outcome] += 1
+    def claimed(self, jobs: Sequence[Claimed], since: float) -> None:
+        """Count how long jobs have waited that were claimed at this monotonic time."""
+        if (clock_offset_s := self._clock.clock_offset_s) is None:
             return
-        series.noted.append((end.outcome, end.took_s, job.ready_at, monotonic()))
+        for task in {job.task for job in jobs}:
+            times = self._waits.setdefault(bounded(self._waits, task), Times())
+            times.add([-job.ready_at.timestamp() for job in jobs if job.task == task], since + clock_offset_s)
+
+    def ended(self, job: Claimed, end: Ended) -> None:
+        """Count an attempt that has ended."""
+        series = self._series.get((job.task, job.queue)) or self._add(job.task, job.queue)
+        if end.outcome is Outcome.SUCCEEDED and end.took_s is not None:
+            series.successes_s.append(end.took_s)
+            if len(series.successes_s) >= AT_ONCE:
+                series.count()
+            return
+        series.ended[end.outcome] += 1
+        if end.took_s is not None:  # Otherwise it had not begun.
+            series.runs.add([end.took_s])
         if end.outcome in _CRASHED:
             self._crashes[bounded(self._runs, job.task), end.signal or "none"] += 1
-        if len(series.noted) >= AT_ONCE:
-            series.count(self._clock.clock_offset_s)
 
     def _add(self, task: str, queue: str) -> _Series:
         if len(self._series) >= MAX_SERIES:
             task = queue = OTHER
-        waits, runs = self._waits.setdefault(task, Times()), self._runs.setdefault(task, Times())
-        return self._series.setdefault((task, queue), _Series(waits, runs))
+        runs = self._runs.setdefault(task, Times())
+        return self._series.setdefault((task, queue), _Series(runs))
 
     def figures(self) -> Figures:
         """A copy, which does not change while its text is made."""
         for series in self._series.values():
-            series.count(self._clock.clock_offset_s)
+            series.count()
         return {
             JOBS_ENDED: [
                 ((task, queue, outcome), count)

@@ -23,6 +23,7 @@ import psycopg
 from outlive import db, store
 from outlive.config import Config
 from outlive.db import Answer
+from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed, Ended, Lane, Turn
 from outlive.statement import Statement
 from outlive.worker.idling import Idling
@@ -87,9 +88,11 @@ class ClaimLoop:
         outbox: Outbox,
         sources: SourceOutcomes,
         wake: Wakeup,
+        tallies: Tallies | None = None,
     ) -> None:
         self._worker_id, self._config, self._session = worker_id, config, session
         self._slots, self._leases, self._outbox, self._sources, self._wake = slots, leases, outbox, sources, wake
+        self._tallies = tallies
         self._finder = LaneFinder(session, wake)
         self._idling = Idling(worker_id, session, slots=slots, finder=self._finder, wake=wake)
         self._reconciliation = Reconciliation(worker_id, config, session, slots=slots, leases=leases, outbox=outbox)
@@ -335,6 +338,8 @@ class ClaimLoop:
     def _hand_in(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, since: float, marked: bool) -> None:
         if jobs:
             self._leases.hold((job.token for job in jobs), since=since)
+            if self._tallies is not None:
+                self._tallies.claimed(jobs, since)
             self._slots.take(sorted(jobs, key=_IN_ORDER), checkpoints, marked=marked)
             self._idling.interrupt()
             self._suspect_last = any(job.alone_s > 0 for job in jobs)

@@ -65,26 +65,22 @@ class Services:
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
-        self.tallies = Tallies(self.reaper)
+        self.tallies = Tallies(self.reaper) if config.metrics_listen else None
         self.heartbeat = Heartbeat(me.id, session, self.reaper, every_s=config.heartbeat_s)
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
-        reports = AttemptReports(
-            me,
-            outbox=self.outbox,
-            progress=self.progress,
-            end_lines=self.end_lines,
-            completions=self.completions,
-            calls=self.calls,
-            sources=self.sources,
-            heartbeat=self.heartbeat,
-            registration=self.registration,
-            wake=wake,
-            tallies=self.tallies if config.metrics_listen else None,
-        )
+        reports = self._reports()
         self.slots = slots = Slots(config, me.slots, zygotes, reports)
         self.claims = ClaimLoop(
-            me.id, config, hot, slots=slots, leases=self.leases, outbox=self.outbox, sources=self.sources, wake=wake
+            me.id,
+            config,
+            hot,
+            slots=slots,
+            leases=self.leases,
+            outbox=self.outbox,
+            sources=self.sources,
+            wake=wake,
+            tallies=self.tallies,
         )
         self.liveness = Liveness(me.id, url, wake.notify)
         self.watch = Watch(slots, self.leases)
@@ -95,9 +91,23 @@ class Services:
         self.followed = Followed(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
         self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
-        scraped = Session(url, db.METRICS)
-        self.metrics = DatabaseMetrics(scraped.run)
+        self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run)
         self.sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
+
+    def _reports(self) -> AttemptReports:
+        return AttemptReports(
+            self._me,
+            outbox=self.outbox,
+            progress=self.progress,
+            end_lines=self.end_lines,
+            completions=self.completions,
+            calls=self.calls,
+            sources=self.sources,
+            heartbeat=self.heartbeat,
+            registration=self.registration,
+            wake=self.wake,
+            tallies=self.tallies,
+        )
 
     def loops(self) -> list[tuple[str, RunOnce]]:
         return [

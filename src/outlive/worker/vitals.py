@@ -77,7 +77,7 @@ class WorkerVitals:
         if services is None:
             return {**catalogued, **slots, catalogue.UP: [((), 0.0)]}
         return {
-            **services.tallies.figures(),
+            **(services.tallies.figures() if services.tallies else {}),
             **slots,
             catalogue.SLOTS_BUSY: [((), float(len(services.slots.busy)))],
             catalogue.RENEWALS: [((), float(services.leases.renewals))],
