@@ -17,6 +17,7 @@ from outlive import db
 from outlive.client.task import BoundJob
 from outlive.errors import WrongConnection
 from tests.client.example import add, fetch, take
+from tests.driving.databases import new_database
 from tests.driving.libraries import LIBRARIES, Transaction, drive
 from tests.driving.workers import ROOT
 
@@ -42,15 +43,30 @@ class Within:
         drive(main(), is_async=self._is_async)
 
 
+@pytest.fixture(scope="module")
+def database_url(server_url: str) -> Iterator[str]:
+    """One database for all these tests: to make one takes longer than most of them."""
+    with new_database(server_url) as url:
+        with psycopg.connect(url) as connection:
+            connection.execute("create table mine (n int)")
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def emptied(connection: db.Connection) -> Iterator[None]:
+    yield
+    connection.execute("truncate mine, outlive.jobs, outlive.waiting, outlive.dedupe_keys, outlive.batches")
+    connection.execute("delete from outlive.callbacks")
+
+
 @pytest.fixture(params=LIBRARIES)
 def within(request: pytest.FixtureRequest, app: outlive.App, database_url: str) -> Within:
     return Within(request.param, database_url)
 
 
 @pytest.fixture
-def heard(database_url: str, connection: db.Connection) -> Iterator[Callable[[], int]]:
+def heard(database_url: str) -> Iterator[Callable[[], int]]:
     """How many notifications have come that wake a worker."""
-    connection.execute("create table mine (n int)")
     with psycopg.connect(database_url, autocommit=True) as listener:
         listener.execute("listen outlive")
         yield lambda: len(list(listener.notifies(timeout=0.02)))

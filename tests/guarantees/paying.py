@@ -1,7 +1,7 @@
 """An app whose clients and jobs work in transactions of several libraries, and a program that kills such clients.
 
 `python -m tests.guarantees.paying URL KILLS FIFO LIBRARY…` starts clients one after the other. A client writes orders,
-each with its job in one transaction, until it is killed while it commits.
+each with its job in one transaction, until it is killed while it commits. The program prints how many commits began.
 """
 
 import os
@@ -81,8 +81,8 @@ def order_until_killed(library: str, url: str, fifo: str, committing: int) -> No
     drive(main(), is_async=is_async)
 
 
-def kill_a_client(library: str, url: str, fifo: str) -> None:
-    """Fork a client, and kill it during one of its first commits."""
+def kill_a_client(library: str, url: str, fifo: str) -> int:
+    """Fork a client, and kill it during one of its first commits. Returns how many it began."""
     committing, told = os.pipe()
     client = os.fork()
     if client == 0:
@@ -91,17 +91,19 @@ def kill_a_client(library: str, url: str, fifo: str) -> None:
         finally:
             os._exit(1)
     os.close(told)
-    for _ in range(random.randint(1, 3)):
+    begun = random.randint(1, 3)
+    for _ in range(begun):
         assert os.read(committing, 1), f"the client of {library} has ended by itself"
     soon()
     os.kill(client, signal.SIGKILL)
     _, status = os.waitpid(client, 0)
     assert os.WIFSIGNALED(status), f"the client of {library} has ended by itself"
+    begun += len(os.read(committing, 1000))
     os.close(committing)
+    return begun
 
 
 if __name__ == "__main__":
     url, kills, fifo, *libraries = sys.argv[1:]
     app.configure(config.load(environ={}, flags={"database_url": url}))
-    for n in range(int(kills)):
-        kill_a_client(libraries[n % len(libraries)], url, fifo)
+    print(sum(kill_a_client(libraries[n % len(libraries)], url, fifo) for n in range(int(kills))))

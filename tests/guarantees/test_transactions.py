@@ -13,6 +13,7 @@ from outlive import Job, State, config, db
 from outlive.kernel import kill
 from tests.driving.jobs import attempts, finished
 from tests.driving.libraries import LIBRARIES
+from tests.driving.making import value
 from tests.driving.workers import ROOT, Start
 from tests.guarantees import paying
 from tests.waiting import eventually
@@ -70,7 +71,7 @@ def kill_around_commits(start: Start, connection: db.Connection, database_url: s
         worker = start(target="tests.guarantees.paying:app", slots=4)
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         words = [sys.executable, "-m", "tests.guarantees.paying", database_url, clients, fifo, *libraries]
-        ordering = subprocess.Popen([*map(str, words)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        ordering = subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         try:
             for n in range(children + workers):
                 pid = committing(reader)
@@ -81,14 +82,14 @@ def kill_around_commits(start: Start, connection: db.Connection, database_url: s
                     workers -= 1
                 else:
                     kill(pid)
-            assert ordering.wait(300) == 0, ordering.stderr and ordering.stderr.read()
+            said, _ = ordering.communicate(timeout=300)
+            assert ordering.returncode == 0
         finally:
             ordering.kill()
-            ordering.wait()
-            if ordering.stderr:
-                ordering.stderr.close()
+            ordering.communicate()
             os.close(reader)
         everything_happened_once(connection)
+        print(f"{said.strip()} commits of clients begun, {seen(connection)}")
 
     return go
 
@@ -116,6 +117,17 @@ def everything_happened_once(connection: db.Connection) -> None:
     assert orders
     assert orders == jobs
     assert orders == all_effects
+
+
+def seen(connection: db.Connection) -> str:
+    orders, killed = (
+        value(connection, query)
+        for query in (
+            "select count(*) from orders",
+            "select count(*) from outlive.attempts where outcome in ('crashed', 'lost')",
+        )
+    )
+    return f"{orders} made; {killed} attempts ended by a kill, the others that were killed had committed"
 
 
 def test_kills_around_commits_lose_no_job_and_repeat_no_effect(kill_around_commits: Killing) -> None:
