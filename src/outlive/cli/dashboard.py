@@ -38,7 +38,7 @@ def dashboard(context: CommandContext, listen: Listen = None, token: Token = Non
 
 
 class Beside:
-    """The dashboard as a process beside a worker. It is left out if its extra is not installed."""
+    """The dashboard as a process beside a worker, if its extra is installed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 PAGE = 50
-LOOK_S = 0.05
+LOOK_S = 0.03
+LOOK, TEXT_LOOK = 4000, 1500
+"""How many jobs one statement looks at: some milliseconds."""
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
 
@@ -56,8 +58,10 @@ async def _page_of(site: Site, wanted: JobFilter, past: str | None) -> Found:
     """The next jobs that match. Where few do, a page takes what it has found after some time."""
     ids: list[UUID] = []
     began = time.monotonic()
+    look, most = 4 * PAGE, LOOK if wanted.text is None else TEXT_LOOK
     while True:
-        found = await site.database.run(store.find_jobs(wanted, past=past, limit=PAGE - len(ids)))
+        found = await site.database.run(store.find_jobs(wanted, past=past, limit=PAGE - len(ids), look=look))
+        look = min(4 * look, most)  # Few are enough where most of them match.
         ids += found.ids
         past = found.next
         if past is None or len(ids) >= PAGE or time.monotonic() - began > LOOK_S:

@@ -146,7 +146,7 @@ def _depth(history: History) -> dict[str, Any]:
     words = [("ready", f"{number(newest.ready)} ready"), ("running", f"{number(newest.running)} running")]
     drawing = charts.lines({"ready": ready, "running": running}, about="Jobs that were ready and running")
     first = history.depths[0].at
-    note = "noted by this dashboard since it started" if first > begin else ""
+    note = "noted since this dashboard started" if first > begin else ""
     return _chart("Jobs ready and running", drawing, words, note)
 
 

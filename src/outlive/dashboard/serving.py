@@ -8,8 +8,9 @@ import ipaddress
 import os
 import re
 import secrets
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -67,16 +68,28 @@ def serve(config: Config, say: Callable[[str], None], *, parent: int | None = No
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    # asyncio sends the head of an answer and its body without a pause only if the socket says that it is TCP.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(128)  # The link that is printed next works at once.
     except OSError as error:
         listening.close()
         raise ConfigError(
             f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): choose another with --listen"
         ) from None
     return listening
+
+
+class _Server(uvicorn.Server):
+    """A signal to stop is the usual end of a dashboard. uvicorn would raise it once more, and die of it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
+        yield
 
 
 async def _run(dashboard: Site, listening: socket.socket, parent: int | None) -> None:
@@ -90,10 +103,9 @@ async def _run(dashboard: Site, listening: socket.socket, parent: int | None) ->
         timeout_graceful_shutdown=STOP_S,
         limit_concurrency=500,
     )
-    server = uvicorn.Server(options)
+    server = _Server(options)
     watching = asyncio.create_task(_watch(server, parent)) if parent is not None else None
-    with contextlib.suppress(KeyboardInterrupt):
-        await server.serve(sockets=[listening])
+    await server.serve(sockets=[listening])
     if watching is not None:
         watching.cancel()
 

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from outlive import db
+from outlive import db, store
 from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, refusal
 from outlive.dashboard.database import Away, Database
@@ -61,6 +61,8 @@ class Site:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/act", self._act, methods=["POST"]),
+            Route("/healthz", self._is_well, methods=["GET"]),
+            Route("/readyz", self._is_ready, methods=["GET"]),
         ]
         for page in pages:
             routes.append(Route(page.path, self._page(page), methods=["GET"]))
@@ -154,6 +156,18 @@ class Site:
         html = self.templates.page("problem.html", {**found, **self.frame(request)})
         again = {"refresh": "3"} if status == 503 and request.method == "GET" else {}
         return HTMLResponse(html, status, headers=again)
+
+    # Probes, which have no session
+
+    async def _is_well(self, request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def _is_ready(self, request: Request) -> Response:
+        try:
+            await self.database.run(store.clock())
+        except OutliveError:
+            return PlainTextResponse("the database does not answer", 503)
+        return PlainTextResponse("ok")
 
     # Actions
 

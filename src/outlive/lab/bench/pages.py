@@ -45,6 +45,7 @@ def pages(run: Run) -> Iterator[Figure]:
     stocks += [Stock(count=waiting // len(TASKS), task=task) for task in TASKS]
     run.loaded.hold("pages", stocks)
     run.loaded.connection.execute(_SPREAD)
+    run.loaded.connection.execute(_OTHERS)
     run.loaded.vacuum()
     (row,) = run.loaded.connection.execute("select id from outlive.jobs limit 1").fetchall()
     with dashboard(run.loaded.url) as ask:
@@ -60,6 +61,26 @@ update outlive.attempts set ended_at = ended_at - random() * interval '3 hours',
   started_at = ended_at - random() * interval '1 second' where ended_at > outlive.now() - interval '1 hour'
 """
 """Jobs that did not all end at once: a third of them in the last hour."""
+_OTHERS = """
+with worker as (
+  insert into outlive.workers (id, name, hostname, pid, version, slots, started_at, last_seen)
+  select gen_random_uuid(), 'worker-' || n, 'host', n, '0.2', 8, now(), now() from generate_series(1, 100) n
+  returning id),
+gone as (
+  delete from outlive.waiting w where w.id in (select o.id from outlive.waiting o limit 1000) returning w.*),
+numbered as (select g.*, row_number() over () as n from gone g),
+running as (
+  insert into outlive.running (id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task,
+    priority, ready_at, failures, crashes, losses)
+  select n.id, 1, k.id, now() + interval '1 hour', now(), now(), n.queue, n.source, n.task, n.priority, n.ready_at,
+    0, 0, 0
+  from numbered n join (select id, row_number() over () as n from worker) k on k.n = n.n % 100 + 1 where n.n <= 800)
+insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes,
+  losses)
+select n.id, 'quarantined', now(), 'crashed 3 times', n.queue, n.source, n.task, n.priority, n.ready_at, 3, 0, 3, 0
+from numbered n where n.n > 800
+"""
+"""A hundred workers with eight running jobs each, and two hundred killers."""
 
 
 class Ask:

@@ -1,0 +1,107 @@
+"""The dashboard as a command, beside a worker, and mounted in another app."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import httpx2
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from outlive import App, config, db
+from outlive.dashboard import asgi
+from tests.dashboard.asking import OPERATOR, Dashboard
+from tests.driving.commands import Cli, ended, started
+from tests.driving.making import make
+from tests.driving.workers import ROOT
+from tests.waiting import eventually
+
+
+def fetched(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_the_command_prints_a_link_that_logs_in(database_url: str, connection: db.Connection) -> None:
+    with started() as commands:
+        command = Cli(database_url).process("dashboard", "--listen", "127.0.0.1:0")
+        commands.append(command)
+        assert command.stdout is not None
+        link = command.stdout.readline().split()[-1]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", link)
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert "Overview" in opener.open(link, timeout=10).read().decode()
+        assert fetched(link.partition("?")[0] + "readyz") == "ok"
+        command.send_signal(signal.SIGTERM)
+        assert ended(command).code == 0
+
+
+def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url: str) -> None:
+    up = Cli(empty_database_url).process("up", "tests.faults:app", "--slots", 1, OUTLIVE_DASHBOARD_LISTEN="127.0.0.1:0")
+    with started() as commands:
+        commands.append(up)
+        assert up.stdout is not None
+        link = up.stdout.readline().split()[-1]
+        address = link.partition("?")[0]
+        assert fetched(address + "healthz") == "ok"
+        up.kill()  # Its dashboard notices by itself.
+        up.wait()
+
+        def is_gone() -> bool:
+            try:
+                fetched(address + "healthz")
+            except urllib.error.URLError:
+                return True
+            return False
+
+        eventually(is_gone, what="the dashboard has ended")
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    """Nothing but outlive and what it needs can be imported here."""
+    for name in ("starlette", "jinja2", "uvicorn"):
+        (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    script = (
+        "import importlib.util as u, sys; find = u.find_spec; "
+        "u.find_spec = lambda name, *more: None if name in ('starlette', 'jinja2', 'uvicorn') else find(name, *more); "
+        "sys.argv = ['outlive', 'dashboard']; from outlive.cli import main; main()"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=False)
+    assert ran.returncode == 2
+    assert "pip install 'outlive[dashboard]'" in ran.stderr
+    plain = "import sys, outlive; from outlive import App; print('starlette' in sys.modules, 'jinja2' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", plain], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "False"]
+
+
+def test_it_can_be_mounted_in_another_app(dashboard: Dashboard, database_url: str, connection: db.Connection) -> None:
+    job = make(connection)
+    app = App(database_url)
+    app.configure(config.load(environ={}, flags={"database_url": database_url}))
+    mine = asgi(app, token=OPERATOR)
+    whole = Starlette(routes=[Mount("/ops/jobs", mine)])
+
+    async def visit() -> list[httpx2.Response]:
+        transport = httpx2.ASGITransport(app=whole)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+            answers = [await client.get(f"/ops/jobs/?token={OPERATOR}")]
+            answers += [await client.get(f"/ops/jobs{path}") for path in ("/", "/jobs", f"/jobs/{job}", "/confirm")]
+            answers.append(await client.get("/ops/jobs/static/style.css"))
+        await mine.close()
+        return answers
+
+    login, *pages, style = dashboard.run(visit())
+    assert login.headers["location"] == "/ops/jobs/"
+    assert "Path=/ops/jobs;" in login.headers["set-cookie"]
+    assert style.status_code == 200
+    for page in pages[:3]:
+        assert page.status_code == 200
+        links = re.findall(r'(?:href|src|action|data-live)="([^"]*)"', page.text)
+        assert len(links) > 10
+        assert [link for link in links if not link.startswith(("/ops/jobs", "#main"))] == []
