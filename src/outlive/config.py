@@ -1,14 +1,16 @@
 """The configuration: one frozen object, built once at the edge. Defaults < app < file < environment < flags.
 
-An unknown setting is refused with a suggestion. A setting that is not given follows from those that are (`_derived`).
-Settings that contradict each other are refused with the reason (`_contradictions`).
+An unknown setting is refused with a suggestion; of an unknown variable there is only a warning. A setting that is not
+given follows from those that are (`_derived`). Settings that contradict each other are refused with the reason
+(`_contradictions`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -17,6 +19,8 @@ import msgspec
 from outlive import validation
 from outlive.errors import ConfigError
 from outlive.validation import Duration
+
+_log = logging.getLogger("outlive.config")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,6 +124,7 @@ ALIASES = {
 _NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG"})
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
 _LARGEST_BYTES = 32 * 1024 * 1024
+_warned: set[str] = set()
 _FLAGS = frozenset({"cache_enabled", "jobs_see_database_url"})
 # What is needed before the app is imported, and what the app can't decide.
 _NOT_IN_CODE = frozenset(
@@ -137,10 +142,15 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
     app: Mapping[str, object] | None = None,
+    warn: Callable[[str], object] = _log.warning,
 ) -> Config:
     """The settings of the app (`in_code`), of outlive.toml (or `path`, which must then exist), of the environment, and
-    the flags that are not None."""
+    the flags that are not None.
+
+    `warn` is told once of each variable OUTLIVE_… that is not a setting: apps have variables of their own.
+    """
     environ = os.environ if environ is None else environ
+    _warn_of_unknown(environ, warn)
     given = dict(app or {}) | _from_file(file_in_force(path, environ=environ)) | _from_environment(environ)
     set_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     validation.known("a flag", "setting", set_flags, KEYS)
@@ -210,8 +220,19 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {key: environ[alias] for alias, key in ALIASES.items() if environ.get(alias)}
     variables = {f"OUTLIVE_{key.upper()}": key for key in KEYS}
     ours = {name.upper(): value for name, value in environ.items() if name.startswith("OUTLIVE_")}
-    validation.known("the environment", "setting", ours.keys() - _NOT_SETTINGS, variables)
     return given | {key: ours[name] for name, key in variables.items() if ours.get(name)}
+
+
+def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object]) -> None:
+    known = {f"OUTLIVE_{key.upper()}" for key in KEYS} | _NOT_SETTINGS
+    for name in sorted(environ):
+        if name.startswith("OUTLIVE_") and name.upper() not in known and name not in _warned:
+            import difflib  # Not at the top: each fork of a zygote would pay for it.
+
+            _warned.add(name)
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists the settings"
+            warn(f"the environment has {name}, which is not a setting of outlive and has no effect; {hint}")
 
 
 def _parse(key: str, value: object) -> object:

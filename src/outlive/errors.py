@@ -78,6 +78,10 @@ class BatchNotFound(OutliveError):
     """The batch does not exist: it was pruned, or it is in another database."""
 
 
+class WorkerNotFound(OutliveError):
+    """No worker of that name is alive."""
+
+
 class JobFailed(OutliveError):
     """A job ended without a result; `state` says how, `attempt` is its last one with the evidence."""
 

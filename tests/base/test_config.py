@@ -209,7 +209,6 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str)
             {"file": "lease = 5"},
             "outlive.toml has the unknown setting lease; did you mean lease_s?",
         ),
-        ({"OUTLIVE_SLOT": "5"}, "the environment has the unknown setting OUTLIVE_SLOT; did you mean OUTLIVE_SLOTS?"),
         ({"flags": {"slotz": 5}}, "a flag has the unknown setting slotz; did you mean slots?"),
         ({"file": "qqqqq = 5"}, "the unknown setting qqqqq; use one of database_url, home"),
         ({"file": "[worker]\nslots = 5"}, "the unknown setting worker"),
@@ -218,6 +217,20 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str)
 def test_an_unknown_setting_is_refused_with_a_suggestion(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         load(**how)
+
+
+def test_an_unknown_variable_is_warned_of_once_with_a_suggestion() -> None:
+    """Apps have variables of their own."""
+    said: list[str] = []
+    environ = {"OUTLIVE_SLOTZ": "5", "OUTLIVE_SHOP_KEY": "x", "OUTLIVE_SLOTS": "3", "OUTLIVE_CONFIG": ""}
+    for _ in range(2):
+        assert config.load(environ=environ, warn=said.append).slots == 3
+    assert said == [
+        "the environment has OUTLIVE_SHOP_KEY, which is not a setting of outlive and has no effect; "
+        "docs/reference/settings.md lists the settings",
+        "the environment has OUTLIVE_SLOTZ, which is not a setting of outlive and has no effect; "
+        "did you mean OUTLIVE_SLOTS?",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,24 @@
 """The command doctor: its findings in a real database, and its verdict on a bad one."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from outlive import db, store
-from outlive.cli.doctor import Finding, judge_jobs, judge_server
+from outlive.cli import machine
+from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
-from tests.driving.making import claim_job, make, make_quarantined
+from tests.driving.making import WORKER, claim_job, make, make_many, make_quarantined, register_worker
+from tests.waiting import eventually
 
-HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0, "dead_rows": 0}
+HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0}
 
 
 def findings(cli: Cli) -> dict[str, dict[str, Any]]:
@@ -74,7 +79,7 @@ def test_a_long_transaction_is_named_by_its_backend(
     other.execute("select 1 from outlive.jobs")
     [health] = db.run(connection, store.health())
     assert health["oldest_snapshot_pid"] is not None
-    [advice] = [f for f in judge_server(health | {"oldest_snapshot_s": 300.0}) if "removing rows for" in f.what]
+    [advice] = [f for f in judge_vacuum(health | {"oldest_snapshot_s": 300.0}) if "removing rows for" in f.what]
     assert advice.level == "advice"
     assert f"pg_terminate_backend({health['oldest_snapshot_pid']})" in (advice.next or "")
 
@@ -89,7 +94,6 @@ def test_a_long_transaction_is_named_by_its_backend(
         ({"autovacuum_naptime_s": 60.0}, "advice", "autovacuum runs only every 60.0 s"),
         ({"connections": 85, "max_connections": 100}, "advice", "85 of 100 connections"),
         ({"connections": 98, "max_connections": 100}, "problem", "98 of 100 connections"),
-        ({"dead_rows": 2_000_000}, "advice", "2,000,000 dead rows"),
     ],
 )
 def test_each_ill_of_the_server_has_its_weight(
@@ -106,6 +110,88 @@ def test_idle_workers_and_idle_queues_are_no_problem(connection: db.Connection) 
     [health] = db.run(connection, store.health())
     assert _worst(list(judge_jobs(health, ready=0))).level == "advice"
     assert _worst(list(judge_jobs(health | {"active_workers": 2}, ready=5))).level == "fine"
+
+
+def test_dead_rows_that_pile_up_are_found(connection: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.cli.judging.DEAD_ROWS", 1000)
+    make_many(connection, 1500)
+    connection.execute("delete from outlive.waiting")
+    connection.execute("select pg_stat_force_next_flush()")
+
+    def found() -> list[str]:
+        [health] = db.run(connection, store.health())
+        return [one.what for one in judge_vacuum(health) if one.next == "vacuum outlive.waiting"]
+
+    eventually(lambda: bool(found()), within_s=10, what="the statistics know of it")
+    assert "outlive.waiting has 1,500 dead rows and 0 live ones (never vacuumed)" in found()[0]
+
+
+def test_a_replication_slot_without_a_reader_is_found(connection: db.Connection) -> None:
+    name = f"test_{uuid4().hex}"
+    connection.execute("select pg_create_physical_replication_slot(%s, true)", [name])
+    try:
+        [health] = db.run(connection, store.health())
+    finally:
+        connection.execute("select pg_drop_replication_slot(%s)", [name])
+    [finding] = [one for one in judge_vacuum(health) if name in one.what]
+    assert "has no reader" in finding.what
+    assert finding.next == f"start its reader, or: select pg_drop_replication_slot('{name}')"
+
+
+def test_a_prepared_transaction_is_found(connection: db.Connection) -> None:
+    [health] = db.run(connection, store.health())
+    old = b'[{"gid": "sale-7", "database": "shop", "since": "2026-01-01 12:00", "for_s": 7200}]'
+    [finding] = [one for one in judge_vacuum(health | {"prepared": old, "slots": None}) if "prepared" in one.what]
+    assert finding.next == "rollback prepared 'sale-7', or commit it, in database shop"
+
+
+def test_a_job_whose_task_no_worker_has_is_found(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    db.run(connection, store.tell_tasks(WORKER, ["work"]))
+    make(connection)
+    assert "every job that is ready has a worker with its task" in findings(cli)
+    make(connection, "shop.gone")
+    said = "no active worker has the task shop.gone and serves the queue default: 1 job is ready"
+    assert findings(cli)[said]["level"] == "problem"
+    job = make(connection, queue="slow")
+    connection.execute("update outlive.workers set queues = '{default}'")
+    assert "no active worker has the task work and serves the queue slow: 1 job is ready" in findings(cli)
+    assert "no active worker has this task and serves this queue" in cli("show", job).out
+    assert "no active worker has the task or serves the queue of: shop.gone, work" in cli("jobs").out
+    assert judge_tasks([], []) is not None
+
+
+def test_clocks_that_differ_are_found(database_url: str) -> None:
+    assert "this machine and the database agree on the time" in findings(Cli(database_url))
+    other = Cli(make_conninfo(database_url, options="-c outlive.now=2100-01-01T12:00:00Z"))
+    [what] = [what for what in findings(other) if "clock is" in what]
+    assert "ahead of this machine's" in what
+    assert judge_clock(-5.0, doubt_s=1.0).what.startswith("the database's clock is 5.0 s behind")
+    assert judge_clock(5.0, doubt_s=4.0).level == "fine"
+
+
+def test_few_open_files_are_found(cli: Cli) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        [what] = [what for what, one in findings(cli).items() if "may open only 256 files" in what and one["next"]]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "runs out" in what
+
+
+def test_the_tightest_limit_of_the_cgroups_above_is_found(tmp_path: Path) -> None:
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    for folder, limits in (
+        (inner, {"memory.max": "max", "pids.max": "100", "pids.current": "40"}),
+        (inner.parent, {"memory.max": "1000000000", "memory.current": "950000000", "pids.max": "max"}),
+    ):
+        for name, text in limits.items():
+            (folder / name).write_text(f"{text}\n")
+    memory, pids = machine.judge_cgroup(inner)
+    assert (memory.level, memory.what) == ("advice", "the cgroup of this process uses 950 MB of 1 GB memory")
+    assert (pids.level, pids.what) == ("advice", "the cgroup of this process has 40 of 100 processes")
 
 
 def _worst(findings: list[Finding]) -> Finding:

@@ -139,7 +139,7 @@ def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
     ran = cli("show", job := uuid4())
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"outlive: there is no job {job}: it was pruned, or it is in another database\n"
-    assert cli("show", "abc").code == 2
+    assert cli("show", "xyz").code == 2
 
 
 def test_killers_come_with_their_evidence(cli: Cli, connection: db.Connection) -> None:

@@ -15,7 +15,7 @@ from outlive import App, db, migrate, store
 from outlive.db import Statement
 from outlive.model import Ended, Schedule, SourceLimits
 from outlive.protocol import Progress
-from outlive.sql import statements
+from outlive.sql import texts
 from outlive.states import Outcome, State
 from tests.driving.databases import new_database
 from tests.driving.making import (
@@ -441,7 +441,13 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.statuses(ids)), run(store.outcomes(ids)), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids)), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
-        run(store.list_queues()), run(store.list_lanes(limit=10)), run(store.stats()), run(store.rates())
+        (
+            run(store.list_queues()),
+            run(store.list_lanes(limit=10)),
+            run(store.stats()),
+            run(store.rates()),
+            run(store.latencies()),
+        )
         (
             run(store.group_killers()),
             run(store.list_running()),
@@ -467,7 +473,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         )
         run(store.await_jobs(ids)), run(store.awaited_ends(ids)), run(store.prune_awaited()), run(store.prune_expired())
         migrate.check(worker)
-    assert done == statements().keys()
+    assert done == texts().keys()
 
 
 def job_of_the_client() -> None: ...

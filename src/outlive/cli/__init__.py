@@ -12,24 +12,37 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
+    from typer.models import CommandInfo
 
 MODULES = {
-    "batches": ("batches",),
+    "worker": ("worker", "up", "reap"),
     "dashboard": ("dashboard",),
-    "doctor": ("doctor",),
-    "enqueue": ("enqueue",),
     "lab": ("demo", "bench", "gameday"),
+    "lists": ("jobs", "killers", "workers", "stuck", "records"),
     "show": ("show",),
     "logs": ("logs",),
-    "lists": ("jobs", "killers", "workers", "stuck", "stats", "records"),
-    "migrate": ("migrate",),
-    "operators": ("retry", "cancel", "release", "prune"),
-    "queues": ("queues",),
+    "stats": ("stats",),
+    "batches": ("batches",),
     "schedules": ("schedules",),
     "sources": ("sources",),
-    "worker": ("worker", "up", "reap"),
+    "queues": ("queues",),
+    "audit": ("audit",),
+    "enqueue": ("enqueue",),
+    "operators": ("retry", "cancel", "release", "prune"),
+    "drain": ("drain",),
+    "migrate": ("migrate",),
+    "doctor": ("doctor",),
 }
 """The modules of this folder that register commands, with their commands, in the order of `outlive --help`."""
+
+
+ORDER = {
+    "Run": ("worker", "up", "reap", "dashboard", "demo"),
+    "Look": ("jobs", "show", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
+    "Act": ("enqueue", "retry", "cancel", "release", "prune", "drain"),
+    "Set up": ("migrate", "doctor", "bench", "gameday"),
+}
+"""The parts of `outlive --help` by what people do, and the order of their commands. Groups come after these."""
 
 
 def main() -> None:
@@ -37,7 +50,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
     gc.disable()  # Imports make no garbage: this saves a tenth of the start.
-    app = load(sys.argv[1:])
+    app = load(_completed() if "_OUTLIVE_COMPLETE" in os.environ else sys.argv[1:])
     gc.freeze()  # Nor does what they made become garbage: a search at exit takes a fifth of a short command.
     gc.enable()
     app(prog_name="outlive")
@@ -51,12 +64,22 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
     from outlive.cli.command import app
 
     if not named:
+        names = [name for names in ORDER.values() for name in names]
+        app.registered_commands.sort(key=lambda one: names.index(_name(one)))
         return app
     small = copy(app)  # Typer builds every command that it has.
-    small.registered_commands = [
-        one for one in app.registered_commands if words[0] in (one.name, getattr(one.callback, "__name__", None))
-    ]
+    small.registered_commands = [one for one in app.registered_commands if _name(one) == words[0]]
     return small
+
+
+def _name(one: CommandInfo) -> str:
+    return one.name or getattr(one.callback, "__name__")  # noqa: B009
+
+
+def _completed() -> list[str]:
+    """The words of the line that a shell completes, if the command is complete."""
+    words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()
+    return words[1:] if len(words) > 2 else []
 
 
 def _open_standard_streams() -> None:

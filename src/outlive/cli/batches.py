@@ -9,15 +9,16 @@ from rich.text import Text
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, command
+from outlive.cli.choosing import found_id
+from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
 from outlive.errors import BatchNotFound
 
-Id = Annotated[UUID, typer.Argument(help="The batch.")]
+Id = Annotated[str, typer.Argument(help="The batch; the first digits of its id do.")]
 _STYLES = {"open": "yellow", "closed": "bold blue"}
 
-batches_app = typer.Typer(help="List the batches; show, close and cancel one.")
-app.add_typer(batches_app, name="batches")
+batches_app = typer.Typer()
+app.add_typer(batches_app, name="batches", rich_help_panel=LOOK)
 
 
 def _state(row: Row) -> Text:
@@ -47,7 +48,10 @@ BATCHES = (
 def batches(
     context: CommandContext, group: typer.Context, limit: ManyRows = 100, json: Json = False, watch: Watch = False
 ) -> None:
-    """List the batches, the newest first; show, close and cancel one."""
+    """List the batches, the newest first; show, close and cancel one.
+
+    Example: outlive batches --watch
+    """
     if not context.has_subcommand(group):
         show = table_or("there are no batches", BATCHES)
         screen.listing(lambda: context.run(store.list_batches(limit=limit)), show, json=json, watch=watch)
@@ -55,25 +59,38 @@ def batches(
 
 @command(batches_app)
 def show(context: CommandContext, id: Id, json: Json = False, watch: Watch = False) -> None:
-    """Show one batch: how many of its jobs have ended in which way, and its callbacks."""
-    screen.listing(lambda: _batch(context, id), _facts, json=json, watch=watch)
+    """Show one batch: how many of its jobs have ended in which way, and its callbacks.
+
+    Example: outlive batches show 01a1dd38
+    """
+    batch = found_id(context, "batch", id)
+    screen.listing(lambda: _batch(context, batch), _facts, json=json, watch=watch)
 
 
 @command(batches_app)
 def close(context: CommandContext, id: Id) -> None:
-    """Close a batch whose block has failed: it is done when its jobs have ended, and calls back."""
-    context.run(store.close_batch(id))
-    _tell(_batch(context, id))
+    """Close a batch whose block has failed: it is done when its jobs have ended, and calls back.
+
+    Example: outlive batches close 01a1dd38
+    """
+    batch = _batch(context, found_id(context, "batch", id))["id"]
+    context.audited(store.close_batch(batch), "close batch", {"batch": batch})
+    _tell(_batch(context, batch))
 
 
 @command(batches_app)
 def cancel(context: CommandContext, id: Id) -> None:
-    """Close a batch and cancel its jobs. Running jobs are stopped by their workers."""
-    context.run(store.close_batch(id, cancelling=True))
-    past = context.run(store.cancel_batch(id))
+    """Close a batch and cancel its jobs. Running jobs are stopped by their workers.
+
+    Example: outlive batches cancel 01a1dd38
+    """
+    batch = found_id(context, "batch", id)
+    jobs = _batch(context, batch)["unfinished"]
+    context.audited(store.close_batch(batch, cancelling=True), "cancel batch", {"batch": batch}, jobs=jobs)
+    past = context.run(store.cancel_batch(batch))
     while past is not None:
-        past = context.run(store.cancel_batch(id, past))
-    _tell(_batch(context, id))
+        past = context.run(store.cancel_batch(batch, past))
+    _tell(_batch(context, batch))
 
 
 def _batch(context: CommandContext, id: UUID) -> Row:

@@ -5,6 +5,7 @@ A command is a function whose first parameter is a `CommandContext`. `command` r
 
 import functools
 import inspect
+import logging
 import os
 import sys
 import traceback
@@ -16,8 +17,9 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 import outlive
-from outlive import config, db, errors, logs, migrate
+from outlive import config, db, errors, logs, migrate, store
 from outlive.cli import screen
+from outlive.model import new_job_id
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
@@ -28,7 +30,7 @@ RUN, LOOK, ACT, SET_UP = "Run", "Look", "Act", "Set up"
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until q or Ctrl-C.")]
 ManyRows = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
 
 
@@ -73,8 +75,11 @@ class CommandContext:
 
     def __init__(self, database_url: str | None, config_file: Path | None) -> None:
         self.config_file, self.database_url = config_file, database_url
-        self.config = self.config_of({})
+        warnings: list[str] = []
+        self.config = config.load(config_file, flags={"database_url": database_url}, warn=warnings.append)
         self.log_from("warning")
+        for warning in warnings:
+            logging.getLogger("outlive").warning(warning)
 
     def has_subcommand(self, group: typer.Context) -> bool:
         """Whether a subcommand follows. The options that all commands share stand after it."""
@@ -121,6 +126,18 @@ class CommandContext:
         connection = self._ready_connection
         with db.translated_errors():
             return db.run(connection, statement)
+
+    def audited(self, statement: db.Statement[T], action: str, what: object, *, jobs: int = 0) -> T:
+        """Run an operator's statement, and write it to the audit in the same transaction, unless it did nothing."""
+        from outlive.cli.choosing import operator
+
+        connection = self._ready_connection
+        with db.translated_errors(), connection.transaction():
+            done = db.run(connection, statement)
+            if done is None or done:
+                written = store.write_audit(new_job_id(), who=operator(), action=action, what=what, jobs=jobs)
+                db.run(connection, written)
+        return done
 
     def close(self) -> None:
         if "connection" in self.__dict__:

@@ -2,7 +2,6 @@
 
 import difflib
 from typing import Annotated, Any, cast
-from uuid import UUID
 
 import msgspec
 import typer
@@ -10,14 +9,15 @@ from rich.text import Text
 
 from outlive import importing
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, app, command
+from outlive.cli.choosing import found_id
+from outlive.cli.command import ACT, CommandContext, Json, app, command
 from outlive.client.app import App
 from outlive.client.task import JobOptions, Task
 from outlive.errors import BadArguments, TaskNotFound
 from outlive.model import new_job_id
 
 
-@command(app)
+@command(app, panel=ACT)
 def enqueue(
     context: CommandContext,
     where: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")],
@@ -40,7 +40,7 @@ def enqueue(
         str, typer.Option("--on-conflict", help="If the key is taken: skip, raise or replace.")
     ] = "skip",
     after: Annotated[
-        list[UUID] | None, typer.Option("--after", help="Wait for this job; give it once for each of several.")
+        list[str] | None, typer.Option("--after", help="Wait for this job; give it once for each of several.")
     ] = None,
     on_failure: Annotated[
         str, typer.Option("--on-failure", help="If a job that it waits for does not succeed: block, proceed or cancel.")
@@ -53,15 +53,19 @@ def enqueue(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Enqueue a job of a task. It is durable when this command ends."""
+    """Enqueue a job of a task. It is durable when this command ends.
+
+    Example: outlive enqueue shop.tasks:app fetch '{"url": "https://example.org/"}'
+    """
     found = cast("App", importing.import_app(where))
-    found.configure(context.config_of(found.settings))
+    context.config = context.config_of(found.settings)
+    found.configure(context.config)
     options: dict[str, object] = {"queue": queue, "source": source, "priority": priority}
     options |= {"delay": delay, "dedupe_key": dedupe_key}
     options |= {"concurrency_key": concurrency_key, "concurrency": concurrency}
     given = {key: value for key, value in options.items() if value is not None}
     if after:
-        given |= {"after": after, "on_failure": on_failure}
+        given |= {"after": [found_id(context, "job", one) for one in after], "on_failure": on_failure}
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("JobOptions", {"id": id, "on_conflict": on_conflict, **given}))
     args, kwargs = one.codec.unpack(_checked(arguments))

@@ -6,33 +6,43 @@ from typing import Annotated
 
 import typer
 
-from outlive.cli.command import CommandContext, Json, app, command, reported
+from outlive.cli.command import RUN, SET_UP, CommandContext, Json, app, command, reported
 from outlive.errors import ConfigError
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def demo(
     json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fetch fewer coins: half a minute instead of one.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
-    """Watch jobs survive for a minute, on a temporary Postgres."""
+    """Watch jobs survive for a minute, on a temporary Postgres.
+
+    Example: outlive demo --quick
+    """
     from outlive.lab.demo import main
 
     with reported(debug=debug):
         raise typer.Exit(main(json=json, quick=quick))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@app.command(
+    rich_help_panel=SET_UP,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
 def bench(context: typer.Context) -> None:
-    """Measure the speed of the store and a worker on this machine (outlive bench --help)."""
+    """Measure the speed of the store and a worker on this machine (outlive bench --help).
+
+    Example: outlive bench --quick
+    """
     from outlive.lab.bench.command import main
 
     with reported(debug=False):
         raise typer.Exit(main(context.args))
 
 
-@command(app)
+@command(app, panel=SET_UP)
 def gameday(
     context: CommandContext,
     kills: Annotated[int | None, typer.Option("--kills", help="Stop after this many SIGKILLs. Default: 200.")] = None,
@@ -53,6 +63,8 @@ def gameday(
     """Kill workers, jobs and sessions for a while, and check that no job is lost or done twice.
 
     Without a database it starts a temporary Postgres, and restarts it during the game.
+
+    Example: outlive gameday --kills 50 --seed 7
     """
     from outlive.lab.gameday.command import main
     from outlive.lab.gameday.options import BUSY, Bounds, Options, check

@@ -1,11 +1,10 @@
-"""The lists: jobs, killers, workers, stuck, stats and records. These commands change nothing."""
+"""The lists: jobs, killers, workers, stuck and records. These commands change nothing."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +15,8 @@ from outlive import store
 from outlive.cli import choosing, screen
 from outlive.cli.choosing import Filter
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Cell, Column, Row, innermost, of, state_of, styled, table_or, time_of
+from outlive.cli.screen import Column, Row, innermost, of, state_of, styled, table_or, time_of
 from outlive.model import Record
-from outlive.states import State
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,27 +52,13 @@ STUCK = (
     Column("started", time_of("locked_at"), luxury=True),
     Column("silent for", lambda row: styled(screen.duration(row["time_since_heartbeat_s"]), style="red")),
 )
-_WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
 
 
 def _worker_state(row: Row) -> Text:
     trouble = f"\nstarts no job: {screen.plain(row['trouble'])}" if row["trouble"] else ""
-    return styled(row["state"], style=_WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
+    return styled(row["state"], style=screen.WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
 
 
-def _jobs(key: str) -> Cell:
-    return lambda row: styled(screen.number(row[key], estimated=row["estimated"]))
-
-
-LANES = (
-    Column("queue", of("queue")),
-    Column("source", of("source")),
-    Column("task", of("task"), shrink="fold"),
-    Column("priority", of("priority"), "right"),
-    Column("waiting", _jobs("waiting"), "right"),
-    Column("ready", _jobs("ready"), "right"),
-    Column("oldest ready", time_of("oldest_ready_at"), luxury=True),
-)
 WORKERS = (
     Column("worker", lambda row: styled(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
     Column("state", _worker_state, shrink="fold"),
@@ -152,9 +136,12 @@ KILLERS = (
 )
 
 
-@command(app)
+@command(app, panel=LOOK)
 def killers(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
-    """List the jobs in quarantine, with the evidence: signal, peak memory, stack, output."""
+    """List the jobs in quarantine, with the evidence: signal, peak memory, stack, output.
+
+    Example: outlive killers --json
+    """
 
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
@@ -167,89 +154,24 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
     screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
 
 
-@command(app)
+@command(app, panel=LOOK)
 def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
-    """List the workers, live ones first: how many jobs they run, and when they were last seen."""
+    """List the workers, live ones first: how many jobs they run, and when they were last seen.
+
+    Example: outlive workers --watch
+    """
     show = table_or("no worker has run lately", WORKERS)
     screen.listing(lambda: context.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
 
 
-@command(app)
+@command(app, panel=LOOK)
 def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
-    """List running jobs whose worker is silent. The reaper of any worker frees them."""
+    """List running jobs whose worker is silent. The reaper of any worker frees them.
+
+    Example: outlive stuck
+    """
     show = table_or("no job is stuck", STUCK)
     screen.listing(lambda: context.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
-
-
-@command(app)
-def stats(
-    context: CommandContext,
-    lanes: Annotated[bool, typer.Option("--lanes", help="Count the waiting jobs by lane, the fullest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many lanes at most.")] = 100,
-    json: Json = False,
-    watch: Watch = False,
-) -> None:
-    """Count the jobs by state, queue and task. More than 5,000 of a state are estimated, and marked with ≈."""
-    if lanes:
-        show = table_or("no job waits", LANES)
-        screen.listing(lambda: context.run(store.list_lanes(limit=limit)), show, json=json, watch=watch)
-        return
-
-    def look() -> Counts:
-        return context.run(store.stats()), context.run(store.rates())
-
-    screen.listing(look, _stats_table, json=json, watch=watch, shape=_counts)
-
-
-Counts = tuple[Sequence[Row], Mapping[str, float]]
-"""The jobs of each state, queue and task, and how many attempts end per second, by state."""
-
-
-def _counts(found: Counts) -> dict[str, object]:
-    rows, ended_per_s = found
-    by: dict[str, Counter[str]] = {key: Counter() for key in ("state", "queue", "task")}
-    by["state"].update(dict.fromkeys(State, 0))
-    for row in rows:
-        for key, counter in by.items():
-            counter[row[key]] += row["jobs"]
-    return {
-        "jobs": by["state"].total(),
-        **{f"by_{key}": counter for key, counter in by.items()},
-        "counts": [{key: row[key] for key in ("state", "queue", "task", "jobs")} for row in rows],
-        "estimated": sorted({row["state"] for row in rows if row["estimated"]}),
-        "ended_per_s": ended_per_s,
-    }
-
-
-def _stats_table(found: Counts) -> RenderableType:
-    """A row for each queue and task, a column for each state that occurs."""
-    rows, ended_per_s = found
-    if not rows:
-        return "there are no jobs"
-    from rich.console import Group
-
-    seen = [state for state in State if any(row["state"] == state for row in rows)]
-    lanes: dict[tuple[str, str], Counter[str]] = {}
-    for row in rows:
-        lanes.setdefault((row["queue"], row["task"]), Counter())[row["state"]] += row["jobs"]
-    rough = {row["state"] for row in rows if row["estimated"]}
-    lines = [{"queue": queue, "task": task, **counts} for (queue, task), counts in sorted(lanes.items())]
-    total: Counter[str] = sum(lanes.values(), Counter())
-    columns = [Column("queue", of("queue")), Column("task", of("task"), shrink="fold")]
-    columns += [Column(state, _jobs_in(state, estimated=state in rough), "right") for state in seen]
-    last = {"queue": "", "task": f"{screen.number(total.total(), estimated=bool(rough))} jobs", **total}
-    notes = [f"{per_s:.3g} {state}" for state, per_s in ended_per_s.items()]
-    return Group(
-        screen.table(columns, [*lines, last]),
-        *([styled("≈ is estimated from a sample of the jobs", style="dim")] if rough else []),
-        *([styled(f"attempts that ended per second lately: {', '.join(notes)}", style="dim")] if notes else []),
-    )
-
-
-def _jobs_in(state: State, *, estimated: bool) -> Cell:
-    return lambda row: styled(
-        screen.number(row.get(state, 0), estimated=estimated), style="" if row.get(state) else "dim"
-    )
 
 
 RECORDS = (
@@ -261,7 +183,7 @@ RECORDS = (
 )
 
 
-@command(app)
+@command(app, panel=LOOK)
 def records(
     context: CommandContext,
     scope: Annotated[str | None, typer.Option("--scope", help="Only records of this scope.")] = None,
@@ -270,7 +192,10 @@ def records(
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
 ) -> None:
-    """List the records that jobs have stored, by scope, source and key."""
+    """List the records that jobs have stored, by scope, source and key.
+
+    Example: outlive records --scope prices --csv
+    """
     found = context.run(store.list_records(scope=scope, source=source, limit=limit))
     rows = [msgspec.structs.asdict(record) for record in found]
     if csv:

@@ -8,11 +8,11 @@ from outlive import db
 from outlive import migrate as migrations
 from outlive import sql as statements
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, app, command
+from outlive.cli.command import SET_UP, CommandContext, app, command
 from outlive.errors import ConfigError
 
 
-@command(app)
+@command(app, panel=SET_UP)
 def migrate(
     context: CommandContext,
     check: Annotated[
@@ -21,7 +21,10 @@ def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL for an empty database.")] = False,
     roles: Annotated[bool, typer.Option("--roles", help="Create the roles too; they belong to the server.")] = False,
 ) -> None:
-    """Bring the database to the schema of this version. Safe to repeat, and to run several times at once."""
+    """Bring the database to the schema of this version. Safe to repeat, and to run several times at once.
+
+    Example: outlive migrate --check
+    """
     if check and (sql or roles):
         raise ConfigError("--check changes and prints nothing: use it without --sql and --roles")
     if sql:

@@ -6,14 +6,14 @@ import typer
 from rich.text import Text
 
 from outlive import store
-from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, Watch, app, command
+from outlive.cli import completion, screen
+from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, count_of, estimate_of, of, table_or, time_of
 
-Name = Annotated[str, typer.Argument(help="The queue.")]
+Name = Annotated[str, typer.Argument(help="The queue.", autocompletion=completion.queues)]
 
-queues_app = typer.Typer(help="List the queues, pause and resume them.")
-app.add_typer(queues_app, name="queues")
+queues_app = typer.Typer()
+app.add_typer(queues_app, name="queues", rich_help_panel=LOOK)
 QUEUES = (
     Column("queue", of("name")),
     Column("state", lambda row: Text("paused", "yellow") if row["paused"] else Text("open", "green")),
@@ -28,7 +28,10 @@ QUEUES = (
 
 @command(queues_app, callback=True)
 def queues(context: CommandContext, group: typer.Context, json: Json = False, watch: Watch = False) -> None:
-    """List the queues, pause and resume them."""
+    """List the queues; pause and resume them.
+
+    Example: outlive queues --watch
+    """
     if not context.has_subcommand(group):
         show = table_or("no queue has a job", QUEUES)
         screen.listing(lambda: context.run(store.list_queues()), show, json=json, watch=watch)
@@ -36,9 +39,12 @@ def queues(context: CommandContext, group: typer.Context, json: Json = False, wa
 
 @command(queues_app)
 def pause(context: CommandContext, name: Name) -> None:
-    """Stop claiming the jobs of a queue. Running jobs continue."""
+    """Stop claiming the jobs of a queue. Running jobs continue.
+
+    Example: outlive queues pause slow
+    """
     known = {row["name"] for row in context.run(store.list_queues())}
-    context.run(store.pause_queue(name))
+    context.audited(store.pause_queue(name), "pause queue", {"queue": name})
     shown = screen.plain(name)
     hint = "" if name in known else " (it has no jobs: check the name)"
     screen.say(Text(f"queue {shown} is paused{hint}; `outlive queues resume {shown}` resumes it"))
@@ -46,8 +52,11 @@ def pause(context: CommandContext, name: Name) -> None:
 
 @command(queues_app)
 def resume(context: CommandContext, name: Name) -> None:
-    """Claim the jobs of a queue again."""
-    if not context.run(store.resume_queue(name)):
+    """Claim the jobs of a queue again.
+
+    Example: outlive queues resume slow
+    """
+    if not context.audited(store.resume_queue(name), "resume queue", {"queue": name}):
         paused = [row["name"] for row in context.run(store.list_queues()) if row["paused"]]
         screen.complain(f"queue {name} was not paused; the paused queues: {', '.join(paused) or 'none'}")
         raise typer.Exit(1)

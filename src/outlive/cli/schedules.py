@@ -9,19 +9,19 @@ import typer
 from rich.text import Text
 
 from outlive import store, ticks
-from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, command
+from outlive.cli import completion, screen
+from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, table_or
 from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
 from outlive.validation import identifier
 
-Name = Annotated[str, typer.Argument(help="The schedule.")]
+Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=completion.schedules)]
 NEXT_IN_JSON = 5
 NEXT_IN_TABLE = 2
 
-schedules_app = typer.Typer(help="List the schedules; pause, resume, run, set, reset and remove them.")
-app.add_typer(schedules_app, name="schedules")
+schedules_app = typer.Typer()
+app.add_typer(schedules_app, name="schedules", rich_help_panel=LOOK)
 
 
 def _state(row: Row) -> Text:
@@ -58,7 +58,10 @@ SCHEDULES = (
 def schedules(
     context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
 ) -> None:
-    """List the schedules; pause, resume, run, set, reset and remove them."""
+    """List the schedules; pause, resume, run, set, reset and remove them.
+
+    Example: outlive schedules --watch
+    """
     if not context.has_subcommand(group):
         show = table_or("there are no schedules", SCHEDULES)
         screen.listing(lambda: _listed(context, limit), show, json=json, watch=watch)
@@ -66,23 +69,32 @@ def schedules(
 
 @command(schedules_app)
 def pause(context: CommandContext, name: Name) -> None:
-    """Stop firing a schedule. Its jobs continue."""
-    context.run(store.pause_schedule(name))
+    """Stop firing a schedule. Its jobs continue.
+
+    Example: outlive schedules pause report
+    """
+    context.audited(store.pause_schedule(name), "pause schedule", {"schedule": name})
     shown = screen.plain(name)
     screen.say(Text(f"schedule {shown} is paused; `outlive schedules resume {shown}` resumes it"))
 
 
 @command(schedules_app)
 def resume(context: CommandContext, name: Name) -> None:
-    """Fire a schedule again. What it has missed meanwhile follows its option `missed`."""
-    context.run(store.resume_schedule(name))
+    """Fire a schedule again. What it has missed meanwhile follows its option `missed`.
+
+    Example: outlive schedules resume report
+    """
+    context.audited(store.resume_schedule(name), "resume schedule", {"schedule": name})
     screen.say(Text(f"schedule {screen.plain(name)} is resumed"))
 
 
 @command(schedules_app)
 def run(context: CommandContext, name: Name) -> None:
-    """Enqueue a job of a schedule now, beside its firings, also while it is paused."""
-    screen.say(Text(str(context.run(store.run_schedule(name)))))
+    """Enqueue a job of a schedule now, beside its firings, also while it is paused.
+
+    Example: outlive schedules run report
+    """
+    screen.say(Text(str(context.audited(store.run_schedule(name), "run schedule", {"schedule": name}))))
 
 
 @command(schedules_app, "set")
@@ -102,7 +114,10 @@ def set_(
     task: Annotated[str | None, typer.Option(help="The task; a new schedule needs it.")] = None,
     args: Annotated[str | None, typer.Option(help="The arguments of its jobs, as a JSON object or array.")] = None,
 ) -> None:
-    """Change a schedule for all workers, or make a new one with --task. Deploys keep the change; `reset` undoes it."""
+    """Change a schedule for all workers, or make a new one with --task. Deploys keep the change; `reset` undoes it.
+
+    Example: outlive schedules set report --cron "0 9 * * MON-FRI"
+    """
     if cron is not None and every is not None:
         raise ConfigError("--cron and --every are both given: give only one of them")
     given: dict[str, object] = {"every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
@@ -123,23 +138,29 @@ def set_(
     found = {row["name"]: row for row in context.run(store.list_schedules(limit=1_000_000))}
     _check(identifier("the name of a schedule", name), found.get(name, {}), values)
     if name in found:
-        context.run(store.set_schedule(name, values))
+        context.audited(store.set_schedule(name, values), "set schedule", {"schedule": name, **values})
     else:
-        context.run(store.add_schedule(name, values))
+        context.audited(store.add_schedule(name, values), "add schedule", {"schedule": name, **values})
     screen.say(Text(f"schedule {screen.plain(name)} is {'set' if name in found else 'made'}"))
 
 
 @command(schedules_app)
 def reset(context: CommandContext, name: Name) -> None:
-    """Take back what was set: the app's declaration applies again."""
-    context.run(store.reset_schedule(name))
+    """Take back what was set: the app's declaration applies again.
+
+    Example: outlive schedules reset report
+    """
+    context.audited(store.reset_schedule(name), "reset schedule", {"schedule": name})
     screen.say(Text(f"schedule {screen.plain(name)} is as its app declares it"))
 
 
 @command(schedules_app)
 def remove(context: CommandContext, name: Name) -> None:
-    """Delete a schedule. If an app declares it, the next worker of that app to start makes it again."""
-    context.run(store.remove_schedule(name))
+    """Delete a schedule. If an app declares it, the next worker of that app to start makes it again.
+
+    Example: outlive schedules remove report
+    """
+    context.audited(store.remove_schedule(name), "remove schedule", {"schedule": name})
     screen.say(Text(f"schedule {screen.plain(name)} is removed"))
 
 

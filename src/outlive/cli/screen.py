@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -41,6 +41,7 @@ PIPE_WIDTH = 160
 """The width of tables in a pipe: `| grep` needs each job on one line."""
 
 LUXURY_WIDTH = 110
+REFRESH_S = 1.0
 
 _STATE_STYLES = {
     "pending": "cyan",
@@ -57,6 +58,8 @@ _STATE_STYLES = {
     "lost": "yellow",
     "released": "dim",
 }
+
+WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
 
 
 def console() -> Console:
@@ -141,29 +144,64 @@ def listing(
     json: bool,
     watch: bool,
     shape: Callable[[T], object] = lambda found: found,
+    line: Callable[[T], str] | None = None,
 ) -> None:
-    """Print what `look` returns, once or every second until Ctrl-C. `shape` converts it for JSON."""
+    """Print what `look` returns, once or every second until q or Ctrl-C. `shape` converts it for JSON.
+
+    `line` puts it on one line, for a pipe that is watched; without it, `show` does.
+    """
 
     def tell(indent: int = 2) -> None:
         if json:
             print_json(shape(look()), indent=indent)
+        elif watch and line is not None:
+            print(line(look()), flush=True)
         elif isinstance(shown := show(look()), str):
             print(shown, flush=True)
         else:
             console().print(shown)
 
     if not watch:
-        return tell()
+        tell()
+        return
     with contextlib.suppress(KeyboardInterrupt):
         while json or not sys.stdout.isatty():
             tell(indent=-1)
-            time.sleep(1)
-        from rich.live import Live  # Not at the top: it is slow to import, and few commands watch.
+            time.sleep(REFRESH_S)
+        _watch(look, show)
 
-        with Live(show(look()), console=console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(1)
-                live.update(show(look()), refresh=True)
+
+def _watch(look: Callable[[], T], show: Callable[[T], RenderableType]) -> None:
+    """Draw every second on the terminal. What does not fit is cut at the bottom."""
+    from rich.live import Live  # Not at the top: it is slow to import, and few commands watch.
+
+    with Live(show(look()), console=console(), auto_refresh=False) as live, _keys() as pressed:
+        while not pressed(b"qQ", REFRESH_S):
+            live.update(show(look()), refresh=True)
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[bytes, float], bool]]:
+    """Gives a function that waits for some seconds, and says whether one of these keys was pressed."""
+    if not sys.stdin or not sys.stdin.isatty():
+        yield lambda _, wait_s: time.sleep(wait_s) is not None  # type: ignore[func-returns-value]
+        return
+    import select
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+
+    def pressed(keys: bytes, wait_s: float) -> bool:
+        ready, _, _ = select.select([terminal], [], [], wait_s)
+        return bool(ready) and os.read(terminal, 1) in (b"", *(bytes([key]) for key in keys))
+
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 # Cells

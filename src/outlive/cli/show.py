@@ -2,7 +2,6 @@
 
 from textwrap import indent
 from typing import Annotated, Any
-from uuid import UUID
 
 import msgspec
 import typer
@@ -11,7 +10,8 @@ from rich.text import Text
 
 from outlive import output, store
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, Watch, app, command
+from outlive.cli.choosing import found_id
+from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
 from outlive.errors import JobNotFound
 from outlive.model import Attempt
 from outlive.states import State
@@ -20,20 +20,24 @@ MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
 
 
-@command(app)
+@command(app, panel=LOOK)
 def show(
     context: CommandContext,
-    id: Annotated[UUID, typer.Argument(help="The job.")],
+    id: Annotated[str, typer.Argument(help="The job; the first digits of its id do.")],
     json: Json = False,
     watch: Watch = False,
 ) -> None:
-    """Show one job: every attempt, why it ended, and the evidence."""
+    """Show one job: every attempt, why it ended, and the evidence.
+
+    Example: outlive show 01a1dd38
+    """
+    job = found_id(context, "job", id)
 
     def look() -> tuple[dict[str, Any], list[Attempt]]:
-        found = context.run(store.job(id))
+        found = context.run(store.job(job))
         if not found:
-            raise JobNotFound(f"there is no job {id}: it was pruned, or it is in another database")
-        return found[0], context.run(store.list_attempts(id))
+            raise JobNotFound(f"there is no job {job}: it was pruned, or it is in another database")
+        return found[0], context.run(store.list_attempts(job))
 
     screen.listing(look, lambda found: life(*found), json=json, watch=watch, shape=lambda found: _as_json(*found))
 
@@ -79,6 +83,7 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "dedupe key": job["dedupe_key"],
         "key": _key(job),
         "created": screen.moment(job["created_at"]),
+        "waiting": None if job["served"] else "no active worker has this task and serves this queue",
         "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
         "counted": ", ".join(counters),
         "held": job["held_details"] and f"since {screen.moment(job['held_since'])}: {job['held_details']}",

@@ -6,18 +6,18 @@ import typer
 from rich.text import Text
 
 from outlive import store
-from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, ManyRows, Watch, app, command
+from outlive.cli import completion, screen
+from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.validation import positive, refused
 
-Name = Annotated[str, typer.Argument(help="The source.")]
+Name = Annotated[str, typer.Argument(help="The source.", autocompletion=completion.sources)]
 SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
 _WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})
 
-sources_app = typer.Typer(help="List the sources, set their limits, pause and resume them.")
-app.add_typer(sources_app, name="sources")
+sources_app = typer.Typer()
+app.add_typer(sources_app, name="sources", rich_help_panel=LOOK)
 
 
 def _breaker(row: Row) -> Text:
@@ -48,7 +48,10 @@ SOURCES = (
 def sources(
     context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
 ) -> None:
-    """List the sources, set their limits, pause and resume them."""
+    """List the sources; set their limits, pause and resume them.
+
+    Example: outlive sources --watch
+    """
     if not context.has_subcommand(group):
         show = table_or("no app has declared a source", SOURCES)
         screen.listing(lambda: context.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
@@ -60,23 +63,32 @@ def set_(
     name: Name,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help=f"One of {', '.join(SETTABLE)}.")],
 ) -> None:
-    """Override the app's limits of a source for all workers, at once. KEY= removes the override."""
+    """Override the app's limits of a source for all workers, at once. KEY= removes the override.
+
+    Example: outlive sources set shop rate_limit_per_minute=30
+    """
     limits = dict(_parsed(value) for value in values)
-    _expect(context.run(store.set_source(name, limits)), name)
+    _expect(context.audited(store.set_source(name, limits), "set source", {"source": name, **limits}), name)
     screen.say(Text(f"{name}: " + ", ".join(f"{key} is {_words(value)}" for key, value in limits.items())))
 
 
 @command(sources_app)
 def pause(context: CommandContext, name: Name) -> None:
-    """Stop claiming the jobs of a source. Running jobs continue."""
-    _expect(context.run(store.pause_source(name)), name)
+    """Stop claiming the jobs of a source. Running jobs continue.
+
+    Example: outlive sources pause shop
+    """
+    _expect(context.audited(store.pause_source(name), "pause source", {"source": name}), name)
     screen.say(Text(f"source {name} is paused; `outlive sources resume {name}` resumes it"))
 
 
 @command(sources_app)
 def resume(context: CommandContext, name: Name) -> None:
-    """Claim the jobs of a source again, and close its breaker."""
-    _expect(context.run(store.resume_source(name)), name)
+    """Claim the jobs of a source again, and close its breaker.
+
+    Example: outlive sources resume shop
+    """
+    _expect(context.audited(store.resume_source(name), "resume source", {"source": name}), name)
     screen.say(Text(f"source {name} is resumed"))
 
 

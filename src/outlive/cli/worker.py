@@ -12,7 +12,7 @@ import typer
 
 from outlive import db, migrate
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, app, command
+from outlive.cli.command import RUN, CommandContext, app, command
 from outlive.config import Config
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LogLevel = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]
 
 
-@command(app)
+@command(app, panel=RUN)
 def worker(
     context: CommandContext,
     target: Target,
@@ -44,12 +44,15 @@ def worker(
     log_level: LogLevel = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run jobs, each in its own process, until SIGTERM or Ctrl-C."""
+    """Run jobs, each in its own process, until SIGTERM or Ctrl-C.
+
+    Example: outlive worker shop.tasks:app --slots 8
+    """
     log_level = "warning" if quiet else log_level
     work(context, target, slots=slots, queues=queues, name=name, log_level=log_level)
 
 
-@command(app)
+@command(app, panel=RUN)
 def up(
     context: CommandContext,
     target: Target,
@@ -58,7 +61,10 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, a worker, and the
-    dashboard, if it is installed."""
+    dashboard, if it is installed.
+
+    Example: outlive up shop.tasks:app
+    """
     from outlive.cli.dashboard import Beside
 
     dashboard = Beside()
@@ -103,11 +109,14 @@ def work(
     raise typer.Exit(supervisor.work(target, configure, database))
 
 
-@command(app)
+@command(app, panel=RUN)
 def reap(
     context: CommandContext, once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False
 ) -> None:
-    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too."""
+    """Free the jobs of dead workers and of expired leases, until Ctrl-C. Every worker does this too.
+
+    Example: outlive reap --once
+    """
     context.log_from(context.config.log_level)
     with db.translated_errors():
         url = migrate.ready(context.config)

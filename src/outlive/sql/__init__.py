@@ -1,7 +1,7 @@
 """The SQL of outlive, as static text: the schema, and every statement under its name.
 
-A statement is written with named parameters (`:tokens::bigint[]`), which are compiled once, at import, to the numbered
-ones of Postgres. Nothing builds a query at run time.
+A statement is written with named parameters (`:tokens::bigint[]`), which are compiled once, at their first use, to the
+numbered ones of Postgres. Nothing builds a query at run time.
 """
 
 import re
@@ -44,12 +44,12 @@ def load(path: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def statements() -> dict[str, Text]:
-    """Every statement of statements/*.sql by its name."""
-    found: dict[str, Text] = {}
+def texts() -> dict[str, str]:
+    """Every statement of statements/*.sql by its name, as it is written."""
+    found: dict[str, str] = {}
     for path in sorted(entry.name for entry in (HERE / "statements").iterdir()):
         for name, text in load(f"statements/{path}").items():
             if name in found:
                 raise ValueError(f"two statements are named {name}")
-            found[name] = compiled(text)
+            found[name] = text
     return found

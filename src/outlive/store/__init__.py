@@ -73,6 +73,7 @@ from outlive.store.reads import clock as clock
 from outlive.store.reads import group_killers as group_killers
 from outlive.store.reads import health as health
 from outlive.store.reads import job as job
+from outlive.store.reads import latencies as latencies
 from outlive.store.reads import list_attempts as list_attempts
 from outlive.store.reads import list_jobs as list_jobs
 from outlive.store.reads import list_killers as list_killers

@@ -5,6 +5,7 @@ A job has no connection to the queue. It asks its worker to run a statement, and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,20 +13,21 @@ import msgspec
 
 from outlive import sql
 from outlive.errors import BadArguments, StaleAttempt
-from outlive.statement import BIGINTS, KINDS, Column, Row, Statement, column
+from outlive.statement import BIGINTS, KINDS, Column, Kind, Row, Statement, column
 
 S = TypeVar("S", bound=msgspec.Struct)
 Names = Sequence[str]
 Table = list[dict[str, Any]]
 
-_TEXTS = {
-    name: (
-        text.text.encode(),
-        tuple(text.parameters),
-        [(key, KINDS[kind]) for key, kind in text.parameters.items() if kind],
-    )
-    for name, text in sql.statements().items()
-}
+_SOURCES = sql.texts()
+
+
+@functools.cache
+def _text(name: str) -> tuple[bytes, tuple[str, ...], list[tuple[str, Kind]]]:
+    """A statement, compiled when it is first used: most commands use few."""
+    text = sql.compiled(_SOURCES[name])
+    arrays = [(key, KINDS[kind]) for key, kind in text.parameters.items() if kind]
+    return text.text.encode(), tuple(text.parameters), arrays
 
 
 def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values: Any) -> Statement[Any]:
@@ -33,7 +35,7 @@ def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values:
 
     The SQL says which parameters are arrays, and of what.
     """
-    text, parameters, arrays = _TEXTS[name]
+    text, parameters, arrays = _text(name)
     for key, kind in arrays:
         value = values[key]
         if value is not None and type(value) is not Column:
@@ -59,7 +61,7 @@ def asked_by_job(name: str, parameters: Sequence[object], token: int | None) -> 
         raise BadArguments(f"a job can't ask for the statement {name}")
     if name in _WITH_TOKEN and parameters[1] not in (None, token, column(BIGINTS, [token])):
         raise StaleAttempt(f"a job asked for {name} with the token of an attempt that its process does not run")
-    return Statement(name, _TEXTS[name][0], tuple(parameters), lambda names, rows: (names, rows))
+    return Statement(name, _text(name)[0], tuple(parameters), lambda names, rows: (names, rows))
 
 
 # Decoders

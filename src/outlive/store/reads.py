@@ -102,6 +102,11 @@ def metrics() -> Statement[list[Row]]:
     return statement("metrics", lambda _, rows: rows)
 
 
+def latencies() -> Statement[Table]:
+    """How long attempts took lately, and how long jobs waited for the first one; null: none ended."""
+    return statement("latencies", table)
+
+
 def health() -> Statement[Table]:
     return statement("health", table)
 

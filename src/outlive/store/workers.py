@@ -27,7 +27,6 @@ def register_worker(
     version: str,
     queues: Sequence[str] | None,
     slots: int,
-    tasks: Iterable[str] | None = None,
     secret: UUID | None = None,
     formerly: UUID | None = None,
 ) -> Statement[None]:
@@ -36,12 +35,11 @@ def register_worker(
     `formerly` is the id under which this process was declared dead; the losses that this cost its jobs are taken back.
     """
     columns = {"id": id, "name": name, "hostname": hostname, "pid": pid, "version": version, "slots": slots}
-    return statement(
-        "register_worker", nothing, **columns, queues=queues, tasks=tasks, secret=secret, formerly=formerly
-    )
+    return statement("register_worker", nothing, **columns, queues=queues, secret=secret, formerly=formerly)
 
 
 def tell_tasks(worker: UUID, tasks: Iterable[str]) -> Statement[None]:
+    """Which tasks this worker has, so that people learn of jobs that no worker can run."""
     return statement("tell_tasks", nothing, worker=worker, tasks=tasks)
 
 

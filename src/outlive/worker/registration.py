@@ -78,6 +78,7 @@ class Registration:
         tasks = self._tasks
         locked = await self._session.run(store.register_sources(self._sources))
         await self._session.run(store.register_tasks(facts.limits for facts in tasks.values()))
+        await self._session.run(store.tell_tasks(self._me.id, tasks))
         locked = locked + await self._session.run(store.spread_limits(tasks))
         complete = await self._declare_schedules() and not locked
         if locked and locked != self._locked:

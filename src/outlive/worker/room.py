@@ -30,7 +30,7 @@ class Room:
         """How many more jobs of each task can be taken in while every slot is busy."""
         slots = self._slots
         room: dict[str, int] = {}
-        if slots.draining or slots.suspect() is not None:
+        if slots.closed or slots.suspect() is not None:
             return room
         now, free = time.monotonic(), slots.free
         for child in slots.children:
@@ -76,7 +76,7 @@ class Room:
         """How many more jobs children can be given after these, if all that wait for a child are of this warm task."""
         slots, now = self._slots, time.monotonic()
         alike = task in slots.tasks and all(one.job.task == task and not one.job.losses for one in slots.unplaced)
-        held_up = slots.draining or slots.trouble or slots.suspect() is not None
+        held_up = slots.closed or slots.trouble or slots.suspect() is not None
         if not alike or held_up or any(child.runs_over(now) for child in slots.children):
             return {}
         given = sum(len(child.given) for child in slots.children)

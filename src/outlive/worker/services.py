@@ -34,7 +34,7 @@ from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.suspects import Suspects
-from outlive.worker.wakeup import Wakeup
+from outlive.worker.wakeup import DRAIN, Wakeup
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
 
@@ -51,6 +51,7 @@ class Services:
         alerts: Alerts,
         *,
         on_declared_dead: Callable[[], None],
+        on_drain: Callable[[], None],
     ) -> None:
         self._me = me
         hot = Session(url, db.CLAIMS)
@@ -66,7 +67,7 @@ class Services:
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
-        self.heartbeat = Heartbeat(me.id, session, self.reaper, every_s=config.heartbeat_s)
+        self.heartbeat = Heartbeat(me.id, session, self.reaper, on_drain, every_s=config.heartbeat_s)
         self.schedules = Schedules(session, firing)
         self.registration = Registration(me, zygotes.target, config, session, self.schedules)
         reports = self._reports()
@@ -82,7 +83,7 @@ class Services:
             wake=wake,
             tallies=self.tallies,
         )
-        self.liveness = Liveness(me.id, url, wake.notify)
+        self.liveness = Liveness(me.id, url, self._notified)
         self.watch = Watch(slots, self.leases)
         self.renewal = Renewal(
             me.id, config, session, slots=slots, leases=self.leases, outbox=self.outbox, progress=self.progress
@@ -130,6 +131,12 @@ class Services:
             ("registration", self.registration.run_once),
             ("schedules", self.schedules.run_once),
         ]
+
+    def _notified(self, payload: str) -> None:
+        if payload == DRAIN:
+            self.heartbeat.hurry()
+        else:
+            self.wake.notify(payload)
 
     async def register(self) -> None:
         """Register, and hold the liveness lock before the first claim: the first job may be the one that kills."""

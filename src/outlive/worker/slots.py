@@ -61,7 +61,10 @@ class Slots:
         self.unplaced: deque[Assignment] = deque()
         self.tasks: dict[str, TaskFacts] = {}
         self.pace, self.room = Pace(), Room(self)
+        self.closed = False
+        """No more jobs are taken."""
         self.draining = False
+        """This worker stops, and its jobs with it."""
         self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
         """Why this worker can't begin jobs at present."""
@@ -105,7 +108,7 @@ class Slots:
 
     def capacity(self) -> int:
         """How many more jobs can begin now: those with a free slot, and a child that is ready or being forked."""
-        if self.draining or self.suspect() is not None:
+        if self.closed or self.suspect() is not None:
             return 0
         return max(0, min(self.free, self.zygotes.at_hand() - len(self.unplaced)))
 
@@ -120,7 +123,7 @@ class Slots:
 
     def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
         """Take claimed jobs in. `hand_out` gives them to children."""
-        if self.draining:
+        if self.closed:
             for job in jobs:
                 self._release(job, "its worker stops")
             return
@@ -355,18 +358,24 @@ class Slots:
                 end = Ended(begun.job.token, outcome, error=error, killed=True, output=child.take_output(begun.job))
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
+    def close(self) -> None:
+        """Take no more jobs, and give back those that have not begun. The others go on."""
+        self.closed = True
+        back = self.take_unplaced(lambda one: True)
+        for child in self.busy:
+            back += self._take_back(child)
+        for one in back:
+            self._release(one.job, "its worker stops")
+
     def tell_to_stop(self) -> None:
         if self.draining:
             return
         self.draining = self.zygotes.closing = True
         self.deferred.release()
-        back = self.take_unplaced(lambda one: True)
+        self.close()
         for child in self.busy:
-            back += self._take_back(child)
             child.send(Stopping())
             child.flush()
-        for one in back:
-            self._release(one.job, "its worker stops")
 
     def end(self) -> list[Assignment]:
         """Stop handing out work, and return the jobs that are left."""

@@ -35,6 +35,7 @@ from outlive.worker.vitals import WorkerVitals
 from outlive.worker.zygotes import Zygotes
 
 TERM_BEFORE_END_S = 5.0
+IDLE_CHECK_S = 0.1
 URGENT = ("liveness", "reap")
 """The services by which workers notice each other's death: they retry sooner than others."""
 GOODBYE_S = 2.0
@@ -105,6 +106,7 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
+        self._leaving: asyncio.Task[None] | None = None
 
     @property
     def declared_dead(self) -> bool:
@@ -145,7 +147,13 @@ class Supervisor:
         self._zygotes.slots = slots
         url = await asyncio.to_thread(self._url, self._config)
         services = self._services = self._vitals.services = Services(
-            self.me, self._config, url, self._zygotes, self._alerts, on_declared_dead=self._stopping.set
+            self.me,
+            self._config,
+            url,
+            self._zygotes,
+            self._alerts,
+            on_declared_dead=self._stopping.set,
+            on_drain=self._finish_jobs,
         )
         self._zygotes.open(ready, services.slots)
         await self._register(services)
@@ -189,6 +197,22 @@ class Supervisor:
         if self._services is not None:  # At once: an end that is read in the same moment is a stop's.
             self._services.slots.tell_to_stop()
             self._services.heartbeat.drain()
+
+    def _finish_jobs(self) -> None:
+        """An operator wants this worker to stop when its jobs have ended, however long they take."""
+        services = self._services
+        if services is None or self._stopping.is_set():
+            return
+        _log.info("Worker %s drains, as an operator asked: %d jobs are running", self.me.id, len(services.slots.busy))
+        services.slots.close()
+        services.heartbeat.drain()
+        self._leaving = asyncio.get_running_loop().create_task(self._stop_when_idle(services))
+
+    async def _stop_when_idle(self, services: Services) -> None:
+        slots = services.slots
+        while (slots.busy or slots.unplaced) and not self._stopping.is_set():  # noqa: ASYNC110  # It is rare.
+            await asyncio.sleep(IDLE_CHECK_S)
+        self._request_stop()
 
     def _reload(self) -> None:
         """Import the app again, at once or when this worker has started."""

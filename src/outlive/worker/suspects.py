@@ -59,7 +59,7 @@ class Suspects:
 
     async def _make_room(self) -> None:
         """Claim nothing for a while, so that this worker becomes idle and can claim a suspect. One worker at a time."""
-        if self._session.pooled or self._slots.draining or self._slots.suspect() is not None:
+        if self._session.pooled or self._slots.closed or self._slots.suspect() is not None:
             return
         if not await self._one_waits() or not await self._session.run(store.try_lock(_ROOM)):
             return
@@ -67,7 +67,7 @@ class Suspects:
         until = time.monotonic() + ROOM_S
         self._claims.making_room = True
         try:
-            while self._claims.making_room and time.monotonic() < until and not self._slots.draining:
+            while self._claims.making_room and time.monotonic() < until and not self._slots.closed:
                 await asyncio.sleep(LOOK_S)
                 if not await self._one_waits():
                     return

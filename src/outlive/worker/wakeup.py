@@ -16,6 +16,8 @@ CANCEL = "cancel"
 """The notification of a cancel request for a running job."""
 WATCH = "watch"
 """The notification that the output of a running job is followed."""
+DRAIN = "drain"
+"""The notification that an operator wants some worker to drain."""
 
 
 class Wakeup:

@@ -128,7 +128,7 @@ class Play:
         for row in seen.bad_ends:
             if row["token"] not in self._told:
                 self._told.add(row["token"])
-                self.audience.say(show.bad_end(row))
+                self.audience.say(show.bad_end(row), routine=show.is_routine(row))
         now_open = {row["name"] for row in seen.sources if row["breaker"] != "closed"}
         for name in sorted(now_open ^ self._open):
             self.audience.say(show.breaker(name, opened=name in now_open))

@@ -1,7 +1,6 @@
 """The output of the demo: live tables on a terminal, plain lines elsewhere; then the evidence and the summary."""
 
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -21,15 +20,15 @@ from outlive.cli.sources import SOURCES
 from outlive.lab.demo.snapshot import Snapshot
 from outlive.states import Outcome, State
 
-EVENTS = 10
-"""How many of the last events stay on the screen."""
+FEWEST_EVENTS = 6
+"""Tables that leave less room for events are left out."""
 STEPS = 10
 SIDE_BY_SIDE = 120
 _WORKER_STYLES = {"active": "green", "dead": "bold red"}
 
 
 class Audience(Protocol):
-    def say(self, words: str | Text, /) -> None: ...
+    def say(self, words: str | Text, /, *, routine: bool = False) -> None: ...
     def see(self, seen: Snapshot, total: int, /) -> None: ...
 
 
@@ -40,7 +39,7 @@ class Lines:
         self._silent = silent
         self._step = 0
 
-    def say(self, words: str | Text) -> None:
+    def say(self, words: str | Text, *, routine: bool = False) -> None:
         if not self._silent:
             screen.say(words)
 
@@ -52,25 +51,39 @@ class Lines:
 
 
 class Board:
-    """Shows tables that change in place."""
+    """Shows tables that change in place, and below them as many of the last events as fit."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._events: deque[Text] = deque(maxlen=EVENTS)
-        self._board: RenderableType = Text()
+        self._events: list[tuple[Text, bool]] = []
+        """Each with whether it is routine."""
+        self._tables: list[RenderableType] = []
 
-    def say(self, words: str | Text) -> None:
+    def say(self, words: str | Text, *, routine: bool = False) -> None:
         line = words if isinstance(words, Text) else Text(words)
         line.no_wrap, line.overflow = True, "ellipsis"
-        self._events.append(line)
-        self._live.update(self._whole(), refresh=True)
+        self._events.append((line, routine))
+        self._live.update(self.whole(), refresh=True)
 
     def see(self, seen: Snapshot, total: int) -> None:
-        self._board = _board(seen, total)
-        self._live.update(self._whole(), refresh=True)
+        self._tables = _tables(seen, total, wide=self._live.console.width >= SIDE_BY_SIDE)
+        self._live.update(self.whole(), refresh=True)
 
-    def _whole(self) -> RenderableType:
-        return Group(self._board, Rule("what happens", style="dim"), *self._events)
+    def whole(self) -> RenderableType:
+        """As many tables as leave room for some events, and the events: the newest, and those that are not routine."""
+        console = self._live.console
+        left = console.height - 2  # The rule between them, and the line of the cursor.
+        tables: list[RenderableType] = []
+        for table in self._tables:
+            left -= (lines := len(console.render_lines(table)))
+            if left < FEWEST_EVENTS:
+                left += lines
+                break
+            tables.append(table)
+        while len(self._events) > left:
+            routine = (n for n, (_, routine) in enumerate(self._events[:-1]) if routine)
+            del self._events[next(routine, 0)]
+        return Group(*tables, Rule("what happens", style="dim"), *(line for line, _ in self._events))
 
 
 @contextmanager
@@ -82,22 +95,22 @@ def audience(*, json: bool) -> Iterator[Audience]:
             yield Board(live)
 
 
-def _board(seen: Snapshot, total: int) -> RenderableType:
-    head = Text(f"{seen.finished()} of {total} jobs  ", style="bold")
+def _tables(seen: Snapshot, total: int, *, wide: bool) -> list[RenderableType]:
+    """What the demo shows of the database, the most important first."""
     bar = Table.grid(padding=(0, 1))
+    head = Text(f"{seen.finished()} of {total} jobs  ", style="bold")
     bar.add_row(head, ProgressBar(total=max(1, total), completed=seen.finished(), width=50))
     jobs = screen.table(
         _JOBS, [{"task": task, **dict.fromkeys(_SHOWN, 0), **counts} for task, counts in sorted(seen.counts.items())]
     )
-    workers = screen.table(_WORKERS, seen.workers[-4:])
+    workers = screen.table(_WORKERS, seen.workers[-3:])
     sources = screen.table(_SOURCES, seen.sources)
-    if screen.console().width >= SIDE_BY_SIDE:
-        pair = Table.grid(padding=(0, 6))
-        pair.add_row(jobs, workers)
-        tables: list[RenderableType] = [pair, Text(), sources]
-    else:
-        tables = [jobs, Text(), workers, Text(), sources]
-    return Group(Rule("outlive: coin prices, while things go wrong"), bar, Text(), *tables, Text())
+    first = Group(Rule("outlive: coin prices, while things go wrong"), bar)
+    if not wide:
+        return [first, jobs, workers, sources]
+    pair = Table.grid(padding=(0, 6))
+    pair.add_row(jobs, workers)
+    return [first, Text(), pair, Text(), sources]
 
 
 _SHOWN = (State.PENDING, State.RUNNING, State.RETRYABLE, State.SUCCEEDED, State.QUARANTINED)
@@ -133,6 +146,11 @@ def bad_end(row: Row) -> Text:
     if row["error"] and row["outcome"] != Outcome.LOST:
         text.append(f" ({screen.plain(screen.one_line(row['error']))})", style="dim")
     return text.append(", in quarantine", style="bold magenta") if row["state"] == State.QUARANTINED else text
+
+
+def is_routine(row: Row) -> bool:
+    """Whether it is a failure that is simply retried."""
+    return row["outcome"] in (Outcome.FAILED, Outcome.LOST) and row["state"] != State.QUARANTINED
 
 
 def breaker(name: str, *, opened: bool) -> Text:

@@ -136,6 +136,21 @@ select state, per_s from outlive.end_rates();
 -- The figures that describe the whole database, for Prometheus.
 select name, label, value from outlive.metrics;
 
+-- name: latencies
+-- How long attempts took that ended in the last minute, and how long jobs waited for their first attempt: the
+-- median, the 95th and the 99th percentile, in seconds. At most 500 attempts of each state count.
+select
+  percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
+    order by extract(epoch from r.ended_at - r.started_at)) as run_s,
+  percentile_cont('{0.5,0.95,0.99}'::double precision[]) within group (
+    order by extract(epoch from r.started_at - j.ready_at)) filter (where r.attempt = 1) as wait_s
+from unnest('{succeeded,retryable,failed,quarantined,cancelled}'::text[]) s(state), lateral (
+    select a.job_id, a.attempt, a.started_at, a.ended_at from outlive.attempts a
+    where a.state = s.state and a.ended_at > outlive.now() - interval '1 minute'
+    order by a.ended_at desc limit 500) r
+  join outlive.jobs j on j.id = r.job_id
+where r.started_at is not null;
+
 -- name: health
 -- What `outlive doctor` judges.
 select
@@ -154,8 +169,16 @@ select
   (select count(*) from outlive.stuck_jobs)::int as stuck,
   (select count(*) from outlive.held where why = 'quarantined')::int as quarantined,
   (select count(*) from outlive.workers where state = 'active')::int as active_workers,
-  (select coalesce(sum(t.n_dead_tup), 0)::bigint from pg_stat_user_tables t
-   where t.schemaname = 'outlive' and t.relname in ('waiting', 'running')) as dead_rows;
+  (select json_agg(json_build_object('name', t.relname, 'dead', t.n_dead_tup, 'live', t.n_live_tup, 'vacuumed',
+     to_char(greatest(t.last_vacuum, t.last_autovacuum), 'YYYY-MM-DD HH24:MI')) order by t.n_dead_tup desc)
+   from pg_stat_user_tables t where t.schemaname = 'outlive' and t.n_dead_tup > 0) as dead_rows,
+  (select json_agg(json_build_object('gid', p.gid, 'database', p.database, 'since',
+     to_char(p.prepared, 'YYYY-MM-DD HH24:MI'), 'for_s', extract(epoch from clock_timestamp() - p.prepared)))
+   from pg_prepared_xacts p) as prepared,
+  (select json_agg(json_build_object('name', s.slot_name, 'rows', s.xmin is not null or s.catalog_xmin is not null,
+     'wal_bytes', case when pg_is_in_recovery() then 0
+       else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint end))
+   from pg_replication_slots s where not s.active) as slots;
 
 -- name: clock
 -- The database's clock, for callers that compare it with their own.

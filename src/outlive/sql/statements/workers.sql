@@ -22,15 +22,14 @@ on conflict (name) do update set
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
 -- says which, and the losses that this cost its jobs are taken back.
 with registered as (
-  insert into outlive.workers (
-    id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen, tasks)
+  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
   values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
-    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now(), :tasks::text[])
+    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now())
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 
 -- name: tell_tasks
--- The tasks of a worker that has imported its app again.
+-- A worker has imported its app, which has these tasks.
 update outlive.workers set tasks = :tasks::text[] where id = :worker::uuid;
 
 -- name: heartbeat

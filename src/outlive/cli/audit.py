@@ -1,0 +1,52 @@
+"""audit: lists what operators have done to jobs, queues, sources, schedules, batches and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from outlive import store
+from outlive.cli import screen
+from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
+from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+SHOWN_IDS = 3
+
+
+def _what(row: Row) -> Text:
+    """The ids, the filter or the name, in a few words."""
+    what: dict[str, Any] = msgspec.json.decode(row["what"])
+    parts = []
+    for key, value in what.items():
+        if isinstance(value, list):
+            value = ", ".join(map(str, value[:SHOWN_IDS])) + (", …" if len(value) > SHOWN_IDS else "")
+        parts.append(f"{key} {value}")
+    return styled(screen.plain("; ".join(parts)))
+
+
+AUDIT = (
+    Column("when", time_of("at")),
+    Column("who", of("who"), shrink="fold"),
+    Column("action", of("action")),
+    Column("jobs", lambda row: styled(f"{row['jobs']:,}" if row["jobs"] else ""), "right"),
+    Column("what", _what, shrink="fold"),
+)
+
+
+@command(app, panel=LOOK)
+def audit(context: CommandContext, limit: ManyRows = 50, json: Json = False, watch: Watch = False) -> None:
+    """List what operators have done, the latest first: who, when, and to how many jobs. Kept for 90 days.
+
+    Example: outlive audit --limit 10
+    """
+
+    def shape(rows: Sequence[Row]) -> object:
+        return [{**row, "what": msgspec.Raw(row["what"])} for row in rows]
+
+    show = table_or("no operator has changed anything yet", AUDIT)
+    screen.listing(lambda: context.run(store.list_audit(limit=limit)), show, json=json, watch=watch, shape=shape)

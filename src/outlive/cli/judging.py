@@ -1,0 +1,175 @@
+"""What doctor says about the server, the jobs, the workers and the schedules, from what the database has answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from outlive.cli import screen
+
+OLDEST_POSTGRES = 14
+NAPTIME_S = 15.0
+SNAPSHOT_S = 60.0
+CLOCK_S = 2.0
+DEAD_ROWS = 100_000
+MUCH_WAL_BYTES = 1024**3
+MOST_TASKS = 5
+Level = Literal["fine", "advice", "problem"]
+
+
+class Finding(NamedTuple):
+    level: Level
+    what: str
+    next: str | None = None
+
+
+def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
+    """Findings about the server: its version, settings and sessions."""
+    version = health["server_version"] // 10000
+    if version < OLDEST_POSTGRES:
+        yield Finding("problem", f"Postgres {version} is too old", f"use {OLDEST_POSTGRES} or newer")
+    else:
+        yield Finding("fine", f"Postgres {version}")
+    for setting, loss in (
+        ("fsync", "a crash of the machine can lose or damage all data"),
+        ("synchronous_commit", "a crash can lose jobs that were enqueued"),
+    ):
+        if health[setting] == "off":
+            yield Finding("problem", f"{setting} is off: {loss}", f"alter system set {setting} = on; {_RELOAD}")
+        else:
+            yield Finding("fine", f"{setting} is {health[setting]}")
+    naptime_s = health["autovacuum_naptime_s"]
+    if health["autovacuum"] == "off":
+        yield Finding(
+            "problem", "autovacuum is off: claims get slower and slower", f"alter system reset autovacuum; {_RELOAD}"
+        )
+    elif naptime_s > NAPTIME_S:
+        what = f"autovacuum runs only every {screen.duration(naptime_s)}: a busy queue needs it every 10 s"
+        yield Finding("advice", what, f"alter system set autovacuum_naptime = '10s'; {_RELOAD}")
+    else:
+        yield Finding("fine", f"autovacuum runs every {screen.duration(naptime_s)}")
+    used, most = health["connections"], health["max_connections"]
+    if used > 0.8 * most:
+        level: Level = "problem" if used > 0.95 * most else "advice"
+        what = f"{used} of {most} connections are used: a worker needs three"
+        yield Finding(level, what, "use fewer, or alter system set max_connections = … and restart Postgres")
+    else:
+        yield Finding("fine", f"{used} of {most} connections are used")
+
+
+def judge_vacuum(health: dict[str, Any]) -> Iterator[Finding]:
+    """Findings about what keeps vacuum from removing dead rows, and about tables in which they pile up."""
+    findings = list(_held_back(health))
+    for table in msgspec.json.decode(health["dead_rows"] or b"[]"):
+        if table["dead"] > max(DEAD_ROWS, table["live"]):
+            vacuumed = f"vacuumed {table['vacuumed']}" if table["vacuumed"] else "never vacuumed"
+            what = (
+                f"outlive.{table['name']} has {table['dead']:,} dead rows and {table['live']:,} live ones ({vacuumed})"
+            )
+            findings.append(Finding("advice", f"{what}: claims get slower", f"vacuum outlive.{table['name']}"))
+    yield from findings or [Finding("fine", "vacuum keeps up")]
+
+
+def _held_back(health: dict[str, Any]) -> Iterator[Finding]:
+    if health["oldest_snapshot_s"] > SNAPSHOT_S:
+        pid, held = health["oldest_snapshot_pid"], screen.duration(health["oldest_snapshot_s"])
+        what = f"the transaction of backend {pid} has kept vacuum from removing rows for {held}: claims get slower"
+        yield Finding("advice", what, f"end the transaction, or: select pg_terminate_backend({pid})")
+    for one in msgspec.json.decode(health["prepared"] or b"[]"):
+        if one["for_s"] > SNAPSHOT_S:
+            what = f"the prepared transaction {one['gid']} keeps vacuum from removing rows since {one['since']}"
+            yield Finding(
+                "advice", what, f"rollback prepared '{one['gid']}', or commit it, in database {one['database']}"
+            )
+    for one in msgspec.json.decode(health["slots"] or b"[]"):
+        what = f"the replication slot {one['name']} has no reader, and keeps {screen.size(one['wal_bytes'])} of WAL"
+        what += " and old rows" if one["rows"] else ""
+        level: Level = "problem" if one["wal_bytes"] > MUCH_WAL_BYTES else "advice"
+        yield Finding(level, what, f"start its reader, or: select pg_drop_replication_slot('{one['name']}')")
+
+
+_RELOAD = "select pg_reload_conf()"
+
+
+def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
+    """Findings about jobs that an operator must look at."""
+    if stuck := health["stuck"]:
+        what = f"{_are(stuck, 'job')} stuck: no reaper has freed the jobs of a silent worker"
+        yield Finding("problem", what, "outlive stuck; then start a worker, which frees them")
+    else:
+        yield Finding("fine", "no job is stuck")
+    if quarantined := health["quarantined"]:
+        yield Finding(
+            "advice", f"{_are(quarantined, 'job')} in quarantine", "outlive killers; then release or prune them"
+        )
+    else:
+        yield Finding("fine", "no job is in quarantine")
+    workers = health["active_workers"]
+    if workers:
+        yield Finding("fine", f"{_are(workers, 'worker')} active")
+    elif ready:
+        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", "outlive worker pkg.module:app")
+    else:
+        yield Finding("advice", "no worker is active", "outlive worker pkg.module:app, once there are jobs")
+
+
+def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Findings about workers that are alive and can't start jobs."""
+    for worker in workers:
+        if worker["trouble"]:
+            yield Finding(
+                "problem",
+                f"worker {worker['name']} can't start any job: {worker['trouble']}",
+                f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed",
+            )
+
+
+def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Findings about schedules that can't fire."""
+    for schedule in schedules:
+        if schedule["trouble"]:
+            yield Finding(
+                "problem",
+                f"schedule {schedule['name']} can't fire: {schedule['trouble']}",
+                f"outlive schedules set {schedule['name']}, or reset it",
+            )
+
+
+def judge_tasks(lanes: list[dict[str, Any]], workers: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Findings about jobs that no active worker can run."""
+    active = [worker for worker in workers if worker["state"] == "active"]
+    if not active:
+        return  # That is a finding of its own.
+    unserved: Counter[tuple[str, str]] = Counter()
+    for lane in lanes:
+        if lane["ready"] and not any(_serves(worker, lane) for worker in active):
+            unserved[lane["task"], lane["queue"]] += lane["ready"]
+    for (task, queue), ready in unserved.most_common(MOST_TASKS):
+        what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
+        yield Finding("problem", what, "start a worker whose app has this task, or check the name; outlive workers")
+    if not unserved:
+        yield Finding("fine", "every job that is ready has a worker with its task")
+
+
+def _serves(worker: dict[str, Any], lane: dict[str, Any]) -> bool:
+    has_task = worker["tasks"] is None or lane["task"] in worker["tasks"]
+    return has_task and (worker["queues"] is None or lane["queue"] in worker["queues"])
+
+
+def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:
+    """Whether this machine and the database agree on the time, as far as the round trip lets one know."""
+    if abs(ahead_s) - doubt_s <= CLOCK_S:
+        return Finding("fine", "this machine and the database agree on the time")
+    how = "ahead of" if ahead_s > 0 else "behind"
+    return Finding(
+        "advice",
+        f"the database's clock is {screen.duration(abs(ahead_s))} {how} this machine's: log lines and job times differ",
+        "run chrony or systemd-timesyncd on both; outlive itself goes by the database's clock",
+    )
+
+
+def _are(count: int, thing: str) -> str:
+    return f"1 {thing} is" if count == 1 else f"{count:,} {thing}s are"
