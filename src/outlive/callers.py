@@ -69,6 +69,8 @@ class Borrowed(Protocol):
 
 
 class AsyncBorrowed(Protocol):
+    """The async twin of `Borrowed`."""
+
     numbered: bool
 
     def commits_each(self) -> bool: ...
