@@ -4,6 +4,7 @@ characters, and cut to a length that a person reads.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -31,10 +32,9 @@ def when(moment: datetime | None, form: str = "ago") -> Markup:
     if moment is None:
         return Markup("")
     at = moment.astimezone(UTC)
-    attribute = Markup(" data-ago") if form == "ago" else Markup(" data-local")
-    return Markup('<time datetime="{}"{}>{}</time>').format(
-        at.isoformat(timespec="milliseconds"), attribute, at.strftime("%Y-%m-%d %H:%M:%S UTC")
-    )
+    kind = "ago" if form == "ago" else "local"
+    iso, shown = at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup(f'<time datetime="{iso}" data-{kind}>{shown}</time>')
 
 
 def line(text: object, most: int = LONGEST_LINE) -> Markup:
@@ -42,7 +42,7 @@ def line(text: object, most: int = LONGEST_LINE) -> Markup:
     whole = "" if text is None else str(text)
     words = wording.plain(wording.one_line(whole[: most * 4]))
     shown = words if len(words) <= most and len(whole) <= most * 4 else words[:most] + "…"
-    return Markup("<bdi>{}</bdi>").format(shown)
+    return Markup(f"<bdi>{escape(shown)}</bdi>")
 
 
 def text(value: object, most: int = LONGEST_TEXT) -> Markup:
@@ -51,6 +51,7 @@ def text(value: object, most: int = LONGEST_TEXT) -> Markup:
     return escape(wording.plain(whole[-most:]).strip("\n"))
 
 
+@functools.lru_cache(256)
 def state(word: object) -> Markup:
     """A state or an outcome, in its colour."""
     name = str(word or "")
@@ -102,7 +103,9 @@ class Links:
 
     def __call__(self, *path: object, **query: object) -> str:
         """`at("jobs", id, state="failed")`: a path and its query, without its empty values."""
-        where = self.root + "/" + "/".join(quote(str(part), safe="") for part in path)
+        where = self.root + "/" + "/".join([quote(str(part), safe="") for part in path])
+        if not query:
+            return where
         pairs = [(key, str(value)) for key, value in query.items() if value not in (None, "")]
         return f"{where}?{urlencode(pairs)}" if pairs else where
 
