@@ -344,6 +344,7 @@ def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     faults.app.configure(config.load(flags={"database_url": pooled_url}))
     worker = start(url=pooled_url, slots=2, **SHORT)
     worker.says("the database is behind a pooler in transaction mode")
+    assert "! a pooler in transaction mode is between here and the server" in Cli(pooled_url)("doctor").out
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(200))
     killer, endless = faults.die_by.enqueue("SIGSEGV"), faults.clean_up.enqueue(str(tmp_path / "out"))
     eventually((tmp_path / "out.started").exists, within_s=20)

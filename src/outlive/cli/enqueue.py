@@ -60,9 +60,8 @@ def enqueue(
     found = cast("App", importing.import_app(where))
     context.config = context.config_of(found.settings)
     found.configure(context.config)
-    options: dict[str, object] = {"queue": queue, "source": source, "priority": priority}
-    options |= {"delay": delay, "dedupe_key": dedupe_key}
-    options |= {"concurrency_key": concurrency_key, "concurrency": concurrency}
+    options: dict[str, object] = {"queue": queue, "source": source, "priority": priority, "delay": delay}
+    options |= {"dedupe_key": dedupe_key, "concurrency_key": concurrency_key, "concurrency": concurrency}
     given = {key: value for key, value in options.items() if value is not None}
     if after:
         given |= {"after": [found_id(context, "job", one) for one in after], "on_failure": on_failure}

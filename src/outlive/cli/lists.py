@@ -82,7 +82,8 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
     wanted = filter.resolved(context)
 
     def look() -> Sequence[Row]:
-        return context.run(store.list_jobs(choosing.first(context, wanted, limit=limit)))
+        ids = choosing.first(context, wanted, limit=limit)
+        return context.run(store.list_jobs(ids)) if ids else []
 
     def show(rows: Sequence[Row]) -> RenderableType:
         return _jobs_table(rows) if rows else f"no job matches in {context.place}"

@@ -25,7 +25,8 @@ KEPT = 60
 WORKERS, KILLERS, SOURCES, QUEUES = 4, 3, 3, 3
 """How many of each are listed; the rest are counted."""
 LISTED = 1000
-LABEL = 9
+LABEL = 12
+NAME = 28
 _TROUBLED = ("stale", "dead", "draining")
 
 
@@ -151,9 +152,8 @@ def _part(name: str, rows: Sequence[Row], most: int, draw: Cell, empty: str) -> 
         return [_label(name).append(empty, "dim")]
     lines = [draw(row) for row in rows[:most]]
     lines[0] = _label(name).append_text(lines[0])
-    lines[1:] = [_label("").append_text(line) for line in lines[1:]]
-    if len(rows) > most:
-        lines[-1].append(f"  and {len(rows) - most:,} more", "dim")
+    more = f"{len(rows)} in all" if len(rows) > most else ""
+    lines[1:] = [_label(more if n == 0 else "").append_text(line) for n, line in enumerate(lines[1:])]
     return lines
 
 
@@ -161,15 +161,21 @@ def _troubled_first(workers: Sequence[Row]) -> list[Row]:
     return sorted(workers, key=lambda row: (row["state"] == "dead", row["state"] not in _TROUBLED, row["name"]))
 
 
+def _short(name: str) -> str:
+    """A name that leaves room for what is said of it."""
+    name = screen.plain(name)
+    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+
+
 def _queue(row: Row) -> Text:
-    text = styled(screen.plain(row["name"])).append("  ")
+    text = styled(_short(row["name"])).append("  ")
     text.append(f"{screen.number(row['ready'], estimated=row['estimated'])} ready", "bold" if row["ready"] else "dim")
     text.append(f" of {screen.number(row['waiting'], estimated=row['estimated'])}, {row['running']:,} running", "dim")
     return text.append("  paused", "yellow") if row["paused"] else text
 
 
 def _worker(row: Row) -> Text:
-    text = styled(screen.plain(row["name"])).append("  ")
+    text = styled(_short(row["name"])).append("  ")
     text.append(row["state"], screen.WORKER_STYLES[row["state"]])
     text.append(f"  {row['running']} of {row['slots']} slots, seen ", "dim")
     text.append(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago", "dim")
@@ -177,7 +183,7 @@ def _worker(row: Row) -> Text:
 
 
 def _killer(row: Row) -> Text:
-    text = styled(f"{str(row['id'])[:13]}  ").append(screen.plain(row["task"]))
+    text = styled(f"{str(row['id'])[:13]}  ").append(_short(row["task"]))
     how = row["signal"] or row["outcome"] or ""
     return text.append(f"  {screen.plain(how)}", "bold magenta").append(
         f"  {screen.brief(row['quarantined_at'])}", "dim"
@@ -186,7 +192,7 @@ def _killer(row: Row) -> Text:
 
 def _source(row: Row) -> Text:
     style = {"closed": "green", "open": "bold red", "half-open": "yellow"}[row["breaker"]]
-    text = styled(screen.plain(row["name"])).append("  ")
+    text = styled(_short(row["name"])).append("  ")
     text.append("paused" if not row["enabled"] else row["breaker"], style if row["enabled"] else "yellow")
     if row["tokens"] is not None:
         text.append(f"  {row['tokens']} of {row['burst']} tokens", "dim")

@@ -175,7 +175,7 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType]) -> None:
     """Draw every second on the terminal. What does not fit is cut at the bottom."""
     from rich.live import Live  # Not at the top: it is slow to import, and few commands watch.
 
-    with Live(show(look()), console=console(), auto_refresh=False) as live, _keys() as pressed:
+    with _keys() as pressed, Live(show(look()), console=console(), auto_refresh=False) as live:
         while not pressed(b"qQ", REFRESH_S):
             live.update(show(look()), refresh=True)
 

@@ -359,7 +359,7 @@ class Slots:
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
     def close(self) -> None:
-        """Take no more jobs, and give back those that have not begun. The others go on."""
+        """Take no more jobs, and give back those that still wait here. Jobs that have begun go on."""
         self.closed = True
         back = self.take_unplaced(lambda one: True)
         for child in self.busy:

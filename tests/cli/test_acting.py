@@ -1,0 +1,120 @@
+"""Actions on all jobs that match: counted, confirmed, done in portions, and written to the audit."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from outlive import db, store
+from outlive.states import Outcome
+from tests.driving.commands import Cli, ended
+from tests.driving.making import make, make_finished, make_many, make_quarantined, state_of, value, values
+from tests.waiting import eventually
+
+
+@contextmanager
+def at_a_terminal(url: str, *words: str) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
+    """Run a command whose standard streams are a terminal of 80 columns and 24 lines; gives the other end of it."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "OUTLIVE_DATABASE_URL": url, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+    command = [sys.executable, "-m", "outlive", *words]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, text: str) -> str:
+    said = b""
+    while text.encode() not in said:
+        said += os.read(terminal, 4096)
+    return said.decode(errors="replace")
+
+
+def test_an_action_on_many_jobs_asks_with_their_number(database_url: str, connection: db.Connection) -> None:
+    jobs = [make_finished(connection, Outcome.FAILED) for _ in range(2)]
+    for answer, code, state in ((b"n\n", 1, "failed"), (b"y\n", 0, "pending")):
+        with at_a_terminal(database_url, "retry", "--all") as (command, terminal):
+            assert "retry 2 jobs? [y/N]" in read_until(terminal, "[y/N]")
+            os.write(terminal, answer)
+            read_until(terminal, "nothing was changed" if code else "2 retried")
+            assert command.wait(20) == code
+        assert {state_of(connection, job) for job in jobs} == {state}
+
+
+def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli: Cli, connection: db.Connection) -> None:
+    make_many(connection, 2, "shop.parse", source="shop")
+    make_many(connection, 2, args=b'["needle"]')
+    make(connection, queue="slow")
+    for words, said in (
+        (("--source", "shop", "--task", "shop.parse"), "2 cancelled\n"),
+        (("--text", "NEEDLE", "--since", "1h"), "2 cancelled\n"),
+        (("--worker", "unknown"), "no job matches: nothing was changed\n"),
+        (("--state", "pending", "--state", "running"), "1 cancelled\n"),
+    ):
+        assert cli("cancel", "--all", "--yes", *words).out == said
+
+
+def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli: Cli, connection: db.Connection) -> None:
+    make_many(connection, 3000)
+    connection.execute(
+        "create function slow() returns trigger language plpgsql as"
+        " $$ begin perform pg_sleep(0.2); return null; end $$;"
+        "create trigger slow after insert or update on outlive.audit execute function slow()"
+    )
+    process = cli.process("cancel", "--all", "--yes")
+    eventually(lambda: value(connection, "select count(*) from outlive.audit") == 1, within_s=20)
+    process.send_signal(signal.SIGINT)
+    ran = ended(process)
+    cancelled = value(connection, "select count(*) from outlive.attempts")
+    assert ran.code == 130
+    assert 0 < cancelled < 3000
+    assert cancelled % 500 == 0
+    assert f"stopped by Ctrl-C: {cancelled:,} cancelled; the other jobs are as they were" in ran.err
+    assert values(connection, "select jobs from outlive.audit") == [cancelled]
+    assert value(connection, "select count(*) from outlive.waiting") == 3000 - cancelled
+
+
+def test_ids_may_be_given_by_their_first_digits(cli: Cli, connection: db.Connection) -> None:
+    job = make_quarantined(connection)
+    assert cli("show", str(job)[:30], "--json").json["id"] == str(job)
+    assert cli("release", job.hex[:25].upper()).out == "1 released\n"
+    assert state_of(connection, job) == "pending"
+    batch = db.run(connection, store.open_batch(UUID(int=7), "import"))
+    assert cli("batches", "show", str(batch)[:33], "--json").json["id"] == str(batch)
+    assert cli("jobs", "--batch", str(batch)[:30]).out == "no job matches\n"
+
+
+def test_what_operators_do_is_listed_in_the_audit(cli: Cli, connection: db.Connection) -> None:
+    assert cli("audit").out == "no operator has changed anything yet\n"
+    job = make_finished(connection, Outcome.FAILED)
+    make(connection, source="shop")
+    cli("retry", job), cli("cancel", "--all", "--yes", "--task", "work")
+    cli("queues", "pause", "slow"), cli("queues", "resume", "slow"), cli("queues", "resume", "slow")
+    cli("sources", "set", "shop", "burst=3")
+    cli("schedules", "set", "report", "--every", "5m", "--task", "work"), cli("schedules", "remove", "report")
+    found = cli("audit", "--json").json
+    assert [(row["action"], row["jobs"]) for row in found] == [
+        ("remove schedule", 0),
+        ("add schedule", 0),
+        ("set source", 0),
+        ("resume queue", 0),
+        ("pause queue", 0),
+        ("cancel", 2),
+        ("retry", 1),
+    ]
+    assert found[-1]["what"] == {"ids": [str(job)]}
+    assert found[-2]["what"]["task"] == "work"
+    assert found[2]["what"] == {"source": "shop", "burst": 3}
+    assert all(row["who"].endswith(" (cli)") and "@" in row["who"] for row in found)
+    text = cli("audit").out
+    assert "burst 3" in text
+    assert str(job) in text

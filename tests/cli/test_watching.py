@@ -1,0 +1,86 @@
+"""Lists that refresh: on a terminal of 80 columns and 24 lines, and in a pipe."""
+
+import io
+import json
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+from outlive import db, store
+from outlive.cli.command import CommandContext
+from outlive.cli.pulse import Pulse
+from outlive.states import Outcome
+from tests.cli.test_acting import at_a_terminal, read_until
+from tests.driving.commands import Cli
+from tests.driving.making import make, make_finished, make_many, make_quarantined, new_worker, register_worker
+
+
+def fill(connection: db.Connection) -> None:
+    """More of everything than fits."""
+    for n in range(9):
+        make_quarantined(connection, task=f"shop.a_task_with_a_long_name_that_takes_the_whole_line_{n}" + "x" * 60)
+        register_worker(connection, new_worker(), name=f"worker-{n}" + "y" * 70)
+        make(connection, queue=f"queue-{n}" + "z" * 60, source=f"source-{n}" + "s" * 60)
+    make_many(connection, 20), make_finished(connection), make_finished(connection, Outcome.FAILED)
+
+
+def test_the_live_statistics_fit_on_a_small_screen(database_url: str, connection: db.Connection) -> None:
+    context = CommandContext(database_url, None)
+    pulse = Pulse(context)
+    try:
+        for prepare in (lambda _: None, fill):
+            prepare(connection)
+            console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
+            lines = console.render_lines(pulse.draw(pulse.look()))
+            text = ["".join(part.text for part in line).rstrip() for line in lines]
+            assert len(text) <= 23
+            for part in ("jobs", "rate", "wait", "run", "queues", "workers", "killers", "sources"):
+                assert any(line.startswith(part) for line in text), part
+    finally:
+        context.close()
+    shown = "\n".join(text)
+    for words in ("29 pending", "9 quarantined", "1 failed", "p50", "9 in all", "worker-0", "SIGSEGV", "closed"):
+        assert words in shown
+
+
+@pytest.mark.parametrize("words", [("stats",), ("jobs",), ("workers",)], ids=" ".join)
+@pytest.mark.parametrize("key", ["q", "ctrl-c"])
+def test_a_watched_list_ends_on_q_and_on_ctrl_c(
+    database_url: str, connection: db.Connection, words: tuple[str, ...], key: str
+) -> None:
+    make(connection), register_worker(connection)
+    with at_a_terminal(database_url, *words, "--watch") as (command, terminal):
+        said = read_until(terminal, {"stats": "q or Ctrl-C ends", "jobs": "pending", "workers": "active"}[words[0]])
+        if key == "q":
+            os.write(terminal, b"q")
+        else:
+            os.killpg(command.pid, signal.SIGINT)
+        assert command.wait(20) == 0
+    assert "Traceback" not in said
+
+
+def test_statistics_in_a_pipe_are_one_line_each(cli: Cli, connection: db.Connection) -> None:
+    make_finished(connection)
+    for words in (("stats", "--watch"), ("stats", "--watch", "--json"), ("queues", "--watch", "--json")):
+        process = cli.process(*words)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        process.stdout.close()
+        assert process.stderr is not None
+        process.stderr.close()
+        if "--json" in words:
+            assert [json.loads(line) for line in lines]
+        else:
+            assert all(" succeeded=1 " in line and " workers=0" in line for line in lines)
+
+
+def test_waits_and_runs_are_measured(connection: db.Connection) -> None:
+    assert db.run(connection, store.latencies()) == [{"run_s": None, "wait_s": None}]
+    make_finished(connection)
+    [times] = db.run(connection, store.latencies())
+    assert len(times["run_s"]) == len(times["wait_s"]) == 3
+    assert 0 <= times["run_s"][0] <= times["run_s"][2] < 60
