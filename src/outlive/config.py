@@ -230,8 +230,8 @@ def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object]) 
             import difflib  # Not at the top: each fork of a zygote would pay for it.
 
             _warned.add(name)
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists the settings"
+            near = difflib.get_close_matches(name.removeprefix("OUTLIVE_").lower(), KEYS, n=1)
+            hint = f"did you mean OUTLIVE_{near[0].upper()}?" if near else "docs/reference/settings.md lists the settings"
             warn(f"the environment has {name}, which is not a setting of outlive and has no effect; {hint}")
 
 

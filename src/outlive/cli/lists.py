@@ -83,7 +83,9 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
 
     def look() -> Sequence[Row]:
         ids = choosing.first(context, wanted, limit=limit)
-        return context.run(store.list_jobs(ids)) if ids else []
+        if not ids:
+            return []
+        return context.run(store.list_jobs(ids))
 
     def show(rows: Sequence[Row]) -> RenderableType:
         return _jobs_table(rows) if rows else f"no job matches in {context.place}"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import re
 import secrets
 import signal
 import socket
@@ -25,14 +24,6 @@ STOP_S = 1
 WATCH_S = 0.5
 
 
-def place(listen: str) -> tuple[str, int]:
-    """The host and the port in `host:port`."""
-    found = re.fullmatch(r"\[?([^\[\]]+?)\]?:(\d{1,5})", listen)
-    if not found or int(found[2]) > 65535:
-        raise validation.refused("dashboard_listen", listen, "an address and a port, such as 127.0.0.1:8321")
-    return found[1], int(found[2])
-
-
 def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -45,7 +36,8 @@ def serve(config: Config, say: Callable[[str], None], *, parent: int | None = No
 
     `say` prints a line for the person who started it.
     """
-    host, port = place(config.dashboard_listen)
+    host, port = validation.host_and_port(config.dashboard_listen)
+    assert port is not None, "the settings were checked"
     token = config.dashboard_token
     if token is None and not is_loopback(host):
         raise ConfigError(
@@ -77,7 +69,8 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ConfigError(
-            f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): choose another with --listen"
+            f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): choose another with "
+            "--listen or OUTLIVE_DASHBOARD_LISTEN"
         ) from None
     return listening
 
