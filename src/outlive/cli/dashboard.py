@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, app, command
+from outlive.cli.command import RUN, CommandContext, app, command
 from outlive.errors import ConfigError
 
 NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -25,9 +25,12 @@ Token = Annotated[
 Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="Stop when this process is gone.")]
 
 
-@command(app)
+@command(app, panel=RUN)
 def dashboard(context: CommandContext, listen: Listen = None, token: Token = None, parent: Parent = None) -> None:
-    """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link."""
+    """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link.
+
+    Example: outlive dashboard --listen 127.0.0.1:8400
+    """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'outlive[dashboard]'")
     from outlive.dashboard.serving import serve

@@ -2,13 +2,13 @@
 
 import time
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.command import CommandContext, Json, app, command
+from outlive.cli.choosing import found_id
+from outlive.cli.command import LOOK, CommandContext, Json, app, command
 from outlive.errors import JobNotFound
 from outlive.model import Said
 from outlive.states import State
@@ -19,10 +19,10 @@ FIRST_S = 2.0
 OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
 
 
-@command(app)
+@command(app, panel=LOOK)
 def logs(
     context: CommandContext,
-    id: Annotated[UUID, typer.Argument(help="The job.")],
+    id: Annotated[str, typer.Argument(help="The job; the first digits of its id do.")],
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job has finished, through all its attempts.")
     ] = False,
@@ -31,19 +31,25 @@ def logs(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print what a job has printed and logged."""
+    """Print what a job has printed and logged.
+
+    Example: outlive logs 01a1dd38 --follow
+    """
+    job = found_id(context, "job", id)
     printer = _Printer(json=json)
     patience = time.monotonic() + FIRST_S
     number = attempt
     while True:
-        said = context.run(store.watch(id, attempt=number, after=printer.last))
+        said = context.run(store.watch(job, attempt=number, after=printer.last))
         if said is None:
-            raise JobNotFound(f"there is no job {id}: it was pruned, or it is in another database")
+            raise JobNotFound(f"there is no job {job}: it was pruned, or it is in another database")
         if said.attempt is None and attempt is not None and not (follow and said.state not in OVER):
-            raise JobNotFound(f"job {id} has no attempt {attempt}")
+            raise JobNotFound(f"job {job} has no attempt {attempt}")
         printer.print(said)
         if not follow:
             if not said.live or said.lines or time.monotonic() > patience:
+                if not printer.last:
+                    screen.complain(f"it has said nothing yet; it is {said.state}")
                 return
         elif said.live:
             number = said.attempt  # To its end, even if the next one has begun by then.
