@@ -10,7 +10,7 @@ from outlive import db, store
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome, State
 from tests.dashboard.asking import Browser, Dashboard, words
-from tests.driving.making import make, make_finished, make_many, make_quarantined, state_of, value
+from tests.driving.making import make, make_finished, make_many, make_quarantined, register_worker, state_of, value
 
 
 def act(browser: Browser, action: str, **fields: Any) -> str:
@@ -78,13 +78,20 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard,
     assert act(operator, "pause_schedule", name="tick") == "schedule tick is paused"
     assert act(operator, "resume_schedule", name="tick") == "schedule tick is resumed"
     assert act(operator, "run_schedule", name="tick") == "a job of tick is enqueued"
-    for action, name in (("pause_source", "none"), ("resume_queue", "default"), ("pause_schedule", "none")):
+    register_worker(connection, name="crawler")
+    assert act(operator, "drain_worker", name="crawler") == "worker crawler is told to drain"
+    for action, name in (
+        ("drain_worker", "none"),
+        ("pause_source", "none"),
+        ("resume_queue", "default"),
+        ("pause_schedule", "none"),
+    ):
         answer = operator.post("/act", action=action, name=name, proof=operator.proof())
         assert answer.status_code == 400
     for rate in ("fast", "-1", "nan", "1e99"):
         answer = operator.post("/act", action="set_rate", name="shop", rate=rate, proof=operator.proof())
         assert answer.status_code == 400
-    assert len(db.run(connection, store.list_audit())) == 9
+    assert len(db.run(connection, store.list_audit())) == 10
 
 
 def test_a_batch_is_cancelled_with_its_jobs(dashboard: Dashboard, connection: db.Connection) -> None:

@@ -107,6 +107,13 @@ THINGS = {
         lambda name, _: store.resume_source(name),
     ),
     "set_rate": Thing("Set the rate of", "source", "It holds for all workers, at once.", "set", _rate),
+    "drain_worker": Thing(
+        "Drain",
+        "worker",
+        "It takes no more jobs, finishes those that it runs, and stops.",
+        "told to drain",
+        lambda name, _: store.drain_workers(name),
+    ),
     "pause_schedule": Thing(
         "Pause",
         "schedule",
@@ -229,9 +236,10 @@ def _chosen(action: str, fields: Sequence[tuple[str, str]]) -> tuple[store.Verb,
 async def _do_one(site: Site, statement: db.Statement[Any], *, who: str, action: str, name: str, entry: UUID) -> None:
     async def work(connection: db.AsyncConnection) -> None:
         async with connection.transaction():
-            if await db.arun(connection, statement) is False:
+            if await db.arun(connection, statement) in (False, []):
                 raise BadArguments(f"there is no {THINGS[action].noun} {name}, or it was {THINGS[action].done} already")
-            await db.arun(connection, store.write_audit(entry, who=who, action=action, what={"name": name}))
+            words = action.replace("_", " ").replace("set rate", "set source")
+            await db.arun(connection, store.write_audit(entry, who=who, action=words, what={THINGS[action].noun: name}))
 
     await site.actions.within(work, again=False)
 
@@ -273,7 +281,7 @@ async def _cancel_batch(site: Site, id: UUID, *, who: str, entry: UUID) -> None:
         async with connection.transaction():
             await db.arun(connection, store.close_batch(id, cancelling=True))
             what = {"batch": id}
-            await db.arun(connection, store.write_audit(entry, who=who, action="cancel_batch", what=what, jobs=left))
+            await db.arun(connection, store.write_audit(entry, who=who, action="cancel batch", what=what, jobs=left))
 
     await site.actions.within(close, again=False)
     past = await site.actions.run(store.cancel_batch(id))
