@@ -35,10 +35,11 @@ class Cli:
     """Runs commands on one database; without an address, on the one that the command finds."""
 
     url: str | None
+    columns: int = 200
 
     def __call__(self, *words: object) -> Ran:
         arguments = [*map(str, words), *([] if self.url is None else ["--database-url", self.url])]
-        result = CliRunner(env={"COLUMNS": "200"}).invoke(load(), arguments)
+        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(load(), arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
 

@@ -35,11 +35,11 @@ BATCHES = (
     Column("batch", of("id")),
     Column("name", of("name"), shrink="fold"),
     Column("state", _state),
-    Column("jobs", count_of("jobs"), "right"),
+    Column("jobs", count_of("jobs"), "right", spare=2),
     Column("ended", _percent, "right"),
-    Column("failed", count_of("failed", "bold red"), "right"),
+    Column("failed", count_of("failed", "bold red"), "right", spare=1),
     Column("cancelled", count_of("cancelled"), "right", luxury=True),
-    Column("quarantined", count_of("quarantined", "bold magenta"), "right"),
+    Column("quarantined", count_of("quarantined", "bold magenta"), "right", spare=3),
     Column("opened", time_of("created_at"), luxury=True),
 )
 

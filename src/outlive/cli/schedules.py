@@ -18,7 +18,6 @@ from outlive.validation import identifier
 
 Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=completion.schedules)]
 NEXT_IN_JSON = 5
-NEXT_IN_TABLE = 2
 
 schedules_app = typer.Typer()
 app.add_typer(schedules_app, name="schedules", rich_help_panel=LOOK)
@@ -37,6 +36,10 @@ def _when(row: Row) -> Text:
     return Text(screen.plain(words) + (" (changed)" if row["changed"] else ""))
 
 
+def _firing(row: Row, n: int) -> Text:
+    return Text("".join(screen.brief(tick) for tick in row["next"][n : n + 1]))
+
+
 def _last(row: Row) -> Text:
     if row["last_job"] is None:
         return Text("")
@@ -46,10 +49,11 @@ def _last(row: Row) -> Text:
 
 SCHEDULES = (
     Column("schedule", of("name"), shrink="fold"),
-    Column("task", of("task"), shrink="fold", luxury=True),
+    Column("task", of("task"), shrink="fold"),
     Column("when", _when, shrink="fold"),
-    Column("next firings", lambda row: Text(", ".join(screen.brief(tick) for tick in row["next"][:NEXT_IN_TABLE]))),
-    Column("last job", _last),
+    Column("next firing", lambda row: _firing(row, 0), spare=1),
+    Column("then", lambda row: _firing(row, 1), luxury=True),
+    Column("last job", _last, luxury=True),
     Column("state", _state, shrink="fold"),
 )
 

@@ -41,6 +41,9 @@ PIPE_WIDTH = 160
 """The width of tables in a pipe: `| grep` needs each job on one line."""
 
 LUXURY_WIDTH = 110
+SHRUNK_WIDTH = 12
+"""A column that shrinks is at least as wide as this, or as its widest cell."""
+
 REFRESH_S = 1.0
 
 _STATE_STYLES = {
@@ -109,15 +112,38 @@ class Column(msgspec.Struct, frozen=True):
     shrink: Literal["cut", "fold"] | None = None
     luxury: bool = False
     """Left out where the screen is narrower than LUXURY_WIDTH."""
+    spare: int = 0
+    """Left out where the others would have no room, the highest number first. 0: never."""
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], *, lines: bool = False) -> Table:
+def fitting(columns: Sequence[Column], rows: Sequence[Row], *, lines: bool = False) -> list[Column]:
+    """The columns that have room on this screen."""
+    width = console().width
+    kept = [column for column in columns if width >= LUXURY_WIDTH or not column.luxury]
+    least = {column.title: _least(column, rows) for column in kept}
+    gap = 3 if lines else 2
+    while sum(least[column.title] + gap for column in kept) - gap > width:
+        spare = max(kept, key=lambda column: column.spare)
+        if not spare.spare:
+            break
+        kept.remove(spare)
+    return kept
+
+
+def _least(column: Column, rows: Sequence[Row]) -> int:
+    """The width that a column needs."""
+    from rich.cells import cell_len
+
+    widest = max(map(cell_len, [column.title, *(line for row in rows for line in column.cell(row).plain.split("\n"))]))
+    return min(widest, max(SHRUNK_WIDTH, len(column.title))) if column.shrink else widest
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row], *, lines: bool = False) -> Table:
     from rich import box
     from rich.table import Table
 
     made = Table(box=box.ROUNDED if lines else None, header_style="bold", pad_edge=lines, show_lines=lines)
-    if console().width < LUXURY_WIDTH:
-        columns = [column for column in columns if not column.luxury]
+    columns = fitting(columns, rows, lines=lines)
     for column in columns:
         made.add_column(column.title, justify=column.justify, no_wrap=column.shrink is None, overflow="fold")
     for row in rows:

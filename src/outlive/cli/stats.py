@@ -99,11 +99,18 @@ def _stats_table(found: Counts) -> RenderableType:
     lines = [{"queue": queue, "task": task, **counts} for (queue, task), counts in sorted(lanes.items())]
     total: Counter[str] = sum(lanes.values(), Counter())
     columns = [Column("queue", of("queue")), Column("task", of("task"), shrink="fold")]
-    columns += [Column(state, _jobs_in(state, estimated=state in rough), "right") for state in seen]
+    rarity = {state: place for place, (state, _) in enumerate(total.most_common(), start=1)}
+    columns += [
+        Column(state, _jobs_in(state, estimated=state in rough), "right", spare=rarity[state]) for state in seen
+    ]
     last = {"queue": "", "task": f"{screen.number(total.total(), estimated=bool(rough))} jobs", **total}
+    fitting = screen.fitting(columns, [*lines, last])
+    hidden = [one.title for one in columns if one not in fitting]
+    missing = [f"{screen.number(total[state], estimated=state in rough)} {state}" for state in hidden]
     notes = [f"{per_s:.3g} {state}" for state, per_s in ended_per_s.items()]
     return Group(
-        screen.table(columns, [*lines, last]),
+        screen.table(fitting, [*lines, last]),
+        *([styled(f"no room for columns of {', '.join(missing)}", style="dim")] if missing else []),
         *([styled("≈ is estimated from a sample of the jobs", style="dim")] if rough else []),
         *([styled(f"attempts that ended per second lately: {', '.join(notes)}", style="dim")] if notes else []),
     )

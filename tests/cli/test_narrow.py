@@ -1,0 +1,61 @@
+"""Tables in 80 columns: the names of things are whole, and what has no room is left out."""
+
+import msgspec
+import pytest
+
+from outlive import db, store
+from outlive.model import new_job_id
+from outlive.states import Outcome
+from tests.driving.commands import Cli
+from tests.driving.making import claim_job, make, make_finished, make_many, make_quarantined, run_job
+
+WIDTH = 80
+
+
+@pytest.fixture
+def narrow(database_url: str) -> Cli:
+    return Cli(database_url, columns=WIDTH)
+
+
+def lines_of(cli: Cli, *words: str) -> list[str]:
+    lines = cli(*words).out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    return lines
+
+
+def test_stats_of_all_states_have_whole_names_and_count_what_is_left_out(
+    narrow: Cli, connection: db.Connection
+) -> None:
+    task = "shop.refresh"
+    for outcome in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED):
+        make_finished(connection, outcome, task=task)
+    make_quarantined(connection, task=task)
+    run_job(connection, make(connection, task), Outcome.FAILED)
+    claim_job(connection, make(connection, task))
+    needed = make(connection, task)
+    make(connection, task, links=msgspec.json.encode({"after": [needed]}))
+    make_many(connection, 20, task=task, queue="nightly")
+    text = "\n".join(lines_of(narrow, "stats"))
+    assert text.count(task) == 2
+    assert "nightly" in text
+    for state in ("pending", "running", "succeeded", "failed", "cancelled", "quarantined", "retryable", "blocked"):
+        assert state in text
+    assert "no room for columns of 1 " in text
+
+
+def test_schedules_have_whole_names(narrow: Cli, connection: db.Connection) -> None:
+    db.run(connection, store.add_schedule("daily-report", {"task": "shop.report", "every_s": 600.0}))
+    db.run(connection, store.run_schedule("daily-report"))
+    (line,) = [line for line in lines_of(narrow, "schedules") if "daily-report" in line]
+    assert "shop.report" in line
+    assert "every 10 m" in line
+    assert line.rstrip().endswith(" on")
+
+
+def test_batches_have_whole_names(narrow: Cli, connection: db.Connection) -> None:
+    batch = db.run(connection, store.open_batch(new_job_id(), "daily-import"))
+    make_many(connection, 1000, links=msgspec.json.encode({"batch": batch}))
+    (line,) = [line for line in lines_of(narrow, "batches") if str(batch) in line]
+    assert "daily-import" in line
+    assert "open" in line
+    assert "0 %" in line
