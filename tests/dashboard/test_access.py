@@ -8,6 +8,7 @@ from outlive import config, db
 from outlive.dashboard import asgi
 from outlive.dashboard.serving import serve
 from outlive.errors import ConfigError
+from outlive.metrics import exposition
 from tests.dashboard.asking import OPERATOR, VIEWER, Dashboard
 
 PATHS = ("/", "/jobs", "/workers", "/live/", "/live/jobs")
@@ -106,6 +107,24 @@ def test_a_dashboard_is_never_open_to_others_without_a_good_token(database_url: 
     assert "it must be a host and a port" in refused(dashboard_listen="nowhere")
     with pytest.raises(ConfigError, match="needs a token"):
         asgi(database_url)
+
+
+def test_metrics_need_a_token_and_probes_need_none(dashboard: Dashboard) -> None:
+    stranger = dashboard.browser()
+    assert stranger.get("/metrics").status_code == 401
+    assert stranger.get("/metrics", authorization="Bearer wrong").status_code == 401
+    for answer in (
+        stranger.get("/metrics", authorization=f"Bearer {VIEWER}"),
+        stranger.get("/metrics", authorization=f"bearer {OPERATOR}"),
+        dashboard.viewer.get("/metrics"),
+    ):
+        assert (answer.status_code, answer.headers["content-type"]) == (200, exposition.CONTENT_TYPE)
+        assert "# TYPE outlive_" in answer.text
+    assert stranger.get("/jobs", authorization=f"Bearer {OPERATOR}").status_code == 401
+    assert [stranger.get(path).text for path in ("/healthz", "/readyz")] == ["ok", "ok"]
+    for _ in range(10):
+        stranger.get("/metrics", authorization="Bearer wrong")
+    assert stranger.get("/metrics", authorization=f"Bearer {OPERATOR}").status_code == 429
 
 
 def test_a_page_can_write_nothing(dashboard: Dashboard) -> None:

@@ -85,5 +85,8 @@ def test_pages_say_since_when_the_database_is_away_and_recover(server_url: str) 
             answer = dashboard.get(path)
             assert answer.status_code == 503
             assert "The database can&#39;t be reached since" in answer.text
+        assert dashboard.get("/healthz").status_code == 200
+        for answer in (dashboard.browser().get("/readyz"), dashboard.get("/metrics")):
+            assert (answer.status_code, answer.text) == (503, "the database does not answer")
         admin.execute(f"alter database {name} allow_connections true".encode())
         eventually(lambda: dashboard.get("/jobs").status_code == 200, what="the page is back")

@@ -28,6 +28,8 @@ from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.shield import Shield
 from outlive.dashboard.visits import NotFound, Page, Refused, Visit
 from outlive.errors import BadArguments, ConfigError, DatabaseBusy, OutliveError, SchemaMismatch
+from outlive.metrics import exposition
+from outlive.metrics.database import DatabaseMetrics
 
 _log = logging.getLogger("outlive.dashboard")
 
@@ -51,6 +53,7 @@ class Site:
         self.database = Database(address)
         self.actions = Database(address, size=2, purpose=db.ACTIONS)
         self.history = History(self.database)
+        self.metrics = DatabaseMetrics(self.database.run)
         self.templates = Templates()
         self.live = Live(self._fragments)
         self.said: dict[UUID, str] = {}
@@ -61,6 +64,7 @@ class Site:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/act", self._act, methods=["POST"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
             Route("/healthz", self._is_well, methods=["GET"]),
             Route("/readyz", self._is_ready, methods=["GET"]),
         ]
@@ -94,6 +98,7 @@ class Site:
 
     async def close(self) -> None:
         await self.history.stop()
+        await self.metrics.close()
         await self.database.close()
         await self.actions.close()
 
@@ -157,7 +162,30 @@ class Site:
         again = {"refresh": "3"} if status == 503 and request.method == "GET" else {}
         return HTMLResponse(html, status, headers=again)
 
-    # Probes, which have no session
+    # Metrics, and probes, which need no token
+
+    async def _metrics(self, request: Request) -> Response:
+        """What Prometheus reads, with a token in the header Authorization or the cookie of a browser."""
+        if self.access.role_in(request) is None and (refused := self._without_bearer(request)):
+            return refused
+        text = await self.metrics.text()
+        if not text:
+            return PlainTextResponse("the database does not answer", 503)
+        return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
+
+    def _without_bearer(self, request: Request) -> Response | None:
+        """The answer to a request whose header Authorization has no token of this dashboard."""
+        address = request.client.host if request.client else ""
+        if self.access.attempts.too_many(address):
+            return PlainTextResponse("there were too many wrong tokens: wait a minute", 429)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.access.role_of(token.strip()) is not None:
+            return None
+        if token:
+            self.access.attempts.wrong(address)
+            _log.warning("a wrong token was given by %s", address)
+        words = "send a token of this dashboard: Authorization: Bearer TOKEN"
+        return PlainTextResponse(words, 401, headers={"www-authenticate": "Bearer"})
 
     async def _is_well(self, request: Request) -> Response:
         return PlainTextResponse("ok")

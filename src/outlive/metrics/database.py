@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import psycopg
 
 from outlive import store
+from outlive.errors import OutliveError
 from outlive.metrics import exposition
 from outlive.metrics.catalogue import OF_DATABASE
 from outlive.metrics.exposition import Figures
@@ -47,7 +48,7 @@ class DatabaseMetrics:
     async def _read(self) -> Figures:
         try:
             return by_metric(await self._run(store.metrics()))
-        except psycopg.Error:
+        except (psycopg.Error, OutliveError):
             return {}
         finally:
             self._read_at = time.monotonic()
