@@ -335,8 +335,9 @@ class Lost(msgspec.Struct, frozen=True):
     token: int
     id: UUID
     worker: UUID
-    locked_by: str
-    state: str
+    locked_by: str | None
+    state: str | None
+    """None: it can't end now, because another transaction has locked what its end needs."""
 
 
 class Dead(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import pytest
 from psycopg import errors
 
 from outlive import db, store
+from outlive.errors import BadArguments
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import (
@@ -455,3 +456,21 @@ def test_a_claim_does_not_carry_large_arguments_and_they_come_in_parts(connectio
     assert b"".join(parts) == b'["' + b"\xc3\xa4" * 2_000_000 + b'"]'
     assert [len(part) for part in parts[:3]] == [1024 * 1024] * 3
     assert db.run(connection, store.arguments(10**12, 0)) is None
+
+
+@pytest.mark.parametrize(
+    "named", ["task => repeat('x', 201)", "queue => repeat('x', 201)", "source => repeat('x', 201)"]
+)
+def test_a_name_that_fits_into_no_index_is_refused_where_the_job_waits_elsewhere_at_first(
+    connection: db.Connection, named: str
+) -> None:
+    """Whoever moved such a job to `waiting` later would fail: the reaper, or the worker of another job."""
+    task = "" if named.startswith("task") else "'work', "
+    with pytest.raises(psycopg.Error, match="names of at most 200 bytes"):
+        connection.execute(f"select outlive.enqueue({task}{named}, concurrency_key => 'k')".encode())
+
+
+@pytest.mark.parametrize("links", ['[{"after": []}]', '"after"', '{"after": "x"}', '[{"key": "k"}]'])
+def test_links_that_are_no_object_are_refused(connection: db.Connection, links: str) -> None:
+    with pytest.raises(BadArguments, match="links are objects"):
+        make(connection, links=links.encode())

@@ -231,8 +231,10 @@ def test_an_attempt_whose_end_another_transaction_holds_up_delays_no_other(
     stranger = connect()
     with stranger.transaction():
         stranger.execute("select from outlive.batches for update")
-        assert {lost.id for lost in reap(connection)} == set(others)
-        assert reap(connection) == []
+        ended = {lost.id: lost.state for lost in reap(connection)}
+        assert ended == {held_up: None, **dict.fromkeys(others, State.FAILED)}
+        assert [lost.state for lost in reap(connection)] == [None]
+        assert db.run(connection, store.reap(after=max(lost.token for lost in reap(connection)))) == []
         assert state_of(connection, held_up) is State.RUNNING
     assert [lost.id for lost in reap(connection)] == [held_up]
 

@@ -179,11 +179,11 @@ def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
     return statement("checkpoints", pairs, ids=ids)
 
 
-def expire(*, batch: int = 1000) -> Statement[list[Lost]]:
-    """End attempts whose lease has expired as lost."""
-    return statement("expire", structs(Lost), batch=batch)
+def expire(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
+    """End attempts whose lease has expired as lost, a batch of those with tokens after this one."""
+    return statement("expire", structs(Lost), after=after, batch=batch)
 
 
-def reap(*, batch: int = 1000) -> Statement[list[Lost]]:
-    """End the attempts of dead workers as lost."""
-    return statement("reap", structs(Lost), batch=batch)
+def reap(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
+    """End the attempts of dead workers as lost, a batch of those with tokens after this one."""
+    return statement("reap", structs(Lost), after=after, batch=batch)

@@ -242,10 +242,13 @@ class ClaimLoop:
                 )
             )
         except psycopg.errors.LockNotAvailable:  # Nothing was written.
-            self._outbox.put_back(ending)
-            if not self._outbox.start_being_careful():
+            if self._outbox.start_being_careful():
+                self._outbox.put_back(ending)
+                return  # Another transaction has locked the row of one of them: the next turn sets those aside.
+            if not ending:
                 raise
-            return  # Another transaction has locked the row of one of them: the next turn sets those aside.
+            self._outbox.write_one_by_one(ending)  # It has locked what follows from one of them.
+            return
         except BaseException as error:
             answered = not isinstance(error, psycopg.Error) or error.sqlstate is not None
             if ending and answered and never_accepted(error):  # Nothing was written.

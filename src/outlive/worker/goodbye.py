@@ -51,9 +51,19 @@ async def say_goodbye(
         locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
         free = [end for end in ends if end.token not in locked]
         for first in range(0, len(free), AT_ONCE):
-            await session.run(store.end_and_claim(worker, free[first : first + AT_ONCE]))
+            await _end(session, worker, free[first : first + AT_ONCE])
         ends = [end for end in ends if end.token in locked]
         if not ends:
             break
         await asyncio.sleep(LOOK_AGAIN_S)
     await session.run(store.stop_worker(worker))
+
+
+async def _end(session: Session, worker: UUID, ends: list[Ended]) -> None:
+    """Write ends; one by one if another transaction has locked what follows from one of them. That one is left."""
+    try:
+        await session.run(store.end_and_claim(worker, ends))
+    except psycopg.errors.LockNotAvailable:
+        for end in ends:
+            with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                await session.run(store.end_and_claim(worker, [end]))

@@ -180,11 +180,13 @@ class Reaper:
         for state, old_s in keep_s.items():
             more = True
             while more:
-                _, more = await self.session.run(store.prune_finished(state, keep_s=old_s))
+                gone, more = await self.session.run(store.prune_finished(state, keep_s=old_s))
+                more = more and gone > 0  # Those that are locked wait for the next sweep.
         await self.session.run(store.prune_batches(keep_s=max(keep_s.values())))
         more = True
         while more:
-            _, more = await self.session.run(store.prune_expired())
+            gone, more = await self.session.run(store.prune_expired())
+            more = more and gone > 0
         await self.session.run(store.prune_awaited())
         await self.session.run(store.prune_watched())
         await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
@@ -207,11 +209,14 @@ class Reaper:
         if time.monotonic() >= self._clock_distrusted_until:
             await self._end_attempts(store.expire, "its lease expired")
 
-    async def _end_attempts(self, statement: Callable[[], Statement[list[Lost]]], why: str) -> None:
-        while lost := await self.session.run(statement()):  # A batch at a time.
-            self.attempts_ended += len(lost)
+    async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
+        after = 0
+        while lost := await self.session.run(statement(after=after)):  # A batch at a time.
+            after = max(job.token for job in lost)
             for job in lost:
-                _log.error("job %s, held by %s: %s; it is %s", job.id, job.locked_by, why, job.state)
+                if job.state is not None:
+                    self.attempts_ended += 1
+                    _log.error("job %s, held by %s: %s; it is %s", job.id, job.locked_by, why, job.state)
 
     def _notice_reconnect(self, now: float) -> None:
         if self._generation == self.session.generation:

@@ -1036,9 +1036,15 @@ create or replace function outlive.take_turn() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 -- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all.
 declare
-  keys text[] := array(
-    select distinct k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id());
+  keys text[];
 begin
+  if new.id <= nullif(current_setting('outlive.turns_taken', true), '')::bigint then
+    return null;
+  end if;
+  perform set_config('outlive.turns_taken', max(t.id)::text, true)
+  from outlive.key_turns t where t.xid = pg_current_xact_id();
+  keys := array(
+    select distinct k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id());
   if cardinality(keys) > 0 then
     keys := outlive.admit(keys);
     if cardinality(keys) > 0 then
@@ -1228,19 +1234,28 @@ create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
 language plpgsql set lock_timeout = '100ms' as $$
 -- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
--- An attempt whose end needs what another transaction has locked (a dedupe key, a batch, a job that waits for it)
--- is left for the next time, and delays no other.
+-- An attempt that can't end now, because it needs what another transaction has locked (a dedupe key, a batch, a job
+-- that waits for it), is left for the next time, and delays no other. Its row comes back without a state.
 declare
   one bigint;
+  refused int := 0;
 begin
   return query select l.* from outlive.end_lost_together(tokens) l;
-exception when lock_not_available or deadlock_detected then
+exception when others then
   perform set_config('lock_timeout', '5ms', true);
   foreach one in array tokens loop
     begin
       return query select l.* from outlive.end_lost_together(array[one]) l;
-    exception when lock_not_available or deadlock_detected then
-      null;
+    exception when others then
+      if sqlstate not in ('55P03', '40P01') then
+        raise warning 'the lost attempt % can''t end: %', one, sqlerrm;
+      end if;
+      refused := refused + 1;
+      if refused = 20 then
+        perform set_config('lock_timeout', '1ms', true);
+      end if;
+      return query select r.token, r.id, r.worker, null::text, null::text
+        from outlive.running r where r.token = one;
     end;
   end loop;
 end $$;
@@ -1429,6 +1444,10 @@ begin
   if biggest > 8192 then
     raise exception using errcode = 'OL003', message =
       format('options of %s bytes are over the limit of 8192', biggest);
+  end if;
+  -- Longer ones fit into no index: a job that waits elsewhere at first could then never be moved to `waiting`.
+  if exists (select from unnest(tasks || queues || sources) n where octet_length(n) > 200) then
+    raise exception using errcode = 'OL003', message = 'task, queue and source are names of at most 200 bytes';
   end if;
   if exists (select from unnest(on_conflicts) c where c not in ('skip', 'raise', 'replace')) then
     raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
@@ -2131,6 +2150,12 @@ end $$;
 
 create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
 begin
+  if exists (
+    select from unnest(links) l
+    where jsonb_typeof(l) <> 'object' or jsonb_typeof(l -> 'after') not in ('array', 'null'))
+  then
+    raise exception using errcode = 'OL003', message = 'links are objects, and after is an array of the ids of jobs';
+  end if;
   if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
     raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';
   end if;

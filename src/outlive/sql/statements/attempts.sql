@@ -256,7 +256,7 @@ where p.job_id = any(:ids::uuid[]) and p.checkpoint is not null;
 -- running -> pending, retryable, quarantined, failed, cancelled: attempts whose lease has expired are lost.
 -- Zero rows: no lease has expired.
 select l.* from outlive.end_lost(array(
-  select r.token from outlive.running r where r.lease_until < outlive.now()
+  select r.token from outlive.running r where r.lease_until < outlive.now() and r.token > :after::bigint
   order by r.token limit :batch::int for update skip locked)) l;
 
 -- name: reap
@@ -265,4 +265,5 @@ select l.* from outlive.end_lost(array(
 select l.* from outlive.end_lost(array(
   select r.token from outlive.running r
   where r.worker in (select k.id from outlive.workers k where k.state in ('dead', 'stopped'))
+    and r.token > :after::bigint
   order by r.token limit :batch::int for update skip locked)) l;

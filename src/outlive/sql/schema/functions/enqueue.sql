@@ -63,6 +63,10 @@ begin
     raise exception using errcode = 'OL003', message =
       format('options of %s bytes are over the limit of 8192', biggest);
   end if;
+  -- Longer ones fit into no index: a job that waits elsewhere at first could then never be moved to `waiting`.
+  if exists (select from unnest(tasks || queues || sources) n where octet_length(n) > 200) then
+    raise exception using errcode = 'OL003', message = 'task, queue and source are names of at most 200 bytes';
+  end if;
   if exists (select from unnest(on_conflicts) c where c not in ('skip', 'raise', 'replace')) then
     raise exception using errcode = 'OL003', message = 'on_conflict can be skip, raise or replace';
   end if;

@@ -176,9 +176,15 @@ create or replace function outlive.take_turn() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 -- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all.
 declare
-  keys text[] := array(
-    select distinct k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id());
+  keys text[];
 begin
+  if new.id <= nullif(current_setting('outlive.turns_taken', true), '')::bigint then
+    return null;
+  end if;
+  perform set_config('outlive.turns_taken', max(t.id)::text, true)
+  from outlive.key_turns t where t.xid = pg_current_xact_id();
+  keys := array(
+    select distinct k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id());
   if cardinality(keys) > 0 then
     keys := outlive.admit(keys);
     if cardinality(keys) > 0 then

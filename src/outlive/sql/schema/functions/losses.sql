@@ -8,19 +8,28 @@ create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
 language plpgsql set lock_timeout = '100ms' as $$
 -- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
--- An attempt whose end needs what another transaction has locked (a dedupe key, a batch, a job that waits for it)
--- is left for the next time, and delays no other.
+-- An attempt that can't end now, because it needs what another transaction has locked (a dedupe key, a batch, a job
+-- that waits for it), is left for the next time, and delays no other. Its row comes back without a state.
 declare
   one bigint;
+  refused int := 0;
 begin
   return query select l.* from outlive.end_lost_together(tokens) l;
-exception when lock_not_available or deadlock_detected then
+exception when others then
   perform set_config('lock_timeout', '5ms', true);
   foreach one in array tokens loop
     begin
       return query select l.* from outlive.end_lost_together(array[one]) l;
-    exception when lock_not_available or deadlock_detected then
-      null;
+    exception when others then
+      if sqlstate not in ('55P03', '40P01') then
+        raise warning 'the lost attempt % can''t end: %', one, sqlerrm;
+      end if;
+      refused := refused + 1;
+      if refused = 20 then
+        perform set_config('lock_timeout', '1ms', true);
+      end if;
+      return query select r.token, r.id, r.worker, null::text, null::text
+        from outlive.running r where r.token = one;
     end;
   end loop;
 end $$;
