@@ -58,12 +58,17 @@ def duration(seconds: float) -> str:
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.5:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = ((days, "d"), (hours, "h"), (minutes, "m"), (rest, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number and its noun: 1 crash, 2 crashes."""
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {many or one + 's'}"
 
 
 def size(number: int) -> str:

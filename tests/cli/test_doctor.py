@@ -43,6 +43,19 @@ def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, connection: db.Co
     assert "→ alter system set fsync = on" in text
 
 
+def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli: Cli, connection: db.Connection) -> None:
+    jobs = {"queue default": make(connection), "source shop": make(connection, queue="slow", source="shop")}
+    cli("queues", "pause", "default"), cli("sources", "pause", "shop")
+    found = findings(cli)
+    for thing, job in jobs.items():
+        kind, name = thing.split()
+        resume = f"outlive {kind}s resume {name}"
+        assert found[f"1 job is ready, but the {thing} is paused"]["next"] == resume
+        assert f"its {thing} is paused; {resume}\n" in cli("show", job).out
+        assert cli(*resume.split()[1:]).code == 0
+        assert "paused" not in cli("show", job).out
+
+
 def test_the_doctor_names_the_file_of_settings_that_is_in_force(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +104,7 @@ def test_a_long_transaction_is_named_by_its_backend(
         ({"server_version": 130011}, "problem", "Postgres 13 is too old"),
         ({"synchronous_commit": "off"}, "problem", "synchronous_commit is off"),
         ({"autovacuum": "off"}, "problem", "autovacuum is off"),
-        ({"autovacuum_naptime_s": 60.0}, "advice", "autovacuum runs only every 60.0 s"),
+        ({"autovacuum_naptime_s": 60.0}, "advice", "autovacuum runs only every 60 s"),
         ({"connections": 85, "max_connections": 100}, "advice", "85 of 100 connections"),
         ({"connections": 98, "max_connections": 100}, "problem", "98 of 100 connections"),
     ],
@@ -166,7 +179,7 @@ def test_clocks_that_differ_are_found(database_url: str) -> None:
     other = Cli(make_conninfo(database_url, options="-c outlive.now=2100-01-01T12:00:00Z"))
     [what] = [what for what in findings(other) if "clock is" in what]
     assert "ahead of this machine's" in what
-    assert judge_clock(-5.0, doubt_s=1.0).what.startswith("the database's clock is 5.0 s behind")
+    assert judge_clock(-5.0, doubt_s=1.0).what.startswith("the database's clock is 5 s behind")
     assert judge_clock(5.0, doubt_s=4.0).level == "fine"
 
 

@@ -53,6 +53,19 @@ def test_jobs_are_listed_newest_first_and_by_filter(cli: Cli, connection: db.Con
     assert cli("jobs", "--state", "blocked").out == nothing
 
 
+def test_a_task_that_no_job_has_is_corrected(cli: Cli, connection: db.Connection) -> None:
+    make_finished(connection, task="shop.flaky")
+    for wrong in ("flaky", "shop.flakey"):
+        assert cli("jobs", "--task", wrong).out.endswith("; did you mean --task shop.flaky?\n")
+    assert "mean" not in cli("jobs", "--task", "shop.flaky", "--state", "failed").out
+
+
+def test_a_search_finds_arguments_whatever_their_blanks(cli: Cli, connection: db.Connection) -> None:
+    jobs = {str(make(connection, args=args)) for args in (b'{"n":5,"m":1}', b'{"n": 5, "m": 1}')}
+    for text in ('"n": 5', '"n":5', '"n":5, "m"'):
+        assert {row["id"] for row in cli("jobs", "--text", text, "--json").json} == jobs
+
+
 def test_times_in_json_have_a_zone(cli: Cli, connection: db.Connection) -> None:
     make_finished(connection, Outcome.FAILED)
     [row] = cli("jobs", "--json").json

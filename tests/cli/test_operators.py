@@ -47,7 +47,7 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, connec
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "1 retried",
-        f"not changed: {done} is succeeded: it has succeeded: enqueue it again",
+        f"not changed: {done}: it has succeeded: enqueue it again",
         f"not changed: {missing} is unknown: there is no such job",
     ]
 

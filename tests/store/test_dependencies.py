@@ -169,6 +169,15 @@ def test_retrying_the_failed_one_releases_the_job_once_it_succeeds(connection: d
     assert state_of(connection, job) is State.PENDING
 
 
+def test_a_job_is_held_since_the_one_that_it_needs_has_failed(connection: db.Connection) -> None:
+    set_now(connection)
+    needed = make(connection)
+    job = make_after(connection, needed)
+    failed_at = set_now(connection, later_s=60)
+    fail(connection, needed)
+    assert row_of(connection, job)["held_since"] == failed_at
+
+
 def test_a_job_that_is_needed_and_in_quarantine_may_be_released_and_succeed(connection: db.Connection) -> None:
     needed = make_quarantined(connection)
     job = make_after(connection, needed)

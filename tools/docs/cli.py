@@ -56,7 +56,7 @@ def _options(options: list[Any]) -> Iterator[str]:
 
 
 def _metavar(argument: Any) -> str:
-    word = (argument.metavar or argument.name.upper()).strip("[]")
+    word = (argument.metavar or argument.name.upper()).strip("[].")
     many = "…" if argument.nargs == -1 else ""
     return f"{word}{many}" if argument.required else f"[{word}{many}]"
 

@@ -62,7 +62,10 @@ class Filter:
     ] = None
     text: Annotated[
         str | None,
-        typer.Option("--text", help="Only jobs with this in task, arguments or error; of the newest 100,000."),
+        typer.Option(
+            "--text",
+            help="Only jobs with this in task, error or arguments (blanks don't count); of the newest 100,000.",
+        ),
     ] = None
 
     def __bool__(self) -> bool:

@@ -103,7 +103,17 @@ class CommandContext:
     def connection(self) -> db.Connection:
         """A connection to the database, whatever schema it has."""
         with db.translated_errors():
-            return db.connect(migrate.address(self.config))
+            return db.connect(self._address())
+
+    def _address(self) -> str:
+        """The address of the database. That it is the embedded server's is said in one short line."""
+        if self.config.database_url:
+            return migrate.address(self.config)
+        from outlive import embedded  # Not at the top: few commands start a server.
+
+        url = embedded.ensure(self.config.home or embedded.default_directory())
+        print("outlive: using the embedded Postgres (OUTLIVE_DATABASE_URL is not set)", file=sys.stderr, flush=True)
+        return url
 
     @functools.cached_property
     def _ready_connection(self) -> db.Connection:

@@ -14,6 +14,7 @@ from outlive.cli.judging import (
     Finding,
     judge_clock,
     judge_jobs,
+    judge_paused,
     judge_schedules,
     judge_server,
     judge_tasks,
@@ -82,11 +83,15 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield _compared_clocks(context)
     yield from judge_server(health)
     yield from judge_vacuum(health)
-    ready = sum(row["ready"] for row in context.run(store.list_queues()) if not row["paused"])
-    yield from judge_jobs(health, ready)
+    queues = context.run(store.list_queues())
+    yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
     workers = context.run(store.list_workers())
     yield from judge_workers(workers)
-    yield from judge_tasks(context.run(store.list_lanes(limit=10_000)), workers)
+    lanes = context.run(store.list_lanes(limit=10_000))
+    yield from judge_tasks(lanes, workers)
+    yield from judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
+    sources = context.run(store.list_sources())
+    yield from judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
     yield from judge_schedules(context.run(store.list_schedules()))
     yield from judge_machine(context.config.slots or os.cpu_count() or 1)
     yield judge_limits(cgroups.find())

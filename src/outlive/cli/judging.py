@@ -116,6 +116,18 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
         yield Finding("advice", "no worker is active", "outlive worker pkg.module:app, once there are jobs")
 
 
+def judge_paused(lanes: list[dict[str, Any]], thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
+    """Findings about jobs that wait because an operator has paused their queue, or their source."""
+    ready: Counter[str] = Counter()
+    for lane in lanes:
+        if lane["ready"] and lane[thing] in paused:
+            ready[lane[thing]] += lane["ready"]
+    for name, jobs in ready.most_common(MOST_TASKS):
+        yield Finding(
+            "advice", f"{_are(jobs, 'job')} ready, but the {thing} {name} is paused", f"outlive {thing}s resume {name}"
+        )
+
+
 def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
     """Findings about workers that are alive and can't start jobs."""
     for worker in workers:

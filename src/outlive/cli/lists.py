@@ -88,9 +88,20 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
         return context.run(store.list_jobs(ids))
 
     def show(rows: Sequence[Row]) -> RenderableType:
-        return _jobs_table(rows) if rows else f"no job matches in {context.place}"
+        return _jobs_table(rows) if rows else f"no job matches in {context.place}{_hint(context, filter.task)}"
 
     screen.listing(look, show, json=json, watch=watch)
+
+
+def _hint(context: CommandContext, task: str | None) -> str:
+    """The task that was meant, if no job has a task of this name."""
+    if task is None:
+        return ""
+    from difflib import get_close_matches
+
+    known = sorted({row["task"] for row in context.run(store.stats())})
+    near = [name for name in known if name.endswith(f".{task}")] or get_close_matches(task, known, n=1)
+    return f"; did you mean --task {screen.plain(near[0])}?" if near and task not in known else ""
 
 
 def _jobs_table(rows: Sequence[Row]) -> RenderableType:

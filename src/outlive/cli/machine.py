@@ -34,7 +34,8 @@ def _open_files(slots: int) -> Finding:
         return Finding("fine", f"a process may open {_limit(soft)} files")
     return Finding(
         "advice",
-        f"a process may open only {soft} files: a worker with {slots} slots, or a job with many connections, runs out",
+        f"a process may open only {soft} files: a worker with {screen.counted(slots, 'slot')}, "
+        "or a job with many connections, runs out",
         f"ulimit -n {needed if hard == resource.RLIM_INFINITY or hard >= needed else hard}; "
         "or LimitNOFILE= in the systemd unit",
     )

@@ -125,7 +125,9 @@ def _tell(past: str, done: Done) -> None:
         screen.say(f"{done.changed:,} {past}")
     for change in done.unchanged:
         line = screen.styled("not changed: ", style="yellow")
-        screen.say(line.append(screen.plain(f"{change.id} is {change.state}: {change.note or ''}"), style="default"))
+        note = change.note or ""  # One with a hint names the state in its own words.
+        told = f"{change.id}: {note}" if ": " in note else f"{change.id} is {change.state}: {note}"
+        screen.say(line.append(screen.plain(told), style="default"))
     if (more := done.jobs - done.changed - len(done.unchanged)) > 0:
         screen.say(screen.styled(f"not changed: {more:,} more", style="yellow"))
 

@@ -177,7 +177,7 @@ def _queue(row: Row) -> Text:
 def _worker(row: Row) -> Text:
     text = styled(_short(row["name"])).append("  ")
     text.append(row["state"], screen.WORKER_STYLES[row["state"]])
-    text.append(f"  {row['running']} of {row['slots']} slots, seen ", "dim")
+    text.append(f"  {row['running']} of {screen.counted(row['slots'], 'slot')}, seen ", "dim")
     text.append(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago", "dim")
     return text.append(f"  {screen.plain(screen.one_line(row['trouble']))}", "bold red") if row["trouble"] else text
 
@@ -196,4 +196,6 @@ def _source(row: Row) -> Text:
     text.append("paused" if not row["enabled"] else row["breaker"], style if row["enabled"] else "yellow")
     if row["tokens"] is not None:
         text.append(f"  {row['tokens']} of {row['burst']} tokens", "dim")
-    return text.append(f"  {row['failure_streak']} failures", "red") if row["failure_streak"] else text
+    return (
+        text.append(f"  {screen.counted(row['failure_streak'], 'failure')}", "red") if row["failure_streak"] else text
+    )

@@ -20,6 +20,7 @@ import msgspec
 
 from outlive import logs
 from outlive.wording import brief as brief
+from outlive.wording import counted as counted
 from outlive.wording import duration as duration
 from outlive.wording import innermost as innermost
 from outlive.wording import moment as moment

@@ -73,7 +73,8 @@ def life(job: dict[str, Any], attempts: list[Attempt]) -> RenderableType:
 def _facts(job: dict[str, Any]) -> list[RenderableType]:
     head = Text(screen.plain(job["task"]), style="bold").append(f"  {job['id']}  ", style="not bold")
     head.append_text(screen.state(job["state"]))
-    counters = [f"{job[name]} {name}" for name in ("failures", "crashes", "losses") if job[name]]
+    words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))
+    counters = [screen.counted(job[many], one, many) for many, one in words if job[many]]
     facts = {
         "queue": job["queue"]
         + (f", source {job['source']}" if job["source"] else "")
@@ -84,6 +85,7 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "key": _key(job),
         "created": screen.moment(job["created_at"]),
         "waiting": None if job["served"] else "no active worker has this task and serves this queue",
+        "waits": _paused(job),
         "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
         "counted": ", ".join(counters),
         "held": job["held_details"] and f"since {screen.moment(job['held_since'])}: {job['held_details']}",
@@ -124,6 +126,14 @@ def _key(job: dict[str, Any]) -> str | None:
         taken = f"{job['slots_taken']} of {job['concurrency']} taken"
         return f"waits for a slot of the key {job['concurrency_key']} ({taken})"
     return job["concurrency_key"] and f"{job['concurrency_key']}, at most {job['concurrency']} at a time"
+
+
+def _paused(job: dict[str, Any]) -> str | None:
+    """Why no worker claims the job, although it waits."""
+    if job["paused"] is None:
+        return None
+    name = job[job["paused"]]
+    return f"its {job['paused']} {name} is paused; outlive {job['paused']}s resume {name}"
 
 
 def _known_killer(job: dict[str, Any]) -> str | None:

@@ -24,6 +24,7 @@ from outlive.config import Config
 from outlive.errors import DatabaseUnreachable
 from outlive.model import Ended
 from outlive.states import Outcome
+from outlive.wording import counted
 from outlive.worker.alerts import Alerts
 from outlive.worker.children import Assignment
 from outlive.worker.identity import Identity
@@ -162,7 +163,8 @@ class Supervisor:
         if self._reload_again:
             self._reload()
         me = self.me
-        _log.info("Worker %s started: %s, %d slots, %d tasks", me.id, me.name, me.slots, len(ready.tasks))
+        counts = counted(me.slots, "slot"), counted(len(ready.tasks), "task")
+        _log.info("Worker %s started: %s, %s, %s", me.id, me.name, *counts)
         return services
 
     async def _register(self, services: Services) -> None:

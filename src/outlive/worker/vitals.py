@@ -12,6 +12,7 @@ from typing import Protocol
 from outlive.metrics import catalogue
 from outlive.metrics.database import DatabaseMetrics
 from outlive.metrics.exposition import Figures
+from outlive.wording import counted
 from outlive.worker.identity import Identity
 from outlive.worker.reaper import Reaper
 from outlive.worker.services import Services
@@ -67,7 +68,7 @@ class WorkerVitals:
 
     def status(self) -> str:
         running = len(self.services.slots.busy) if self.services else 0
-        jobs = f"{running} of {self.me.slots} slots are busy"
+        jobs = f"{running} of {counted(self.me.slots, 'slot')} {'is' if self.me.slots == 1 else 'are'} busy"
         return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
 
     def figures(self) -> Figures:

@@ -2110,7 +2110,8 @@ begin
           where r.id = s.id and on_worker in (k.name, k.id::text) offset 0))
       and (words is null or strpos(lower(s.task), words) > 0
         or exists (select from outlive.jobs j
-          where j.id = s.id and strpos(lower(j.args::text), words) > 0 offset 0)
+          where j.id = s.id
+            and strpos(replace(lower(j.args::text), ' ', ''), nullif(replace(words, ' ', ''), '')) > 0 offset 0)
         or exists (select from outlive.attempts a
           where a.job_id = s.id and strpos(lower(a.error), words) > 0 offset 0))
     limit most),  -- `seen` is in order.
@@ -2300,6 +2301,7 @@ begin
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
         where d.needs = any(bad) and not d.met and d.on_failure = 'block' group by d.job_id) s)
     update outlive.held h set
+      since = outlive.now(),
       details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
     where h.id = any((select jobs from stuck)::uuid[]);
     with doomed as materialized (

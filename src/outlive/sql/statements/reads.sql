@@ -20,6 +20,10 @@ select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message,
     select from outlive.workers w
     where w.state = 'active' and (w.tasks is null or s.task = any(w.tasks))
       and (w.queues is null or s.queue = any(w.queues))) as served,
+  case when s.status in ('pending', 'retryable') then case
+    when exists (select from outlive.queues u where u.name = s.queue and u.paused_at is not null) then 'queue'
+    when exists (select from outlive.source_health u where u.name = s.source and u.paused) then 'source'
+    end end as paused,
   (select count(*) from outlive.keyed_jobs a where a.key = q.key and a.state = 'admitted') as slots_taken,
   (select count(*) from outlive.dependencies d where d.job_id = j.id and not d.met) as waits_for,
   (select json_agg(json_build_object('id', n.needs, 'state', n.state)) from (

@@ -170,6 +170,7 @@ begin
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
         where d.needs = any(bad) and not d.met and d.on_failure = 'block' group by d.job_id) s)
     update outlive.held h set
+      since = outlive.now(),
       details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
     where h.id = any((select jobs from stuck)::uuid[]);
     with doomed as materialized (

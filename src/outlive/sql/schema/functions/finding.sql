@@ -71,7 +71,8 @@ begin
           where r.id = s.id and on_worker in (k.name, k.id::text) offset 0))
       and (words is null or strpos(lower(s.task), words) > 0
         or exists (select from outlive.jobs j
-          where j.id = s.id and strpos(lower(j.args::text), words) > 0 offset 0)
+          where j.id = s.id
+            and strpos(replace(lower(j.args::text), ' ', ''), nullif(replace(words, ' ', ''), '')) > 0 offset 0)
         or exists (select from outlive.attempts a
           where a.job_id = s.id and strpos(lower(a.error), words) > 0 offset 0))
     limit most),  -- `seen` is in order.
