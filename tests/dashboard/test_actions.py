@@ -10,7 +10,16 @@ from outlive import db, store
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome, State
 from tests.dashboard.asking import Browser, Dashboard, words
-from tests.driving.making import make, make_finished, make_many, make_quarantined, register_worker, state_of, value
+from tests.driving.making import (
+    make,
+    make_finished,
+    make_many,
+    make_quarantined,
+    register_worker,
+    run_job,
+    state_of,
+    value,
+)
 
 
 def act(browser: Browser, action: str, **fields: Any) -> str:
@@ -25,9 +34,50 @@ def test_a_question_names_the_number_of_jobs(dashboard: Dashboard, connection: d
     make_finished(connection, Outcome.FAILED, task="other")
     assert "Retry 3 jobs?" in words(dashboard.get("/confirm?action=retry_all&task=import"))
     assert "Retry 1 job?" in words(dashboard.get(f"/confirm?action=retry&id={jobs[0]}"))
-    assert "No job is selected" in words(dashboard.get("/confirm?action=retry"))
+    shown = words(dashboard.get(f"/confirm?action=prune&id={jobs[0]}"))
+    assert all(part in shown for part in ("Delete 1 job?", "Its attempts", f"Job {jobs[0]}", "Task import"))
+    shown = words(dashboard.get("/confirm?action=retry_all&task=import&since=2h&state=failed"))
+    assert all(part in shown for part in ("They run again", "State failed", "Task import", "Since 2 h ago"))
     assert dashboard.get("/confirm?action=prune_all&task=import").status_code == 400
     assert dashboard.viewer.get("/confirm?action=retry").status_code == 403
+
+
+def test_without_a_job_there_is_no_question_and_the_list_says_so(
+    dashboard: Dashboard, connection: db.Connection
+) -> None:
+    operator = dashboard.operator
+    answer = operator.get("/confirm?action=retry&back=%2Fjobs%3Ftask%3Dnone")
+    assert answer.headers["location"].startswith("/jobs?task=none&done=")
+    assert operator.said(answer) == "No job was selected."
+    assert operator.said(operator.get("/confirm?action=retry_all&task=none")) == ""
+    answer = operator.get("/confirm?action=retry_all&task=none&back=/jobs")
+    assert operator.said(answer) == "No job that matches can be retried."
+    make_finished(connection, Outcome.FAILED)
+    offered = 'value="prune_all"'
+    assert offered in dashboard.get("/jobs?state=failed").text
+    assert offered not in dashboard.get("/jobs?state=failed&task=none").text
+    assert offered not in dashboard.get("/jobs?queue=default").text
+
+
+def test_deleting_a_job_on_its_page_leads_to_the_list(dashboard: Dashboard, connection: db.Connection) -> None:
+    job, operator = make_finished(connection), dashboard.operator
+    answer = operator.post("/act", action="prune", id=str(job), back=f"/jobs/{job}", proof=operator.proof())
+    assert answer.headers["location"].startswith("/jobs?done=")
+    assert operator.said(answer) == "1 job deleted"
+
+
+def test_the_audit_has_the_words_of_the_buttons_and_links_to_jobs(
+    dashboard: Dashboard, connection: db.Connection
+) -> None:
+    job = make_finished(connection, Outcome.FAILED)
+    act(dashboard.operator, "retry", id=str(job))
+    act(dashboard.operator, "cancel_all", task="work", since="2h")
+    act(dashboard.operator, "prune", id=str(job))
+    act(dashboard.operator, "pause_queue", name="default")
+    answer = dashboard.get("/audit")
+    for told in ("Retry", "Cancel", "Delete", "Pause: queue", "Since 2 h ago"):
+        assert told in words(answer)
+    assert f'href="/jobs/{job}"' in answer.text
 
 
 def test_jobs_are_retried_cancelled_released_and_deleted(dashboard: Dashboard, connection: db.Connection) -> None:
@@ -92,6 +142,28 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard,
         answer = operator.post("/act", action="set_rate", name="shop", rate=rate, proof=operator.proof())
         assert answer.status_code == 400
     assert len(db.run(connection, store.list_audit())) == 10
+
+
+def test_questions_about_schedules_read_as_sentences(dashboard: Dashboard) -> None:
+    asked = words(dashboard.get("/confirm?action=run_schedule&name=evening%20report"))
+    assert "Run the schedule evening report now?" in asked
+    assert "Pause the queue mail?" in words(dashboard.get("/confirm?action=pause_queue&name=mail"))
+
+
+def test_a_batch_is_closed_and_its_failed_jobs_are_retried(dashboard: Dashboard, connection: db.Connection) -> None:
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    links = msgspec.json.encode({"batch": batch})
+    (failed,) = make_many(connection, 1, links=links)
+    run_job(connection, failed, Outcome.FAILED, error="no", final=True)
+    newer = make_many(connection, 2, links=links)
+    answer = dashboard.get(f"/batches/{batch}")
+    assert all(word in words(answer) for word in ("Cancel this batch", "Close", "Retry its failed jobs"))
+    assert answer.text.index(f"j-{failed}") < answer.text.index(f"j-{newer[0]}")
+    assert "Close this batch?" in words(dashboard.get(f"/confirm?action=close_batch&name={batch}"))
+    assert act(dashboard.operator, "close_batch", name=str(batch)) == "the batch is closed"
+    assert act(dashboard.operator, "retry_all", batch=str(batch), state="failed") == "1 job retried"
+    assert "Retry its failed jobs" not in words(dashboard.get(f"/batches/{batch}"))
+    assert "Close batch" in words(dashboard.get("/audit"))
 
 
 def test_a_batch_is_cancelled_with_its_jobs(dashboard: Dashboard, connection: db.Connection) -> None:

@@ -113,6 +113,7 @@ def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page: P
 def test_an_operator_retries_selected_jobs_after_a_question(page: Page, connection: db.Connection) -> None:
     jobs = [make_finished(connection, Outcome.FAILED, task="once") for _ in range(3)]
     page.goto("/jobs?state=failed&task=once")
+    expect(page.locator("button[value=retry]")).to_be_disabled()
     for job in jobs[:2]:
         page.check(f"input[value='{job}']")
     expect(page.locator("#chosen output")).to_have_text("2 selected")
@@ -122,7 +123,7 @@ def test_an_operator_retries_selected_jobs_after_a_question(page: Page, connecti
     expect(page.locator(".done")).to_have_text("2 jobs retried")
     assert [state_of(connection, job) for job in jobs] == ["pending", "pending", "failed"]
     page.goto("/audit")
-    expect(page.locator("tbody tr").first).to_contain_text("retry")
+    expect(page.locator("tbody tr").first).to_contain_text("Retry")
 
 
 def test_a_kill_is_seen_within_two_seconds(page: Page, url: str, connection: db.Connection, start: Start) -> None:
@@ -173,6 +174,7 @@ def test_every_page_fits_a_phone(page: Page, connection: db.Connection) -> None:
         page.goto(f"/{path}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], f"/{path} is {wide} pixels wide"
+        expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=1)
 
 
 def test_pages_work_without_the_script(browser: Browser, address: str, connection: db.Connection) -> None:

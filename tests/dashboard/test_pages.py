@@ -1,10 +1,12 @@
 """What the pages show."""
 
 import json
+import re
 
 import psycopg
 
-from outlive import db
+from outlive import db, store
+from outlive.dashboard import charts
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, words
 from tests.driving.databases import new_database
@@ -31,6 +33,46 @@ def test_the_jobs_of_a_state_are_listed(dashboard: Dashboard, connection: db.Con
     page = dashboard.get("/jobs?state=failed").text
     assert (str(failed) in page, str(done) in page) == (True, False)
     assert "ValueError: no" in page
+
+
+def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard: Dashboard) -> None:
+    for query, told in (("since=yesterday", "it must be a duration"), ("batch=x", "is not the id of a batch")):
+        answer = dashboard.get(f"/jobs?task=import&{query}")
+        assert answer.status_code == 400
+        assert told in answer.text
+        assert f'value="{query.split("=")[1]}"' in answer.text
+        assert 'value="import"' in answer.text
+
+
+def test_a_job_is_found_by_its_id_as_pages_show_it(dashboard: Dashboard, connection: db.Connection) -> None:
+    job, other = str(make(connection)), str(make(connection))
+    for text in (f"{job[:8]}…{job[-6:]}", f"{job[:8]}...{job[-6:]}", job[-6:], job[-12:], job):
+        page = dashboard.get(f"/jobs?text={text}").text
+        assert (job in page, other in page) == (True, False)
+
+
+def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard: Dashboard, connection: db.Connection) -> None:
+    register_worker(connection)
+    db.run(connection, store.pause_queue("mail"))
+    assert "is paused" not in words(dashboard.get("/"))
+    make(connection, queue="mail")
+    told = "Queue mail is paused, and 1 job in it is ready"
+    eventually(lambda: told in words(dashboard.get("/")), what=told)
+
+
+def test_a_death_is_a_problem_for_an_hour(dashboard: Dashboard, connection: db.Connection) -> None:
+    register_worker(connection, state="dead")
+    assert "1 worker has died" in words(dashboard.get("/"))
+    connection.execute("update outlive.workers set died_at = outlive.now() - interval '61 minutes'")
+    connection.execute("update outlive.workers set last_seen = died_at")
+    assert "has died" not in words(dashboard.get("/"))
+    assert "dead" in words(dashboard.get("/workers"))
+
+
+def test_the_labels_of_a_scale_of_time_are_short() -> None:
+    drawing = charts.lines({"p50": [0.002, 5.0, 999.0]}, about="Run time", seconds=True)
+    labels = re.findall(r'text-anchor="end">([^<]+)</text>', drawing)
+    assert labels == ["1 ms", "10 ms", "100 ms", "1 s", "10 s", "1 m", "10 m", "1 h", "now"]
 
 
 def test_the_page_of_a_killer_says_why_its_process_died(dashboard: Dashboard, connection: db.Connection) -> None:

@@ -10,12 +10,14 @@ import urllib.request
 from pathlib import Path
 
 import httpx2
+import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from outlive import App, config, db
-from outlive.dashboard import asgi
+from outlive.dashboard import asgi, build
 from tests.dashboard.asking import OPERATOR, Dashboard
+from tests.driving import pages
 from tests.driving.commands import Cli, ended, started
 from tests.driving.making import make
 from tests.driving.workers import ROOT
@@ -78,6 +80,24 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     plain = "import sys, outlive; from outlive import App; print('starlette' in sys.modules, 'jinja2' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", plain], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "False"]
+
+
+def test_the_code_of_its_page_in_the_docs_works(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, settings, _, web = pages.blocks_of("how-to/dashboard.md")
+    assert command.text.splitlines()[-1] == "outlive dashboard"
+    (tmp_path / "outlive.toml").write_text(settings.text)
+    read = config.load(tmp_path / "outlive.toml", environ={})
+    assert read.dashboard_listen == "0.0.0.0:8321"
+    assert build(read, token=read.dashboard_token or "", viewer_token=read.dashboard_viewer_token)
+    (tmp_path / "shop.py").write_text(f"from outlive import App\napp = App({database_url!r})\n")
+    (tmp_path / "web.py").write_text(web.text)
+    monkeypatch.setenv("DASHBOARD_TOKEN", OPERATOR)
+    script = "from starlette.routing import Match; import web; "
+    script += "print(web.app.routes[0].matches({'type': 'http', 'path': '/jobs/workers', 'method': 'GET'})[0])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert ran.stdout == "Match.FULL\n"
 
 
 def test_it_can_be_mounted_in_another_app(dashboard: Dashboard, database_url: str, connection: db.Connection) -> None:

@@ -12,7 +12,6 @@ import pytest
 from psycopg import errors
 
 from outlive import db, store
-from outlive.errors import BadArguments
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import (
@@ -472,5 +471,5 @@ def test_a_name_that_fits_into_no_index_is_refused_where_the_job_waits_elsewhere
 
 @pytest.mark.parametrize("links", ['[{"after": []}]', '"after"', '{"after": "x"}', '[{"key": "k"}]'])
 def test_links_that_are_no_object_are_refused(connection: db.Connection, links: str) -> None:
-    with pytest.raises(BadArguments, match="links are objects"):
+    with pytest.raises(psycopg.Error, match="links are objects"):
         make(connection, links=links.encode())

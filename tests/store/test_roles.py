@@ -459,6 +459,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.metrics()),
             run(store.with_prefix("jobs", "0")),
             run(store.with_prefix("batches", "0")),
+            run(store.with_ending("0", "0", limit=1)),
         )
         run(store.act("retry", ids, who="anna", entry=new_worker())), run(store.list_audit())
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))

@@ -18,8 +18,8 @@ import msgspec
 
 from outlive import db, store
 from outlive.dashboard.access import Role
-from outlive.dashboard.choosing import filter_of, ids_of
-from outlive.dashboard.visits import Refused, Visit
+from outlive.dashboard.choosing import filter_of, ids_of, told
+from outlive.dashboard.visits import Elsewhere, Refused, Visit
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
 from outlive.states import State, legal
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 PORTION = 500
 COUNT_S = 0.5
 WAIT_S = 1.5
-KEPT = 200
 
 _log = logging.getLogger("outlive.dashboard")
 
@@ -45,19 +44,39 @@ class Verb:
     word: str
     done: str
     note: str
+    note_on_one: str
     states: Sequence[State]
 
 
 VERBS: dict[store.Verb, Verb] = {
-    "retry": Verb("Retry", "retried", "They run again now, with all counters at zero.", [State.FAILED]),
+    "retry": Verb(
+        "Retry",
+        "retried",
+        "They run again now, with all counters at zero.",
+        "It runs again now, with all counters at zero.",
+        [State.FAILED],
+    ),
     "cancel": Verb(
         "Cancel",
         "cancelled",
         "Running jobs are stopped by their workers.",
+        "If it is running, its worker stops it.",
         [state for state in State if legal("cancel", state)],
     ),
-    "release": Verb("Release", "released", "They run again, with crashes and losses at zero.", [State.QUARANTINED]),
-    "prune": Verb("Delete", "deleted", "Their attempts, results and output are deleted, too.", []),
+    "release": Verb(
+        "Release",
+        "released",
+        "They run again, with crashes and losses at zero.",
+        "It runs again, with crashes and losses at zero.",
+        [State.QUARANTINED],
+    ),
+    "prune": Verb(
+        "Delete",
+        "deleted",
+        "Their attempts, results and output are deleted, too.",
+        "Its attempts, result and output are deleted, too.",
+        [],
+    ),
 }
 
 
@@ -70,6 +89,7 @@ class Thing:
     note: str
     done: str
     make: Callable[[str, Mapping[str, str]], db.Statement[Any]]
+    question: str = "{word} the {noun} {name}?"
 
 
 def _rate(name: str, fields: Mapping[str, str]) -> db.Statement[Any]:
@@ -106,7 +126,14 @@ THINGS = {
         "resumed",
         lambda name, _: store.resume_source(name),
     ),
-    "set_rate": Thing("Set the rate of", "source", "It holds for all workers, at once.", "set", _rate),
+    "set_rate": Thing(
+        "Set rate",
+        "source",
+        "It holds for all workers, at once.",
+        "set",
+        _rate,
+        "Set the rate of the source {name}?",
+    ),
     "drain_worker": Thing(
         "Drain",
         "worker",
@@ -134,8 +161,10 @@ THINGS = {
         "A job of it is enqueued now, beside its firings.",
         "enqueued",
         lambda name, _: store.run_schedule(name),
+        "Run the schedule {name} now?",
     ),
 }
+BATCHES = {"cancel_batch": "Cancel batch", "close_batch": "Close batch"}
 
 
 async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -154,24 +183,47 @@ async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
     if action in THINGS:
         thing = THINGS[action]
         rate = await _rate_of(site, name) if action == "set_rate" else None
-        return {**found, "words": f"{thing.word} {thing.noun} {name}?", "note": thing.note, "rate": rate, "jobs": 1}
-    if action == "cancel_batch":
-        left = await _left(site, name)
-        return {**found, "words": f"Cancel {_jobs(left)} of this batch?", "note": VERBS["cancel"].note, "jobs": left}
+        words = thing.question.format(word=thing.word, noun=thing.noun, name=name)
+        return {**found, "words": words, "note": thing.note, "rate": rate}
+    if action in BATCHES:
+        return {**found, **await _ask_of_batch(site, action, name, found["back"])}
     verb, wanted, ids = _chosen(action, list(visit.query))
     jobs, more = (len(ids), False) if wanted is None else await count(site, wanted)
-    words = f"{VERBS[verb].word} {'more than ' if more else ''}{_jobs(jobs)}?"
     if not jobs:
-        words = "No job is selected." if wanted is None else f"No job that matches can be {VERBS[verb].done}."
-    chosen = None if wanted is None else msgspec.to_builtins(wanted)
+        words = "No job was selected." if wanted is None else f"No job that matches can be {VERBS[verb].done}."
+        raise Elsewhere(words, found["back"])
     return {
         **found,
-        "words": words,
-        "note": VERBS[verb].note,
-        "jobs": jobs,
-        "chosen": chosen,
+        "words": f"{VERBS[verb].word} {'more than ' if more else ''}{_jobs(jobs)}?",
+        "note": VERBS[verb].note_on_one if jobs == 1 else VERBS[verb].note,
+        "chosen": await _chosen_in_words(site, wanted, ids),
         "danger": verb == "prune",
     }
+
+
+async def _chosen_in_words(site: Site, wanted: JobFilter | None, ids: list[UUID]) -> list[tuple[str, str]]:
+    """The filter, or the one job that is meant."""
+    if wanted is not None:
+        return [told(key, value) for key, value in msgspec.to_builtins(wanted).items()]
+    if len(ids) > 1:
+        return []
+    rows = await site.database.run(store.list_jobs(ids))
+    return [pair for row in rows for pair in (("Task", row["task"]), ("Job", str(row["id"])), ("State", row["state"]))]
+
+
+async def _ask_of_batch(site: Site, action: str, name: str, back: str) -> Mapping[str, Any]:
+    found = await site.database.run(store.batch(_uuid(name)))
+    if not found:
+        raise BadArguments(f"there is no batch {name[:40]}")
+    chosen = [("Batch", found[0]["name"]), ("Id", name)]
+    if action == "close_batch":
+        note = "No client can add jobs to it any more. It is done when the jobs that it has have ended."
+        return {"words": "Close this batch?", "note": note, "chosen": chosen}
+    left = found[0]["unfinished"]
+    if not left:
+        raise Elsewhere("No job of this batch can be cancelled: all have ended.", back)
+    note = VERBS["cancel"].note_on_one if left == 1 else VERBS["cancel"].note
+    return {"words": f"Cancel {_jobs(left)} of this batch?", "note": note, "chosen": chosen}
 
 
 async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
@@ -182,24 +234,25 @@ async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
     if action in THINGS:
         thing = THINGS[action]
         await _do_one(site, thing.make(name, values), who=who, action=action, name=name, entry=entry)
-        site.said[entry] = (
-            f"{thing.noun} {name} is {thing.done}" if action != "run_schedule" else f"a job of {name} is enqueued"
-        )
+        words = f"{thing.noun} {name} is {thing.done}" if action != "run_schedule" else f"a job of {name} is enqueued"
+        site.tell(entry, words)
+        return entry
+    if action == "close_batch":
+        await _close_batch(site, _uuid(name), who=who, entry=entry)
+        site.tell(entry, "the batch is closed")
         return entry
     if action == "cancel_batch":
         work = _cancel_batch(site, _uuid(name), who=who, entry=entry)
     else:
         verb, wanted, ids = _chosen(action, fields)
         work = _act(site, verb, wanted, ids, who=who, entry=entry)
-    site.said[entry] = "under way: the audit shows how far it is"
+    site.tell(entry, "under way: the audit shows how far it is")
     task = asyncio.get_running_loop().create_task(work)
     site.acting.add(task)
     task.add_done_callback(site.acting.discard)
     done, _ = await asyncio.wait([task], timeout=WAIT_S)
     if done:
         await task
-    while len(site.said) > KEPT:
-        del site.said[next(iter(site.said))]
     return entry
 
 
@@ -274,16 +327,20 @@ async def _act(
     site.said[entry] = words
 
 
-async def _cancel_batch(site: Site, id: UUID, *, who: str, entry: UUID) -> None:
-    left = await _left(site, str(id))
-
+async def _close_batch(site: Site, id: UUID, *, who: str, entry: UUID, cancelling: bool = False, jobs: int = 0) -> None:
     async def close(connection: db.AsyncConnection) -> None:
+        action = "cancel batch" if cancelling else "close batch"
         async with connection.transaction():
-            await db.arun(connection, store.close_batch(id, cancelling=True))
-            what = {"batch": id}
-            await db.arun(connection, store.write_audit(entry, who=who, action="cancel batch", what=what, jobs=left))
+            await db.arun(connection, store.close_batch(id, cancelling=cancelling))
+            written = store.write_audit(entry, who=who, action=action, what={"batch": id}, jobs=jobs)
+            await db.arun(connection, written)
 
     await site.actions.within(close, again=False)
+
+
+async def _cancel_batch(site: Site, id: UUID, *, who: str, entry: UUID) -> None:
+    left = await _left(site, str(id))
+    await _close_batch(site, id, who=who, entry=entry, cancelling=True, jobs=left)
     past = await site.actions.run(store.cancel_batch(id))
     while past is not None:
         past = await site.actions.run(store.cancel_batch(id, past))

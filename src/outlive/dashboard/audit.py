@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
 from outlive import store
+from outlive.dashboard.actions import BATCHES, THINGS, VERBS
+from outlive.dashboard.choosing import told
+from outlive.dashboard.rendering import Links
 from outlive.dashboard.visits import Visit
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 PAGE = 50
+SHOWN_IDS = 10
 
 
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -24,13 +28,30 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         past = None
     rows = await site.database.run(store.list_audit(past=past, limit=PAGE + 1))
     for row in rows:
-        row["what"] = _words(msgspec.json.decode(row["what"]))
+        row["what"] = list(_told(msgspec.json.decode(row["what"]), visit.links))
+        row["word"] = _word(row["action"])
     return {"title": "Audit", "rows": rows[:PAGE], "past": rows[PAGE - 1]["id"] if len(rows) > PAGE else None}
 
 
-def _words(what: Any) -> str:
+def _word(action: str) -> str:
+    """What was done, as the button is called that does it."""
+    if action in THINGS:
+        return f"{THINGS[action].word}: {THINGS[action].noun}"
+    verbs = {str(name): verb.word for name, verb in VERBS.items()}
+    return verbs.get(action) or BATCHES.get(action) or action.replace("_", " ").capitalize()
+
+
+def _told(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """What it was done to: labels, words, and links to jobs and batches."""
     if not isinstance(what, dict):
-        return str(what)
-    return ", ".join(
-        f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in what.items()
-    )
+        yield "", str(what), []
+        return
+    for key, value in what.items():
+        label, words = told(key, value)
+        if key == "ids" and isinstance(value, list):
+            more = f"and {len(value) - SHOWN_IDS} more" if len(value) > SHOWN_IDS else ""
+            yield "", more, [(str(id), at("jobs", id)) for id in value[:SHOWN_IDS]]
+        elif key == "batch":
+            yield label, "", [(words, at("batches", words))]
+        else:
+            yield label, words, []

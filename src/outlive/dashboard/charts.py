@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-from outlive.wording import duration
-
 WIDTH, HEIGHT = 400, 132
 WIDE = 2 * WIDTH + 38
-LEFT, RIGHT, TOP, BOTTOM = 44, 4, 8, 18
+LEFT, RIGHT, TOP, BOTTOM = 48, 4, 8, 18
+TICKS = [
+    *((0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s"), (60, "1 m"), (600, "10 m")),
+    *((3600, "1 h"), (36_000, "10 h"), (86_400 * 4, "4 d"), (86_400 * 40, "40 d"), (86_400 * 400, "400 d")),
+]
+"""Seconds that a scale of time may name. Longer labels would be cut."""
 INNER, TALL = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
@@ -90,13 +93,15 @@ def _linear_scale(values: Sequence[float], *, percent: bool):  # type: ignore[no
 
 
 def _log_scale(values: Sequence[float]):  # type: ignore[no-untyped-def]
-    low = math.floor(math.log10(max(min(values, default=0.001), 0.001)))
-    high = max(low + 1, math.ceil(math.log10(max(max(values, default=1.0), 0.001))))
+    least, most = min(values, default=0.001), max(values, default=1.0)
+    first = max((n for n, (tick, _) in enumerate(TICKS[:-1]) if tick <= least), default=0)
+    last = next((n for n, (tick, _) in enumerate(TICKS) if tick >= most and n > first), len(TICKS) - 1)
+    low, high = math.log10(TICKS[first][0]), math.log10(TICKS[last][0])
 
     def place(value: float) -> float:
         return min(1.0, max(0.0, (math.log10(max(value, 0.001)) - low) / (high - low)))
 
-    return place, [(n / (high - low), duration(10.0 ** (low + n))) for n in range(high - low + 1)]
+    return place, [(place(tick), word) for tick, word in TICKS[first : last + 1]]
 
 
 def _nice(most: float) -> float:

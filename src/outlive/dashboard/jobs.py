@@ -12,7 +12,7 @@ import msgspec
 from outlive import store
 from outlive.dashboard import charts, postmortem
 from outlive.dashboard.actions import VERBS
-from outlive.dashboard.choosing import FIELDS, filter_of, prefix
+from outlive.dashboard.choosing import FIELDS, BadField, ends, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import NotFound, Visit
 from outlive.model import Attempt
@@ -31,27 +31,42 @@ SHOWN_ATTEMPTS = 50
 
 
 async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
-    wanted = filter_of(dict(visit.query))
-    digits = prefix(wanted.text)
-    if digits is not None and (ids := await site.database.run(store.with_prefix("jobs", digits, limit=PAGE))):
+    wrong: dict[str, str] = {}
+    try:
+        wanted = filter_of(dict(visit.query))
+    except BadField as error:
+        wanted, wrong = JobFilter(), {error.field: str(error)}
+    ids = [] if wrong else await _with_id(site, wanted.text)
+    if wrong or ids:
         found = Found(ids, len(ids), 0, None)
     else:
         found = await _page_of(site, wanted, visit.get("past"))
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
+    verbs = [verb for verb in VERBS if not wanted.states or legal(verb, wanted.states[0])]
     return {
         "title": "Jobs",
-        "still": found.next is not None and (wanted.text is not None or visit.get("past") is not None),
+        "wrong": wrong,
+        "status": 400 if wrong else 200,
+        "still": bool(wrong) or (found.next is not None and (wanted.text is not None or visit.get("past") is not None)),
         "jobs": rows,
         "given": given,
         "filtered": any(given.values()),
-        "verbs": [verb for verb in VERBS if not wanted.states or legal(verb, wanted.states[0])],
+        "verbs": [(verb, VERBS[verb].word) for verb in verbs],
+        "on_all": [(verb, VERBS[verb].word) for verb in verbs if wanted.states or VERBS[verb].states],
         "past": visit.get("past"),
         "next": found.next,
         "seen": found.seen,
         "full": len(rows) >= PAGE,
         "cut": found.cut,
     }
+
+
+async def _with_id(site: Site, text: str | None) -> list[UUID]:
+    """The jobs whose id was searched for: by its first digits, its last ones, or both as the pages show them."""
+    digits, both = prefix(text), ends(text)
+    ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
+    return ids or (await site.database.run(store.with_ending(*both, limit=PAGE)) if both else [])
 
 
 async def _page_of(site: Site, wanted: JobFilter, past: str | None) -> Found:
@@ -91,7 +106,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "timeline": timeline(job, attempts),
         "waits_for": msgspec.json.decode(job["waits_for_first"] or b"[]"),
         "now_said": said if said is not None and said.live else None,
-        "verbs": [verb for verb in VERBS if legal(verb, State(job["state"]))],
+        "verbs": [(verb, VERBS[verb].word) for verb in VERBS if legal(verb, State(job["state"]))],
         "needed_by": msgspec.json.decode(job["needed_by_first"] or b"[]"),
     }
 

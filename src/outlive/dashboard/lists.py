@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outlive import store, ticks
 from outlive.dashboard import postmortem
 from outlive.dashboard.visits import NotFound, Visit
+from outlive.states import State
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -17,6 +18,8 @@ KILLERS = 200
 RUNNING = 500
 NEXT = 3
 BATCHES = 100
+BATCH_JOBS = 50
+FAILED = (State.FAILED, State.QUARANTINED)
 
 
 async def killers(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -62,6 +65,8 @@ async def batch(site: Site, visit: Visit) -> Mapping[str, Any]:
     found = await site.database.run(store.batch(id))
     if not found:
         raise NotFound(f"There is no batch {id}: it was pruned, or it is in another database.")
-    newest = await site.database.run(store.find_jobs(store.JobFilter(batch=id), limit=50))
-    jobs = await site.database.run(store.list_jobs(newest.ids))
+    failed = await site.database.run(store.find_jobs(store.JobFilter(batch=id, states=FAILED), limit=BATCH_JOBS))
+    newest = await site.database.run(store.find_jobs(store.JobFilter(batch=id), limit=BATCH_JOBS))
+    ids = list(dict.fromkeys([*failed.ids, *newest.ids]))[:BATCH_JOBS]
+    jobs = await site.database.run(store.list_jobs(ids))
     return {"title": f"Batch {found[0]['name']}", "batch": found[0], "jobs": jobs}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 FEW = 5
+DEATH_SHOWN_S = 3600.0
 OUTCOMES = [
     Outcome.SUCCEEDED,
     Outcome.RELEASED,
@@ -46,13 +47,14 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     workers = await run(store.list_workers())
     killers = await run(store.list_killers(limit=FEW))
     stuck = await run(store.list_stuck(limit=FEW))
+    queues = await site.history.queues.get()
     sources = await run(store.list_sources())
     schedules = await run(store.list_schedules())
     by_state: Counter[str] = Counter(dict.fromkeys(State, 0))
     for row in counts:
         by_state[row["state"]] += row["jobs"]
     rough = {row["state"] for row in counts if row["estimated"]}
-    dead = [row for row in workers if row["state"] == "dead"]
+    dead = [row for row in workers if died_lately(row)]
     return {
         "title": "Overview",
         "by_state": by_state,
@@ -61,7 +63,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "dead": dead[:FEW],
         "stuck": stuck,
         "charts": drawn(site.history),
-        "troubles": list(troubles(visit.links, by_state, workers, sources, schedules, len(stuck))),
+        "troubles": list(troubles(visit.links, by_state, workers, queues, sources, schedules, len(stuck))),
         "active": sum(row["state"] == "active" for row in workers),
         "slots": sum(row["slots"] for row in workers if row["state"] == "active"),
     }
@@ -71,6 +73,7 @@ def troubles(
     at: Links,
     by_state: Mapping[str, int],
     workers: Sequence[Row],
+    queues: Sequence[Row],
     sources: Sequence[Row],
     schedules: Sequence[Row],
     stuck: int,
@@ -83,19 +86,31 @@ def troubles(
     waiting = by_state["pending"] + by_state["retryable"]
     if waiting and not any(row["state"] == "active" for row in workers):
         yield "bad", "Jobs wait, and no worker is active", at("workers")
-    if dead := sum(row["state"] == "dead" for row in workers):
+    if dead := sum(map(died_lately, workers)):
         yield "bad", f"{number(dead)} {'worker has' if dead == 1 else 'workers have'} died", at("workers")
     if stuck:
         yield "bad", "Running jobs are stuck: their workers are silent", at("jobs", state="running")
     for row in workers:
         if row["trouble"]:
             yield "bad", f"Worker {row['name']} starts no job: {row['trouble']}", at("workers")
+    for row in queues:
+        if row["paused"] and row["ready"]:
+            ready = "1 job in it is" if row["ready"] == 1 else f"{number(row['ready'])} jobs in it are"
+            yield "warn", f"Queue {row['name']} is paused, and {ready} ready", at("queues")
     for row in sources:
         if row["breaker"] != "closed":
             yield "warn", f"The breaker of source {row['name']} is {row['breaker']}", at("sources")
     for row in schedules:
         if row["trouble"]:
             yield "warn", f"Schedule {row['name']} can't fire: {row['trouble']}", at("schedules")
+
+
+def died_lately(worker: Row) -> bool:
+    """Whether a worker was declared dead less than an hour ago. The page of workers shows the others, too."""
+    if worker["state"] != "dead":
+        return False
+    until_declared = (worker["died_at"] or worker["last_seen"]) - worker["last_seen"]
+    return bool(worker["time_since_heartbeat_s"] - until_declared.total_seconds() < DEATH_SHOWN_S)
 
 
 def drawn(history: History) -> list[dict[str, Any]]:

@@ -26,10 +26,13 @@ from outlive.dashboard.history import History
 from outlive.dashboard.live import Full, Live
 from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.shield import Shield
-from outlive.dashboard.visits import NotFound, Page, Refused, Visit
+from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit
 from outlive.errors import BadArguments, ConfigError, DatabaseBusy, OutliveError, SchemaMismatch
 from outlive.metrics import exposition
 from outlive.metrics.database import DatabaseMetrics
+from outlive.model import new_job_id
+
+KEPT = 200
 
 _log = logging.getLogger("outlive.dashboard")
 
@@ -76,6 +79,7 @@ class Site:
             OutliveError: self._failed,
             NotFound: self._not_found,
             Refused: self._not_allowed,
+            Elsewhere: self._go_back,
             HTTPException: self._refused,
             Exception: self._broken,
         }
@@ -112,7 +116,8 @@ class Site:
             found = await self._found(visit)
             query = f"?{request.url.query}" if request.url.query else ""
             live = f"{visit.links.root}/live{_below(request)}{query}" if page.live and not found.get("still") else None
-            return HTMLResponse(self.templates.page(page.template, {**found, "live": live, **self.frame(request)}))
+            html = self.templates.page(page.template, {**found, "live": live, **self.frame(request)})
+            return HTMLResponse(html, found.get("status", 200))
 
         return show
 
@@ -168,7 +173,10 @@ class Site:
         """What Prometheus reads, with a token in the header Authorization or the cookie of a browser."""
         if self.access.role_in(request) is None and (refused := self._without_bearer(request)):
             return refused
-        text = await self.metrics.text()
+        try:
+            text = await self.metrics.text()
+        except ModuleNotFoundError:
+            return PlainTextResponse("metrics need another extra: pip install 'outlive[metrics]'", 501)
         if not text:
             return PlainTextResponse("the database does not answer", 503)
         return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
@@ -214,8 +222,20 @@ class Site:
         who = f"{role} from {request.client.host if request.client else 'here'} (dashboard)"
         entry = await actions.do(self, given, who)
         back = values.get("back", "")
+        if values.get("action") == "prune" and back.startswith("/jobs/"):
+            back = "/jobs"  # The page of the job is gone with it.
+        return self._back(request, back, entry)
+
+    def _back(self, request: Request, back: str, entry: UUID) -> Response:
+        """Lead to a page of the dashboard that says what became of an action."""
         there = _root(request) + (back if re.match(r"/(?!/)", back) and back.isprintable() else "/")
         return RedirectResponse(f"{there}{'&' if '?' in there else '?'}done={entry}", 303)
+
+    def tell(self, entry: UUID, words: str) -> None:
+        """Keep what became of an action for the page that it leads to."""
+        self.said[entry] = words
+        while len(self.said) > KEPT:
+            del self.said[next(iter(self.said))]
 
     def _last_said(self, visit: Visit) -> str | None:
         """What became of the action from which this page was reached."""
@@ -299,6 +319,12 @@ class Site:
 
     async def _not_allowed(self, request: Request, error: Exception) -> Response:
         return self.say(request, 403, "Refused", str(error))
+
+    async def _go_back(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Elsewhere)
+        entry = new_job_id()
+        self.tell(entry, str(error))
+        return self._back(request, error.back, entry)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

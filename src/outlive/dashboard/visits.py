@@ -21,6 +21,14 @@ class NotFound(Exception):
     """There is nothing at this address. The text says what may have become of it."""
 
 
+class Elsewhere(Exception):
+    """There is nothing to ask: go back to a page of the dashboard, which shows this text."""
+
+    def __init__(self, words: str, back: str) -> None:
+        super().__init__(words)
+        self.back = back
+
+
 class Refused(Exception):
     """The role of the viewer does not allow this. The text says what to do."""
 

@@ -164,6 +164,31 @@ function tellTimes() {
   findAll("time[data-ago], time[data-local]").forEach(tell);
 }
 
+function tellZone() {
+  const place = find("#zone");
+  if (!place) return;
+  const minutes = -new Date().getTimezoneOffset();
+  const pad = (number) => String(number).padStart(2, "0");
+  const from = `UTC${minutes < 0 ? "-" : "+"}${pad(Math.floor(Math.abs(minutes) / 60))}:${pad(Math.abs(minutes) % 60)}`;
+  const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  place.textContent = minutes || name !== "UTC" ? `Times are local: ${name}, ${from}.` : "Times are in UTC.";
+}
+
+// The tabs: show the current one, and that more follow.
+
+const tabs = find(".top nav");
+
+function hintTabs() {
+  tabs.classList.toggle("more-left", tabs.scrollLeft > 4);
+  tabs.classList.toggle("more-right", tabs.scrollLeft + tabs.clientWidth < tabs.scrollWidth - 4);
+}
+
+function showTab() {
+  const current = tabs.querySelector("[aria-current]");
+  if (current) tabs.scrollLeft = current.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - current.offsetWidth) / 2;
+  hintTabs();
+}
+
 // Choosing rows for an action.
 
 function countChosen() {
@@ -171,6 +196,7 @@ function countChosen() {
   if (!bar) return;
   const chosen = findAll("input[name=id]:checked").length;
   bar.querySelector("output").textContent = chosen ? `${chosen} selected` : "none selected";
+  findAll("[data-of-chosen]").forEach((button) => (button.disabled = !chosen));
   const all = find("#all-rows");
   if (all) {
     const boxes = findAll("input[name=id]").length;
@@ -240,5 +266,11 @@ find("#keys").addEventListener("click", () => find("#help").showModal());
 if (location.hash === "#search" && find("input[type=search]")) find("input[type=search]").focus();
 if (document.body.dataset.live) connect();
 tellTimes();
+tellZone();
 countChosen();
+if (tabs) {
+  showTab();
+  tabs.addEventListener("scroll", hintTabs, { passive: true });
+  addEventListener("resize", showTab);
+}
 setInterval(tellTimes, 1000);
