@@ -18,12 +18,11 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    worker, path = start(slots=2, name="web-7", grace_s="6"), tmp_path / "go on"
+    worker, path = start(slots=3, name="web-7", grace_s="6"), tmp_path / "go on"
     assert "tests.faults.hold" in value(connection, "select tasks from outlive.workers")
     running = [faults.hold.enqueue(str(path), "plainly") for _ in range(2)]
     eventually(lambda: all(job.status() is State.RUNNING for job in running), within_s=20)
     eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2, within_s=20)
-    waiting = faults.hold.enqueue(str(path), "plainly")
     cli = Cli(database_url)
     with started() as commands:
         commands.append(drain := cli.process("drain", "web-7", PYTHONUNBUFFERED="1"))
@@ -32,6 +31,7 @@ def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(
         assert drain.stdout.readline() == "2 jobs still running\n"
         eventually(lambda: values(connection, "select state from outlive.workers") == ["draining"], within_s=20)
         assert cli("drain", "web-7", "--no-wait").out == "web-7 is told to drain\n"
+        waiting = faults.hold.enqueue(str(path), "plainly")
         assert worker.process.poll() is None
         assert [job.status() for job in running] == [State.RUNNING] * 2
         path.touch()
