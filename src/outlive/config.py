@@ -231,9 +231,7 @@ def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object]) 
 
             _warned.add(name)
             near = difflib.get_close_matches(name.removeprefix("OUTLIVE_").lower(), KEYS, n=1)
-            hint = (
-                f"did you mean OUTLIVE_{near[0].upper()}?" if near else "docs/reference/settings.md lists the settings"
-            )
+            hint = f"did you mean OUTLIVE_{near[0].upper()}?" if near else "see docs/reference/settings.md"
             warn(f"the environment has {name}, which is not a setting of outlive and has no effect; {hint}")
 
 

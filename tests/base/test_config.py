@@ -229,7 +229,7 @@ def test_an_unknown_variable_is_warned_of_once_with_a_suggestion() -> None:
         assert config.load(environ=environ, warn=said.append).slots == 3
     assert said == [
         "the environment has OUTLIVE_SHOP_KEY, which is not a setting of outlive and has no effect; "
-        "docs/reference/settings.md lists the settings",
+        "see docs/reference/settings.md",
         "the environment has OUTLIVE_SLOTZ, which is not a setting of outlive and has no effect; "
         "did you mean OUTLIVE_SLOTS?",
     ]

@@ -6,7 +6,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -81,7 +81,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
     """
     wanted = filter.resolved(context)
 
-    def look() -> Sequence[Row]:
+    def look() -> list[dict[str, Any]]:
         ids = choosing.first(context, wanted, limit=limit)
         if not ids:
             return []
