@@ -11,14 +11,24 @@ import random
 import signal
 import sys
 import time
+from importlib import import_module
 from uuid import UUID, uuid4
-
-import asyncpg  # noqa: F401  # All libraries here, so that no job has to import them.
-import psycopg  # noqa: F401
 
 import outlive
 from outlive import config
 from tests.driving.libraries import LIBRARIES, drive
+
+for module in (
+    "asyncpg",
+    "django.db.backends.postgresql.base",
+    "psycopg",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.postgresql.psycopg2",
+    "sqlalchemy.ext.asyncio",
+    "sqlalchemy.orm",
+):
+    import_module(module)  # Once, before any fork, and not in each process.
 
 app = outlive.App()
 NAMES = ("psycopg", "async psycopg", "asyncpg", "SQLAlchemy session", "SQLAlchemy async session", "Django")
