@@ -8,7 +8,6 @@ given follows from those that are (`_derived`). Settings that contradict each ot
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,8 +18,6 @@ import msgspec
 from outlive import validation
 from outlive.errors import ConfigError
 from outlive.validation import Duration
-
-_log = logging.getLogger("outlive.config")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,7 +139,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
     app: Mapping[str, object] | None = None,
-    warn: Callable[[str], object] = _log.warning,
+    warn: Callable[[str], object] | None = None,
 ) -> Config:
     """The settings of the app (`in_code`), of outlive.toml (or `path`, which must then exist), of the environment, and
     the flags that are not None.
@@ -223,15 +220,17 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
     return given | {key: ours[name] for name, key in variables.items() if ours.get(name)}
 
 
-def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object]) -> None:
+def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object] | None) -> None:
     known = {f"OUTLIVE_{key.upper()}" for key in KEYS} | _NOT_SETTINGS
     for name in sorted(environ):
         if name.startswith("OUTLIVE_") and name.upper() not in known and name not in _warned:
-            import difflib  # Not at the top: each fork of a zygote would pay for it.
+            import difflib  # Not at the top: each fork of a zygote would pay for them.
+            import logging
 
             _warned.add(name)
             near = difflib.get_close_matches(name.removeprefix("OUTLIVE_").lower(), KEYS, n=1)
             hint = f"did you mean OUTLIVE_{near[0].upper()}?" if near else "see docs/reference/settings.md"
+            warn = warn or logging.getLogger("outlive.config").warning
             warn(f"the environment has {name}, which is not a setting of outlive and has no effect; {hint}")
 
 

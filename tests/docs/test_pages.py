@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outlive import config
 from outlive.lab.server import temporary_home
 from outlive.words import WORDS
 from tests.driving import pages
@@ -117,16 +116,6 @@ def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url:
         paths = re.findall(r"^\| `(/\w+)` \|", page, re.MULTILINE)
         assert paths == ["/healthz", "/readyz", "/metrics"]
         assert [get(place, path)[0] for path in paths] == [200, 200, 200]
-
-
-def test_the_settings_and_the_app_of_the_page_of_the_dashboard_are_valid(database_url: str, tmp_path: Path) -> None:
-    _, settings, app = pages.blocks_of("how-to/dashboard.md")
-    (tmp_path / "outlive.toml").write_text(settings.text)
-    assert config.load(tmp_path / "outlive.toml").dashboard_listen == "0.0.0.0:8321"
-    (tmp_path / "shop.py").write_text(f"import outlive\napp = outlive.App({database_url!r})\n")
-    (tmp_path / "web.py").write_text(app.text.replace("SECRET", "'a secret of some length'"))
-    with pages.shell(tmp_path, database_url) as shell:
-        assert shell.run("python -c 'import web; print(web.app.routes[0].path)'") == "/jobs\n"
 
 
 @pytest.mark.parametrize("system", WORDS)

@@ -53,6 +53,7 @@ BUGS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_played_game_names_each_seeded_bug(database_url: str, connection: db.Connection) -> None:
     for bug in BUGS:

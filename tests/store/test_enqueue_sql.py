@@ -463,7 +463,7 @@ def test_a_claim_does_not_carry_large_arguments_and_they_come_in_parts(connectio
 def test_a_name_that_fits_into_no_index_is_refused_where_the_job_waits_elsewhere_at_first(
     connection: db.Connection, named: str
 ) -> None:
-    """Whoever moved such a job to `waiting` later would fail: the reaper, or the worker of another job."""
+    """Who moved such a job to `waiting` later would fail: the reaper, or the worker of another job."""
     task = "" if named.startswith("task") else "'work', "
     with pytest.raises(psycopg.Error, match="names of at most 200 bytes"):
         connection.execute(f"select outlive.enqueue({task}{named}, concurrency_key => 'k')".encode())

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from outlive import store
-from outlive.dashboard.actions import BATCHES, THINGS, VERBS
+from outlive.dashboard.actions import BATCHES, VERBS
 from outlive.dashboard.choosing import told
 from outlive.dashboard.rendering import Links
 from outlive.dashboard.visits import Visit
@@ -35,8 +35,6 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 def _word(action: str) -> str:
     """What was done, as the button is called that does it."""
-    if action in THINGS:
-        return f"{THINGS[action].word}: {THINGS[action].noun}"
     verbs = {str(name): verb.word for name, verb in VERBS.items()}
     return verbs.get(action) or BATCHES.get(action) or action.replace("_", " ").capitalize()
 

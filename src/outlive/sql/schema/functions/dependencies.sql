@@ -24,7 +24,8 @@ begin
     select from unnest(links) l
     where jsonb_typeof(l) <> 'object' or jsonb_typeof(l -> 'after') not in ('array', 'null'))
   then
-    raise exception using errcode = 'OL003', message = 'links are objects, and after is an array of the ids of jobs';
+    raise exception using errcode = 'OL003', message =
+      'links are objects, and after is an array of the ids of jobs';
   end if;
   if exists (select from unnest(links) l where l ->> 'on_failure' not in ('block', 'proceed', 'cancel')) then
     raise exception using errcode = 'OL003', message = 'on_failure can be block, proceed or cancel';

@@ -8,8 +8,8 @@ create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
 language plpgsql set lock_timeout = '100ms' as $$
 -- running -> pending, retryable, quarantined, failed, cancelled. The caller has locked these rows of `running`.
--- An attempt that can't end now, because it needs what another transaction has locked (a dedupe key, a batch, a job
--- that waits for it), is left for the next time, and delays no other. Its row comes back without a state.
+-- An attempt that can't end now, because it needs what another transaction has locked (a dedupe key, a batch, a
+-- job that waits for it), is left for the next time, and delays no other. Its row comes back without a state.
 declare
   one bigint;
   refused int := 0;
