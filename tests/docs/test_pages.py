@@ -1,7 +1,6 @@
 """The tutorial and the pages of how-to: their code, commands and SQL are run as they stand."""
 
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from outlive.lab.server import temporary_home
 from outlive.words import WORDS
 from tests.driving import pages
-from tests.driving.scraping import get
+from tests.driving.scraping import get, place_in
 from tests.driving.workers import ROOT
 
 RUN = (
@@ -106,13 +105,11 @@ def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url:
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
     install, command = pages.blocks_of("how-to/monitor.md")[0].text.strip().splitlines()
     assert install == "pip install 'outlive[metrics]'"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     (tmp_path / "shop.py").write_text("import outlive\napp = outlive.App()\n")
-    place = ("127.0.0.1", port)
     with pages.shell(tmp_path, database_url) as shell:
-        shell.run(f"{command.replace(':9464', f':{port}')} --slots 1 2> worker.log &")
+        shell.run(f"{command.replace(':9464', ':0')} --slots 1 2> worker.log &")
         shell.run("until grep -q started worker.log; do sleep 0.1; done")
+        place = place_in((tmp_path / "worker.log").read_text())
         paths = re.findall(r"^\| `(/\w+)` \|", page, re.MULTILINE)
         assert paths == ["/healthz", "/readyz", "/metrics"]
         assert [get(place, path)[0] for path in paths] == [200, 200, 200]
