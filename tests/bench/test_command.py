@@ -42,7 +42,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        pytest.param(["claim", "vacuum", "prune", "warm", "pick-up"], id="some"),
+        pytest.param(["claim", "warm"], id="some"),
         pytest.param(list(command.BENCHMARKS), id="all", marks=pytest.mark.long),
     ],
 )

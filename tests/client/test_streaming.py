@@ -23,6 +23,7 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.long
 def test_two_hundred_thousand_jobs_take_little_memory_and_keep_their_order(app: outlive.App, query: Query) -> None:
     used: list[int] = []
 

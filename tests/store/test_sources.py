@@ -745,7 +745,7 @@ class Breaker(RuleBasedStateMachine):
 
 @pytest.mark.timeout(400)
 def test_the_breaker_follows_its_model_in_every_order(connection: db.Connection) -> None:
-    run_histories(Breaker, connection, settings(SHORT, max_examples=60, stateful_step_count=50))
+    run_histories(Breaker, connection, settings(SHORT, max_examples=30, stateful_step_count=50))
 
 
 # What jobs find, and what they ask for next

@@ -84,6 +84,7 @@ def load(words: Sequence[str] = ()) -> typer.Typer:
     if not named:
         names = [name for names in ORDER.values() for name in names]
         app.registered_commands.sort(key=lambda one: names.index(_name(one)))
+        app.registered_groups.sort(key=lambda group: [*MODULES].index(str(group.name)))
         return app
     small = copy(app)  # Typer builds every command that it has.
     small.registered_commands = [one for one in app.registered_commands if _name(one) == words[0]]
