@@ -14,26 +14,33 @@ from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
 from outlive import config, db, embedded, migrate
+from outlive import pytest as plugin
 from tests import faults
-from tests.driving.databases import TEMPLATE, new_database, worker_connections
+from tests.driving.databases import TEMPLATE, new_database, reused_database, worker_connections
 from tests.driving.workers import ROOT, Start, Worker, all_gone
-from tests.reporting import Report
+from tests.reporting import Report, left_out, name_of
 
 # Property tests leave no file behind, and a busy machine does not fail them.
 settings.register_profile("quiet", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quiet")
 
 SERVER = "TESTED_SERVER_URL"
+KEPT = ("OUTLIVE_VENV", plugin.VARIABLE)
 HOME = pytest.StashKey[Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--report", type=Path, metavar="FILE", help="write a table of the tests and their results")
+    parser.addoption("--postgres", type=Path, metavar="DIRECTORY", help="where the programs of the tests' server are")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    left_out.update(name_of(item.nodeid) for item in items if item.get_closest_marker("long"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the server in the process that starts the run; pytest-xdist's workers inherit its address."""
-    for variable in [name for name in os.environ if name.startswith("OUTLIVE_") and name != "OUTLIVE_VENV"]:
+    for variable in [name for name in os.environ if name.startswith("OUTLIVE_") and name not in KEPT]:
         del os.environ[variable]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A run in a shell's background, where commands inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,12 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     home.chmod(0o755)
     config.stash[HOME] = home
     settings = {"fsync": "off", "max_connections": "300", "max_prepared_transactions": "0"}
-    url = embedded.ensure(home / "server", settings=settings)
+    url = embedded.ensure(home / "server", settings=settings, binaries=config.option.postgres)
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"create database {TEMPLATE}")
     with db.connect(make_conninfo(url, dbname=TEMPLATE)) as connection:
         migrate.migrate(connection, roles=True)
-    os.environ[SERVER] = url
+    os.environ[SERVER] = os.environ[plugin.VARIABLE] = url
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -69,7 +76,7 @@ def server_url() -> str:
 @pytest.fixture
 def database_url(server_url: str) -> Iterator[str]:
     """A database with the schema of this version and nothing in it."""
-    with new_database(server_url) as url:
+    with reused_database(server_url) as url:
         yield url
 
 

@@ -162,6 +162,14 @@ def eat_memory() -> None:
         time.sleep(0.01)
 
 
+@app.task(memory="64MB", max_crashes=1)
+def eat_slowly() -> None:
+    eaten = []
+    while True:
+        eaten.append(b"x" * 2_000_000)
+        time.sleep(0.02)
+
+
 @app.task(max_attempts=1)
 def raise_memory_error() -> None:
     raise MemoryError("no more")

@@ -60,6 +60,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard_token: str | None = None
     dashboard_viewer_token: str | None = None
     metrics_listen: str | None = None
+    otel: bool = False
+    sentry: bool = False
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """The settings without passwords and tokens: a configuration is printed in logs and on screens."""
@@ -105,6 +107,8 @@ class Settings(TypedDict, total=False):
     cache_enabled: bool
     cache_dir: str
     cache_bytes: int | str
+    otel: bool
+    sentry: bool
 
 
 _SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
@@ -118,11 +122,11 @@ ALIASES = {
     "CACHE_ENABLED": "cache_enabled",
 }
 # Variables that start with OUTLIVE_ and are not settings.
-_NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG"})
+_NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG", "OUTLIVE_TEST_DATABASE_URL"})
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
 _LARGEST_BYTES = 32 * 1024 * 1024
 _warned: set[str] = set()
-_FLAGS = frozenset({"cache_enabled", "jobs_see_database_url"})
+_FLAGS = frozenset({"cache_enabled", "jobs_see_database_url", "otel", "sentry"})
 # What is needed before the app is imported, and what the app can't decide.
 _NOT_IN_CODE = frozenset(
     {
@@ -156,6 +160,11 @@ def load(
 
 def in_code(given: Mapping[str, object]) -> dict[str, object]:
     """The settings that an app gives, parsed. None is no value, except where it means no limit."""
+    if "eager" in given:
+        raise ConfigError(
+            "eager is not a setting: a job runs in a worker, never where it is enqueued; "
+            "in a test, `with outlive_jobs.eager():` runs it at once (docs/how-to/test.md)"
+        )
     validation.known("App", "setting", given, KEYS)
     for key in _NOT_IN_CODE & given.keys():
         raise ConfigError(

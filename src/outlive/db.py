@@ -72,9 +72,9 @@ ACTIONS = Purpose(_SECONDS, _limited(lock_s=5, statement_s=30))
 """What operators do on the dashboard."""
 FIRINGS = Purpose(_SECONDS, _limited(lock_s=0.5, statement_s=60))
 """Schedules. Their firings follow one after the other, so none waits for long."""
-COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=120))
-"""Ends of attempts that are large or wait for a lock. A lease that expires meanwhile is no danger: the statement has
-locked the attempt."""
+COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=0.2, statement_s=120))
+"""Ends of attempts that are large or wait for a lock; none waits for long, because others may wait behind it. A lease
+that expires meanwhile is no danger: the statement has locked the attempt."""
 METRICS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=5))
 """Figures for Prometheus, which are left out if they take longer."""
 LIVENESS = Purpose(

@@ -6,6 +6,7 @@ are replaced as a whole each time. An advisory lock lets one process migrate at 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import psycopg
@@ -35,6 +36,7 @@ _FUNCTIONS = (
     "schedules",
     "counts",
     "output",
+    "protocol",
 )
 _LOCK = 0x6F75746C697665  # "outlive"
 
@@ -50,6 +52,7 @@ def script(current: int = 0) -> str:
             sql.read("schema/drop_views.sql"),
             *(sql.read(f"schema/functions/{theme}.sql") for theme in _FUNCTIONS),
             sql.read("schema/views.sql"),
+            sql.functions(),
             sql.read("schema/version.sql"),
         ]
     )
@@ -131,8 +134,12 @@ def address(config: Config) -> str:
     try:
         conninfo_to_dict(config.database_url or "")
     except psycopg.ProgrammingError:  # Its message quotes the address with the password.
+        if driver := re.match(r"postgres(?:ql)?(\+\w+):", config.database_url or ""):
+            raise ConfigError(
+                f"database_url is an address for SQLAlchemy: leave out {driver[1]}, as in postgresql://user@host/name"
+            ) from None
         raise ConfigError(
-            "database_url is not a Postgres address: write it like postgresql://user:password@host:5432/name, "
+            "database_url is not a Postgres address: write it like postgresql://user@host:5432/name, "
             "and escape special characters, a space as %20"
         ) from None
     if config.database_url:

@@ -165,6 +165,21 @@ class Ended(msgspec.Struct, frozen=True):
     spawns: bytes | None = None
     took_s: float | None = None
     """How long it ran, for the log; None if that is not known. The database measures for itself."""
+    late_s: float = 0.0
+    """How long ago it ended."""
+    told: bool = False
+    """Sentry has been told of it, by the job's process."""
+    memory: bytes | None = None
+    """A `MemoryCourse` as JSON, if it is worth keeping."""
+
+
+class LostRun(msgspec.Struct, frozen=True):
+    """An attempt that was lost, when it was claimed, and when the reaper ended it. It has no arguments."""
+
+    job: Claimed
+    end: Ended
+    started_at: datetime
+    ended_at: datetime
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -279,6 +294,17 @@ class Record(msgspec.Struct, frozen=True):
     """When it was last replaced."""
 
 
+class MemoryCourse(msgspec.Struct, frozen=True):
+    """How the memory of an attempt's processes changed. With a limit, it is counted as the limit counts it."""
+
+    limit_bytes: int | None
+    """Its limit; None if it had none."""
+    at_s: list[float]
+    """When each step began, in seconds after the attempt."""
+    used_bytes: list[int]
+    """The most that was measured in each step."""
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """One ended attempt, as people see it."""
 
@@ -296,6 +322,7 @@ class Attempt(msgspec.Struct, frozen=True):
     started_at: datetime | None
     ended_at: datetime
     result: msgspec.Raw | None = None
+    memory: MemoryCourse | None = None
 
 
 class Said(msgspec.Struct, frozen=True):

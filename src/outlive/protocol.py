@@ -22,6 +22,7 @@ MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_CHILD_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 """The supervisor kills a child that sends a longer frame, because it has to keep frames in memory."""
 MAX_CHECKPOINT_BYTES = 1024 * 1024
+MAX_SPANS_BYTES = 256 * 1024
 MAX_PROGRESS_CHARS = 2000
 """The longest message of a job's progress."""
 MAX_ERROR_CHARS = 8_001
@@ -52,6 +53,8 @@ class Run(Frame, frozen=True, tag=1):
     max_result_bytes: int
     checkpoint: bytes | None = None
     source: str = ""
+    trace: tuple[str, str] | None = None
+    """With OpenTelemetry: the context of the attempt's span, as the headers traceparent and tracestate."""
 
 
 class Stopping(Frame, frozen=True, tag=2):
@@ -99,6 +102,10 @@ class Done(Frame, frozen=True, tag=4):
     """The signal that told the job to stop; 0 if none came. Only the supervisor knows whether it has sent that."""
     process_ended: bool = False
     """A process that the job had started has ended, which may be why the job failed."""
+    told: bool = False
+    """With Sentry: the child has made an event of the job's exception."""
+    ended_at: float | None = None
+    """With OpenTelemetry or Sentry: the time at which it ended. The supervisor reads this frame some time later."""
     changed: str | None = None
     """With `recycle_after="clean"`: the child exits, because the job has changed this in it."""
 
@@ -136,6 +143,12 @@ class Imported(Frame, frozen=True, tag=17):
     token: int
 
 
+class Spans(Frame, frozen=True, tag=19):
+    """Spans of OpenTelemetry that have ended in the child: telemetry/spans.py, as msgpack."""
+
+    spans: bytes
+
+
 # From the supervisor to the zygote, and back:
 
 
@@ -167,13 +180,17 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Ready(Frame, frozen=True, tag=9):
-    """The app is imported. `threads` are the names of threads that a fork loses; `settings` are those in code."""
+    """The app is imported. `threads` are the names of threads that a fork loses; `settings` are those in code.
+
+    `sentry` are options of its client of Sentry.
+    """
 
     tasks: list[TaskFacts]
     sources: list[SourceLimits]
     schedules: list[Schedule]
     threads: list[str]
     settings: dict[str, Any]
+    sentry: dict[str, str] = {}
 
 
 class Broken(Frame, frozen=True, tag=10):
@@ -209,7 +226,7 @@ class Left(Frame, frozen=True, tag=16):
 
 
 ToChild = Run | Stopping | Reply | Secret
-FromChild = Done | Call | Progress | Completing | Imported
+FromChild = Done | Call | Progress | Completing | Imported | Spans
 ToZygote = Fork | ForkParent
 FromZygote = Ready | Broken | Forked | NotForked | Exited | Left
 

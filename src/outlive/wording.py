@@ -66,6 +66,14 @@ def duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
+def roughly(seconds: float) -> str:
+    """A time in its largest unit: 2 h."""
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{max(1.0, seconds):.0f} s"
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """A number and its noun: 1 crash, 2 crashes."""
     return f"{number:,} {one}" if number == 1 else f"{number:,} {many or one + 's'}"

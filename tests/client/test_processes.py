@@ -21,7 +21,8 @@ from tests.client.example import add
 from tests.waiting import eventually
 
 Query = Callable[..., list[tuple[Any, ...]]]
-OTHERS = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+OTHERS = """select count(*) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
 
 
 def test_eight_threads_enqueue_through_one_app(app: outlive.App, query: Query) -> None:

@@ -26,7 +26,8 @@ from tests.driving.making import count, run_job, values
 from tests.waiting import aeventually, eventually
 
 Query = Callable[..., list[tuple[Any, ...]]]
-OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+OTHERS = """select pid from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
 LISTENING = f"{OTHERS} and state = 'idle' and query like '%outlive.awaited%'"
 """The session of the thread that waits: after a look it only listens."""
 

@@ -73,18 +73,21 @@ def blocks_of(page: str) -> list[Block]:
     return [Block(kind, re.sub(f"^{indent}", "", text, flags=re.MULTILINE)) for indent, kind, text in found]
 
 
-def run(page: str, shell: Shell, folder: Path, url: str | None) -> None:
+def run(page: str, shell: Shell, folder: Path, url: str | None, *, port: int | None = None) -> None:
     """Run a page: write its files, run its commands and SQL, and compare the answers with those that it shows.
 
-    A block of Python or TOML begins with the name of its file; one that begins with `# before` is the code of another
-    system, and must only be valid. A block without a language is for people.
+    A block of Python, JavaScript or TOML begins with the name of its file; one that begins with `# before` is the code
+    of another system, and must only be valid. A block without a language is for people. The port replaces 8000.
     """
-    blocks = blocks_of(page)
+    blocks = [
+        Block(kind, text if port is None else text.replace(":8000", f":{port}").replace("port 8000", f"port {port}"))
+        for kind, text in blocks_of(page)
+    ]
     for (kind, text), (next_kind, expected) in zip(blocks, [*blocks[1:], Block("", "")], strict=True):
         wanted = expected if next_kind == "text" else None
         match kind:
-            case "python" | "toml":
-                name = re.match(r"# (\S+\.(?:py|toml))\n", text)
+            case "python" | "toml" | "js":
+                name = re.match(r"(?:#|//) (\S+\.(?:py|toml|mjs))\n", text)
                 if name:
                     (folder / name[1]).write_text(text)
                 else:

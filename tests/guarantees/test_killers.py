@@ -590,7 +590,7 @@ def test_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: Path
         "event": "quarantine",
         "id": str(job.id),
         "task": "tests.faults.segfault",
-        "details": "crashed 1 times (max_crashes = 1)",
+        "details": "crashed once (max_crashes = 1)",
         "crashes": 1,
         "outcome": "crashed",
         "signal": "SIGSEGV",

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from uuid import uuid5
 
 import outlive
 
@@ -15,12 +16,14 @@ def step(n: int) -> None:
 
 @app.task(max_losses=None, max_crashes=1000)
 def spread(depth: int) -> None:
-    """Add two jobs to the batch that this one belongs to: one now, and one when it succeeds."""
+    """Add two jobs to the batch that this one belongs to: one now, and one when it succeeds.
+
+    The first has an id of its own: an attempt that is killed and repeated makes no second one.
+    """
     context = outlive.current()
     if depth:
-        more = spread.using(batch=context.batch_id)
-        more.enqueue(depth - 1)
-        context.spawn(more.job(depth - 1))
+        spread.using(batch=context.batch_id, id=uuid5(context.job_id, "now")).enqueue(depth - 1)
+        context.spawn(spread.using(batch=context.batch_id).job(depth - 1))
 
 
 @app.task

@@ -18,11 +18,13 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    worker, path = start(slots=3, name="web-7", grace_s="6"), tmp_path / "go on"
+    worker, path = start(slots=3, name="web-7", grace_s="6", heartbeat_s="0.5"), tmp_path / "go on"
     assert "tests.faults.hold" in value(connection, "select tasks from outlive.workers")
     running = [faults.hold.enqueue(str(path), "plainly") for _ in range(2)]
     eventually(lambda: all(job.status() is State.RUNNING for job in running), within_s=20)
     eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2, within_s=20)
+    memory = "select memory_bytes > 20000000 from outlive.worker_states"
+    eventually(lambda: value(connection, memory), what="a heartbeat tells the memory of the worker")
     cli = Cli(database_url)
     with started() as commands:
         commands.append(drain := cli.process("drain", "web-7", PYTHONUNBUFFERED="1"))

@@ -28,7 +28,7 @@ class Unwritten:
     """Everything that a worker still has to write when it stops."""
 
     def __init__(self, url: str) -> None:
-        self.session, leases = Session(url), Leases(lease_s=300, renew_s=20)
+        self.session, leases = Session(url, db.CLAIMS), Leases(lease_s=300, renew_s=20)
         self.outbox = Outbox(WORKER, self.session, leases, Wakeup())
         self.progress = ProgressWriter(WORKER, self.session, self.outbox)
         self.completions = Completions(WORKER, self.session, leases=leases, outbox=self.outbox, lease_s=300)
@@ -157,6 +157,23 @@ def test_an_end_that_is_locked_for_a_moment_is_written(
     stranger.execute("select from outlive.batches for update")
     goodbye(lambda has: has.outbox.put(Ended(job.token)))
     assert state_of(connection, job.id) is State.SUCCEEDED
+
+
+def test_an_end_whose_consequences_are_locked_holds_up_no_other(
+    connection: db.Connection, connect: Connect, goodbye: Goodbye
+) -> None:
+    make_many(connection, 2)
+    failing, free = claim(connection)
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    cancelled = {"after": [str(failing.id)], "on_failure": "cancel", "batch": str(batch)}
+    make(connection, links=wire.encode(cancelled))
+    stranger = connect()
+    with stranger.transaction():
+        stranger.execute("select from outlive.batches for update")
+        failed = Ended(failing.token, Outcome.FAILED, final=True)
+        goodbye(lambda has: (has.outbox.put(failed), has.outbox.put(Ended(free.token))))
+    assert [state_of(connection, job.id) for job in (failing, free)] == [State.RUNNING, State.SUCCEEDED]
+    assert row(connection, "select state from outlive.workers") == {"state": "stopped"}
 
 
 def test_a_worker_that_has_said_goodbye_is_stopped_and_not_notified(

@@ -88,6 +88,26 @@ def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     eventually(lambda: value(connection, succeeded), within_s=8, what="the source hears how it went")
 
 
+def test_a_locked_batch_delays_only_the_end_that_would_cancel_a_job_of_it_and_no_goodbye(
+    start: Start, connection: db.Connection, stranger: Admin
+) -> None:
+    """55"""
+    failing = faults.raise_error.using(max_attempts=1).enqueue()
+    with faults.app.batch("theirs") as batch:
+        faults.add.using(after=[failing], on_failure="cancel", batch=batch).enqueue(1, 1)
+    stranger.execute("select from outlive.batches for update")
+    worker = start(slots=2)
+    assert worker.says("can't be written yet")
+    run_others()
+    assert worker.stop() == 0
+    assert value(connection, "select state from outlive.workers") == "stopped"
+    assert failing.status() is State.PENDING, "it is given back"
+    stranger.rollback()
+    start(slots=2)
+    assert finished(failing, within_s=8) is State.FAILED
+    assert batch.wait(timeout=8).cancelled == 1
+
+
 LIMITED = "import outlive\napp = outlive.App()\nshop = app.source('shop', rate_limit_per_minute=600)\n"
 LIMITED += "@app.task\ndef answer(): return 42\n"
 

@@ -9,6 +9,7 @@ import pytest
 from outlive import db
 from outlive.states import Outcome, State
 from tests import faults
+from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
 from tests.driving.workers import Start, alive
 from tests.waiting import eventually
@@ -35,6 +36,27 @@ def test_memory_that_no_process_has_for_itself_counts(
         (only,) = attempts(connection, job)
         assert only.outcome is Outcome.OUT_OF_MEMORY
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 200_000_000
+
+
+def test_how_its_memory_changed_is_kept_with_an_attempt_that_was_killed(
+    start: Start, connection: db.Connection, database_url: str
+) -> None:
+    start(slots=3)
+    eater, hung = faults.eat_slowly.enqueue(), faults.stall.using(timeout="2.5s").enqueue()
+    short = faults.use_memory.enqueue(1, keep=False)
+    assert finished(eater) is State.QUARANTINED
+    course = attempts(connection, eater)[0].memory
+    assert course is not None
+    assert course.limit_bytes == 64_000_000
+    assert course.used_bytes[0] < course.used_bytes[-1]
+    assert course.at_s == sorted(course.at_s)
+    assert "limit 64 MB" in Cli(database_url)("show", eater.id).out
+    assert finished(short) is State.SUCCEEDED
+    assert attempts(connection, short)[0].memory is None
+    assert finished(hung) is State.FAILED
+    course = attempts(connection, hung)[0].memory
+    assert course is not None
+    assert (course.limit_bytes, course.at_s[0] >= 1) == (None, True)
 
 
 def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(

@@ -47,7 +47,8 @@ class Old:
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
-        self.environ = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}", "OUTLIVE_DATABASE_URL": url}
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("OUTLIVE_")}
+        self.environ = {**kept, "PYTHONPATH": f"{folder / 'src'}:{folder}", "OUTLIVE_DATABASE_URL": url}
 
     def python(self, *words: str, log: Path | None = None) -> "subprocess.Popen[str]":
         with (log or Path(os.devnull)).open("wb") as output:

@@ -422,13 +422,17 @@ def test_a_batch_that_another_transaction_has_locked_holds_up_only_its_own_jobs(
 def test_a_transaction_with_an_old_snapshot_cannot_close_a_batch(
     connection: db.Connection, other: db.Connection
 ) -> None:
-    batch = open_batch(connection)
     other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    with pytest.raises(psycopg.Error, match="READ COMMITTED"), other.transaction():
-        close(other, batch)
     with other.transaction():
-        mine = open_batch(other)
-        add(other, mine)
+        batch = open_batch(connection)  # Before the other one takes its snapshot.
+        assert counts(other, batch).jobs == 0
+        add(connection, batch)
+        with pytest.raises(psycopg.Error, match="READ COMMITTED"), other.transaction():
+            close(other, batch)
+    with other.transaction():
+        with other.transaction():
+            mine = open_batch(other)
+            add(other, mine)
         close(other, mine)
     assert counts(connection, mine).jobs == 1
 

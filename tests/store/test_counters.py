@@ -7,10 +7,10 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from outlive import db, store
+from outlive import db, store, wire
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, claim, counters, hold_of, make, register_task, row_of, set_now, state_of
+from tests.driving.making import TASK, Connect, claim, counters, hold_of, make, register_task, row_of, set_now, state_of
 from tests.store.acting import ANNA, BERT, ENDS, NOW, TOMORROW, Place, Scene, bring, complete, contents, end_by, fire
 from tests.store.noon import database_url, fresh_at_noon
 
@@ -419,8 +419,26 @@ def test_a_job_over_a_lowered_limit_is_quarantined_instead_of_started(connection
     set_now(connection, TOMORROW)
     register_task(connection, max_crashes=1)
     assert [claimed.id for claimed in claim(connection, limit=2)] == [healthy]
-    assert hold_of(connection, killer) == ("quarantined", "crashed 1 times (max_crashes = 1)")
+    assert hold_of(connection, killer) == ("quarantined", "crashed once (max_crashes = 1)")
     assert counters(connection, killer) == (0, 1, 0)
+
+
+def test_a_job_over_a_lowered_limit_that_a_lock_keeps_from_quarantine_holds_up_no_claim(
+    connection: db.Connection, connect: Connect
+) -> None:
+    killer, healthy = bring(connection, Place.RETRYABLE).job, make(connection)
+    make(connection, links=wire.encode({"after": [str(killer)]}))
+    set_now(connection, TOMORROW)
+    register_task(connection, max_crashes=1)
+    stranger = connect()
+    with stranger.transaction():
+        stranger.execute("select from outlive.held for update")
+        connection.execute("set lock_timeout = '100ms'")
+        assert [claimed.id for claimed in claim(connection, limit=2)] == [healthy]
+    assert row_of(connection, killer)["crashes"] == 1
+    set_now(connection, TOMORROW, later_s=10)
+    assert claim(connection) == []
+    assert state_of(connection, killer) is State.QUARANTINED
 
 
 def test_the_reaper_quarantines_jobs_over_a_lowered_limit(connection: db.Connection) -> None:

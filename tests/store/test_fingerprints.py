@@ -69,7 +69,7 @@ def test_the_same_arguments_however_they_are_written_are_the_same_killer(connect
     register_task(connection, quarantine_by="fingerprint")
     jobs = [crash(connection, args=args) for args in SPELLINGS]
     assert [state_of(connection, job) for job in jobs] == [State.RETRYABLE, State.RETRYABLE, State.QUARANTINED]
-    said = "crashed 1 times, and 2 times with the same arguments as other jobs (max_crashes = 3)"
+    said = "crashed once, and 2 times with the same arguments as other jobs (max_crashes = 3)"
     assert hold_of(connection, jobs[-1]) == ("quarantined", said)
     fourth = claimed(connection, args=SPELLINGS[1])
     assert convict(connection, fourth) == [fourth.id]

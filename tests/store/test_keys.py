@@ -61,6 +61,17 @@ def test_when_one_ends_the_next_starts(connection: db.Connection) -> None:
     assert values(connection, "select job_id from outlive.keyed_jobs") == []
 
 
+def test_a_job_is_admitted_that_follows_constraints_made_immediate_in_its_transaction(
+    connection: db.Connection,
+) -> None:
+    with connection.transaction():
+        make_keyed(connection, "first")
+        connection.execute("set constraints all immediate")
+        connection.execute("set constraints all deferred")
+        second = make_keyed(connection, "second")
+    assert admitted(connection, "second") == [second]
+
+
 def test_keys_are_independent_and_jobs_without_a_key_are_free(connection: db.Connection) -> None:
     for key in ("a", "b"):
         enqueue(connection, [request(links=links(key)) for _ in range(3)])

@@ -286,29 +286,34 @@ def test_a_lane_of_the_future_is_told_as_such(connection: db.Connection) -> None
     assert (now.ready, now.ready_at) == (True, NOON)
 
 
+def scans_of_lanes(connection: db.Connection) -> tuple[list[dict[str, Any]], object]:
+    """How the lanes without a source are found: the scans, and the rows that they read."""
+    statement = store.unsourced_lanes(["work"])
+    nodes = plan(connection, statement.text, statement.parameters)
+    scans = [node for node in nodes if node.get("Alias", "")[:1] == "w"]
+    # Before version 18, Postgres rounds the rows of each loop.
+    rounding = 0.1 if connection.info.server_version >= 180000 else 1.1
+    return scans, pytest.approx(sum(node["Actual Rows"] * node["Actual Loops"] for node in scans), abs=rounding)
+
+
 def test_many_jobs_of_the_future_cost_the_lanes_nothing(connection: db.Connection) -> None:
     """Each lane costs one step of the index, however many jobs it has."""
     set_now(connection)
     for n in range(3):
         enqueue(connection, [request("later", delay_s=60, queue=f"q{n}") for _ in range(2000)])
-    statement = store.unsourced_lanes(["work"])
-    scans = [
-        node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
-    ]
+    scans, rows = scans_of_lanes(connection)
     assert {node["Node Type"] for node in scans} == {"Index Only Scan"}
     # One row for each queue, and one for each lane.
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) == pytest.approx(6, abs=0.1)
+    assert rows == 6
 
 
 def test_many_sources_cost_the_lanes_without_a_source_nothing(connection: db.Connection) -> None:
     enqueue(connection, [request(source=f"site-{n:04}") for n in range(2000)])
     make(connection), make(connection, queue="other")
-    statement = store.unsourced_lanes(["work"])
-    scans = [
-        node for node in plan(connection, statement.text, statement.parameters) if node.get("Alias", "")[:1] == "w"
-    ]
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) == pytest.approx(4, abs=0.1)
-    assert [(one.queue, one.source) for one in db.run(connection, statement).lanes] == [("default", ""), ("other", "")]
+    _, rows = scans_of_lanes(connection)
+    assert rows == 4
+    lanes = db.run(connection, store.unsourced_lanes(["work"])).lanes
+    assert [(one.queue, one.source) for one in lanes] == [("default", ""), ("other", "")]
 
 
 def test_sources_are_looked_through_in_parts_and_closed_ones_cost_one_step(connection: db.Connection) -> None:

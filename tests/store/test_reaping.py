@@ -289,6 +289,18 @@ def test_a_job_that_was_claimed_ahead_and_has_begun_is_charged_with_its_loss(con
     assert counters(connection, job) == (0, 0, 1)
 
 
+def test_the_begin_of_a_job_whose_row_is_locked_is_marked_later(connect: Connect) -> None:
+    """Another job is enqueued at that moment, to wait for it."""
+    ours, theirs = connect(), connect()
+    register_worker(ours, ANNA)
+    make(ours)
+    [claimed] = db.run(ours, store.end_and_claim(ANNA, lanes=[LANE], limit=1, begun=False)).claimed
+    with theirs.transaction():
+        theirs.execute("update outlive.running set begun = begun")
+        assert db.run(ours, store.mark_begun(ANNA, [claimed.token])) == set()
+    assert db.run(ours, store.mark_begun(ANNA, [claimed.token])) == {claimed.token}
+
+
 def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(connection: db.Connection) -> None:
     register_worker(connection, ANNA)
     job = make(connection)
@@ -297,3 +309,21 @@ def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(connection: db
     give_up(connection, ANNA)
     reap(connection)
     assert (counters(connection, job), state_of(connection, job)) == ((0, 0, 0), State.PENDING)
+
+
+def test_an_attempt_whose_batch_is_locked_keeps_no_other_from_ending(
+    connection: db.Connection, connect: Connect
+) -> None:
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    make(connection, links=wire.encode({"batch": str(batch)}))
+    free = make(connection)
+    locked, other = claim(connection, worker=BERT)
+    db.run(connection, store.cancel([locked.id]))
+    give_up(connection, BERT)
+    stranger = connect()
+    with stranger.transaction():
+        stranger.execute("select from outlive.batches for update")
+        connection.execute("set lock_timeout = '100ms'")
+        assert [(lost.id, lost.state) for lost in reap(connection)] == [(locked.id, None), (free, State.PENDING)]
+        assert db.run(connection, store.reap(after=other.token)) == []
+    assert [(lost.id, lost.state) for lost in reap(connection)] == [(locked.id, State.CANCELLED)]

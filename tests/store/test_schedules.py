@@ -104,6 +104,7 @@ def test_a_firing_makes_a_job_of_the_schedule_and_knows_the_next_one(connection:
     assert (after["next_at"], after["last_tick"]) == (NOON + timedelta(minutes=2), NOON + timedelta(minutes=1))
     assert after["last_job"] == job["id"]
     assert state_of(connection, job["id"]) is State.PENDING
+    assert db.run(connection, store.job(job["id"]))[0]["schedule"] == the(connection)["name"]
 
 
 def test_two_workers_that_read_the_same_make_one_job(connection: db.Connection) -> None:

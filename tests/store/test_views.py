@@ -166,7 +166,7 @@ def test_a_revived_job_is_not_completed_any_more(connection: db.Connection) -> N
 def test_a_held_job_shows_why_and_since_when(connection: db.Connection) -> None:
     killer, blocked = make_quarantined(connection), make(connection)
     db.run(connection, store.block([blocked], "the site is down"))
-    expected = {"status": "quarantined", "held_since": NOON, "held_details": "crashed 1 times (max_crashes = 1)"}
+    expected = {"status": "quarantined", "held_since": NOON, "held_details": "crashed once (max_crashes = 1)"}
     assert shown(job_state(connection, killer), **expected) == expected
     expected = {"status": "blocked", "held_since": NOON, "held_details": "the site is down"}
     assert shown(job_state(connection, blocked), **expected) == expected

@@ -10,9 +10,9 @@ import pytest
 from tests.tidy.reading import SOURCE, modules, shown, syntax
 
 LAYERS = [
-    {"__init__", "__main__", "cli", "dashboard", "integrations", "lab"},
+    {"__init__", "__main__", "cli", "dashboard", "django", "fastapi", "lab", "pytest"},
     {"client", "worker", "child"},
-    {"store", "migrate", "metrics"},
+    {"store", "migrate", "metrics", "telemetry"},
     {"db", "sql", "embedded", "ticks", "callers"},
     {
         "statement",
@@ -35,6 +35,7 @@ LAYERS = [
         "output",
         "importing",
         "wording",
+        "stacks",
     },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

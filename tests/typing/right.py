@@ -116,6 +116,7 @@ def in_a_session(session: Session) -> None:
 
 
 settled = outlive.App("postgresql://", max_attempts=3, queues=["mail"], timeout_s="10m", max_losses=None)
+observed = outlive.App(otel=True, sentry=True)
 
 
 async def main(connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:

@@ -34,6 +34,8 @@ app.enqueue_many([add])  # error: arg-type
 app.enqueue_many([add.job(1)], connection="postgresql://")  # error: arg-type
 outlive.App(max_atempts=3)  # error: call-arg
 outlive.App(max_attempts="3")  # error: arg-type
+outlive.App(otel="collector:4318")  # error: arg-type
+outlive.App(sentry="https://key@sentry.example.com/7")  # error: arg-type
 add.using(after="no-uuid")  # error: arg-type
 add.using(after=add)  # error: arg-type
 add.using(on_failure="panic")  # error: arg-type

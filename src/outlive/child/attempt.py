@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage, struct_rusage
-from time import monotonic
+from time import monotonic, time
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ import msgspec
 
 from outlive import job_gateway, kernel, validation
 from outlive.arguments import Codec
-from outlive.child import context, copies, stops
+from outlive.child import context, copies, stops, telemetry
 from outlive.child.channel import Channel
 from outlive.child.context import Context, Findings
 from outlive.errors import BadArguments, Cancel, ConfigError, Fail, OutliveError, Retry, SourcePaused, Stopped
@@ -63,10 +63,21 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
         error = f"this worker does not have the task {run.task}"
         return Done(run.token, Outcome.RELEASED, error=error, after_s=UNKNOWN_TASK_S)
     usage_before, began = getrusage(RUSAGE_SELF), monotonic()
+    done = perform(task, run, channel)
+    took_s = monotonic() - began
+    _flush_output()
+    marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
+    return _with_measurements(done, usage_before, took_s, marked=marked, preload=task.policy.preload, last=run.last)
+
+
+def perform(task: Runnable, run: Run, channel: Channel) -> Done:
+    """Call the function of a job, and say how that ended."""
     findings = Findings()
     account = SourceAccount(run.source, run.token, task.policy)
     job_gateway.account = account  # Requests to sources find it there, and `outlive.current()` finds the context.
     context.enter(Context(run, channel, findings, task.codec))
+    if telemetry.watchers:
+        telemetry.begin(run)
     try:
         value = _call_function(task, run, channel)
     except BaseException as error:
@@ -74,14 +85,16 @@ def attempt(tasks: Mapping[str, Runnable], run: Run, channel: Channel) -> Done:
             done = _classify_error(error, run.token, task.policy, account)
         except BaseException:  # A class of the job's own may lack what its base class has, or raise when it is asked.
             done = Done(run.token, Outcome.FAILED, error=_summary(error), stack=_stack(error))
+        if telemetry.watchers and done.stack is not None:  # It was not raised to say how the job should end.
+            done = msgspec.structs.replace(done, told=telemetry.failed(run, error))
     else:
         done = _classify_result(value, run, task.codec, findings, account)
     context.leave()
+    if telemetry.watchers:
+        telemetry.end()
+        done = msgspec.structs.replace(done, ended_at=time())
     job_gateway.account = None
-    took_s = monotonic() - began
-    _flush_output()
-    marked = _mark_output()  # After the flush: the mark must follow all that this job has printed.
-    return _with_measurements(done, usage_before, took_s, marked=marked, preload=task.policy.preload, last=run.last)
+    return done
 
 
 def _call_function(task: Runnable, run: Run, channel: Channel) -> object:

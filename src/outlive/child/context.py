@@ -29,6 +29,7 @@ class NoJob(OutliveError):
 
 class Enqueuing(Protocol):
     def check(self, request: JobRequest) -> None: ...
+    def traced(self, request: JobRequest) -> JobRequest: ...
 
 
 class Spawned(Protocol):
@@ -144,7 +145,7 @@ class Context:
         """Enqueue these jobs when this one succeeds, in the same transaction. If it does not, they are not enqueued."""
         for job in jobs:
             job.app.check(job.request)
-        self._findings.add_spawns([as_json(job.request) for job in jobs])
+        self._findings.add_spawns([as_json(job.app.traced(job.request)) for job in jobs])
 
     def complete(self, connection: SyncConnection, result: object = None) -> None:
         """End this attempt as succeeded in the transaction of `connection`: both commit together, or neither does."""

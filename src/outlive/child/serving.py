@@ -17,7 +17,7 @@ import msgspec
 
 from outlive import job_gateway, kernel
 from outlive.arguments import Codec
-from outlive.child import records, stops
+from outlive.child import records, stops, telemetry
 from outlive.child.apps import import_app
 from outlive.child.attempt import Runnable, attempt
 from outlive.child.channel import Channel, SupervisorGone
@@ -124,6 +124,8 @@ def serve(tasks: Tasks, target: Target, stack: int, channel: Channel, first: Run
             if run.last or done.changed:
                 break
             first = None
+    if telemetry.watchers:
+        telemetry.flush()
     return 0
 
 
@@ -185,6 +187,7 @@ def main_after_exec(target: Target, sock: int, stack: int, tickets: int, handove
         print(error, file=sys.stderr, flush=True)
         return NOT_IMPORTED
     records.send(target.log_level)
+    telemetry.start(app, channel)
     channel.send(Imported(run.token))
     return serve(app.tasks, target, stack, channel, run)
 

@@ -22,9 +22,9 @@ import traceback
 from os import _exit
 
 from outlive import kernel
-from outlive.child import records, serving
+from outlive.child import records, serving, telemetry
 from outlive.child.apps import facts_of, import_app, make_codecs
-from outlive.errors import AppNotFound
+from outlive.errors import AppNotFound, ConfigError
 from outlive.protocol import (
     TO_ZYGOTE,
     Broken,
@@ -73,6 +73,7 @@ class Zygote:
         records.send(self.target.log_level)
         make_codecs(self.app)
         self.channel = serving.rehearse()
+        sentry = telemetry.start(self.app, self.channel)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGHUP):
@@ -82,7 +83,7 @@ class Zygote:
         gc.freeze()
         limits = [one.limits for one in self.app.sources.values()]
         schedules = list(self.app.schedules.values())
-        self.say(Ready(facts_of(self.app), limits, schedules, _threads(), dict(self.app.settings)))
+        self.say(Ready(facts_of(self.app), limits, schedules, _threads(), dict(self.app.settings), sentry))
 
     def run(self) -> None:
         poll = select.poll()
@@ -260,6 +261,9 @@ def main(descriptor: int, app: str, log_level: str) -> int:
         zygote.prepare()
     except AppNotFound as error:
         zygote.say(Broken(str(error), error.traceback))
+        return IMPORT_FAILED
+    except ConfigError as error:  # It says what to do, so a traceback would only hide it.
+        zygote.say(Broken(f"{app} is imported, but can't be made ready: {error}", ""))
         return IMPORT_FAILED
     except BaseException as error:
         reason = f"{app} is imported, but can't be made ready: {type(error).__name__}: {error}"

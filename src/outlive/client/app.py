@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outlive import config as configuration
 from outlive import policy, store, validation, wire
+from outlive.client import redirection
 from outlive.client.batch import Batch, BatchBlock
 from outlive.client.job import Job
 from outlive.client.schedule import ScheduleDecorator, ScheduleOptions, decorator
@@ -35,6 +37,9 @@ R = TypeVar("R")
 # How much one statement carries at most: enough to be fast, too little to delay other statements.
 BATCH_JOBS = 2000
 BATCH_BYTES = 8 * 1024 * 1024
+_UNTRACED: AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]] = nullcontext(
+    lambda requests: requests
+)
 
 
 class TaskOptions(policy.LimitOptions, total=False):
@@ -60,7 +65,7 @@ class TaskOptions(policy.LimitOptions, total=False):
     """How long succeeded and cancelled jobs are kept, with their results, if less long than the settings say."""
 
 
-_OPTIONS: policy.Checks = {
+OPTIONS: policy.Checks = {
     "queue": ("queue", validation.identifier),
     **policy.LIMITS,
     "recycle_after": ("recycle_after", policy.parse_recycle_after),
@@ -95,6 +100,7 @@ class App:
         """The settings that are given in code."""
         self._config: Config | None = None
         self.runner = StatementRunner(lambda: self.config)
+        redirection.note(self)
 
     @property
     def connections(self) -> Connections:
@@ -105,19 +111,24 @@ class App:
     def config(self) -> Config:
         """The settings: those given to `configure`, or else those of app, file and environment, read once."""
         if self._config is None:
-            config = configuration.load(app=self.settings)
-            if config.database_url != self.settings.get("database_url", config.database_url):
+            config = configuration.load(app=self.settings, flags={"database_url": redirection.database_url})
+            own = self.settings.get("database_url", config.database_url)
+            if config.database_url != own and redirection.database_url is None:
                 from outlive import migrate  # Not at the top: it imports the driver.
 
                 migrate.expect_agreement(config, self.settings)
             self._config = config
         return self._config
 
-    def configure(self, config: Config | None) -> None:
-        """Use these settings from now on (None: those of app, file and environment), and close what is open."""
-        self._config = config
+    def configure(self, config: Config | None) -> Config | None:
+        """Use these settings from now on (None: those of app, file and environment), and close what is open.
+
+        Returns the settings that were used before; None if they were not needed yet.
+        """
+        before, self._config = self._config, config
         self.__dict__.pop("cache", None)
         self.runner.close()
+        return before
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
@@ -127,8 +138,8 @@ class App:
     def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a task, as `@app.task` or `@app.task(max_attempts=5, …)`."""
-        validation.known("@app.task", "option", options, _OPTIONS)
-        parsed = policy.Policy(**policy.parse(options, _OPTIONS))
+        validation.known("@app.task", "option", options, OPTIONS)
+        parsed = policy.Policy(**policy.parse(options, OPTIONS))
 
         def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
             task: Task[..., Any, Any] = Task(self, function, parsed)
@@ -212,7 +223,7 @@ class App:
         """
         batch = Batch(id or new_job_id(), self.runner, connection)
         callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
-        jobs = {event: _callback(event, job) for event, job in callbacks.items() if job is not None}
+        jobs = {event: self.traced(_callback(event, job)) for event, job in callbacks.items() if job is not None}
         opening = store.open_batch(batch.id, validation.identifier("the name of a batch", name), **jobs)
         return BatchBlock(batch, opening)
 
@@ -233,13 +244,16 @@ class App:
         their own ids. With a connection, all of them are part of its transaction.
         """
         if connection is not None:
-            return sum(len(self.enqueue_requests(batch, connection)) for batch in _batches(job.request for job in jobs))
+            with self._enqueuing() as carry:
+                batches = map(carry, _batches(job.request for job in jobs))
+                return sum(len(self._enqueue(batch, connection)) for batch in batches)
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
 
         count, sent = 0, None
-        with ThreadPoolExecutor(1) as sender:  # The next batch is packed while the database writes the last one.
+        # The next batch is packed while the database writes the last one.
+        with self._enqueuing() as carry, ThreadPoolExecutor(1) as sender:
             for batch in _batches(job.request for job in jobs):
-                statements = self._statements(batch, notify=False)
+                statements = self._statements(carry(batch), notify=False)
                 if sent is not None:
                     sent.result()
                 sent = sender.submit(self.runner.run_all, statements)
@@ -252,18 +266,43 @@ class App:
     async def aenqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: AsyncConnection | None = None) -> int:
         """The async twin of `enqueue_stream`."""
         count = 0
-        for batch in _batches(job.request for job in jobs):
-            count += len(await self.aenqueue_requests(batch, connection))
+        with self._enqueuing() as carry:
+            for batch in _batches(job.request for job in jobs):
+                count += len(await self._aenqueue(carry(batch), connection))
         return count
 
     def enqueue_requests(self, requests: list[JobRequest], connection: SyncConnection | None) -> list[Job[Any]]:
         """Enqueue the requests, in the caller's transaction if a connection is given."""
+        with self._enqueuing() as carry:
+            return self._enqueue(carry(requests), connection)
+
+    async def aenqueue_requests(self, requests: list[JobRequest], connection: AsyncConnection | None) -> list[Job[Any]]:
+        with self._enqueuing() as carry:
+            return await self._aenqueue(carry(requests), connection)
+
+    def _enqueue(self, requests: list[JobRequest], connection: SyncConnection | None) -> list[Job[Any]]:
         statements = self._statements(requests, notify=connection is not None)
         return self._handles(requests, self.runner.run_all(statements, connection))
 
-    async def aenqueue_requests(self, requests: list[JobRequest], connection: AsyncConnection | None) -> list[Job[Any]]:
+    async def _aenqueue(self, requests: list[JobRequest], connection: AsyncConnection | None) -> list[Job[Any]]:
         statements = self._statements(requests, notify=connection is not None)
         return self._handles(requests, await self.runner.arun_all(statements, connection))
+
+    def _enqueuing(self) -> AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]]:
+        """A span of OpenTelemetry around an enqueue, if that is on. Jobs that go through its function carry it."""
+        if not self.config.otel:
+            return _UNTRACED
+        from outlive.telemetry import producing  # Not at the top: its library is optional.
+
+        return producing.enqueuing()
+
+    def traced(self, request: JobRequest) -> JobRequest:
+        """A job that is enqueued later, with the trace context of now."""
+        if not self.config.otel:
+            return request
+        from outlive.telemetry import producing
+
+        return producing.carrying([request])[0]
 
     def check(self, request: JobRequest) -> None:
         """Refuse arguments that are larger than the limit."""

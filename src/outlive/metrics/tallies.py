@@ -78,9 +78,11 @@ class Tallies:
         """Count how long jobs have waited that were claimed at this monotonic time."""
         if (clock_offset_s := self._clock.clock_offset_s) is None:
             return
+        first = jobs[0].ready_at  # Differences are much cheaper than timestamps.
+        offset_s = since + clock_offset_s - first.timestamp()
         for task in {job.task for job in jobs}:
             times = self._waits.setdefault(bounded(self._waits, task), Times())
-            times.add([-job.ready_at.timestamp() for job in jobs if job.task == task], since + clock_offset_s)
+            times.add([(first - job.ready_at).total_seconds() for job in jobs if job.task == task], offset_s)
 
     def ended(self, job: Claimed, end: Ended) -> None:
         """Count an attempt that has ended."""

@@ -1,7 +1,8 @@
 """The SQL of outlive, as static text: the schema, and every statement under its name.
 
 A statement is written with named parameters (`:tokens::bigint[]`), which are compiled once, at their first use, to the
-numbered ones of Postgres. Nothing builds a query at run time.
+numbered ones of Postgres. Nothing builds a query at run time. A statement whose comment ends with what it `returns` is
+also installed as a function, for workers in other languages (schema/functions/protocol.sql).
 """
 
 import re
@@ -11,6 +12,7 @@ import msgspec
 
 HERE = Path(__file__).parent
 _NAMED = re.compile(r":(?<![:\w]:)([a-z]\w*)::(double precision|\w+)(\[\])?")  # A first literal is found fast.
+_RETURNS = re.compile(r"^-- returns (.*(?:\n--   .*)*)$", re.MULTILINE)
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -53,3 +55,19 @@ def texts() -> dict[str, str]:
                 raise ValueError(f"two statements are named {name}")
             found[name] = text
     return found
+
+
+def functions() -> str:
+    """The statements that workers in other languages need, as functions: `renew` is outlive.statement_renew."""
+    found = [(name, text, returns[1]) for name, text in texts().items() if (returns := _RETURNS.search(text))]
+    return "\n\n".join(_function(name, text, returns.replace("\n--", "\n")) for name, text, returns in found)
+
+
+def _function(name: str, text: str, returns: str) -> str:
+    """Parameters are quoted, because some are called like words of SQL, and the statement knows them by number."""
+    types = dict.fromkeys((found[1], f"{found[2]}{found[3] or ''}") for found in _NAMED.finditer(text))
+    parameters = ", ".join(f'"{parameter}" {kind} default null' for parameter, kind in types)
+    return (
+        f"create or replace function outlive.statement_{name}({parameters})\n"
+        f"returns {returns} language sql as $statement$\n{compiled(text).text};\n$statement$;"
+    )

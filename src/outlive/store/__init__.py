@@ -14,6 +14,7 @@ from outlive.store.attempts import ended as ended
 from outlive.store.attempts import expire as expire
 from outlive.store.attempts import inputs as inputs
 from outlive.store.attempts import locked_ends as locked_ends
+from outlive.store.attempts import lost_runs as lost_runs
 from outlive.store.attempts import mark_begun as mark_begun
 from outlive.store.attempts import next_tries as next_tries
 from outlive.store.attempts import reap as reap

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, Turn
+from outlive.model import ARGUMENTS_PART_BYTES, Claimed, Ended, Lane, Lost, LostRun, Turn
 from outlive.statement import (
     Row,
     Statement,
@@ -54,6 +54,7 @@ def end_and_claim(
         peaks_bytes=[end.peak_memory_bytes for end in ended],
         cpus_s=[end.cpu_s for end in ended],
         outputs=[end.output for end in ended],
+        memories=[end.memory for end in ended],
         stacks=[end.stack for end in others],
         results=[end.result for end in ended],
         kills=[end.killed or None for end in others],
@@ -88,6 +89,7 @@ def complete_with_records(worker: UUID, end: Ended) -> Statement[None]:
         peak_memory_bytes=end.peak_memory_bytes,
         cpu_s=end.cpu_s,
         output=end.output,
+        memory=json(end.memory),
     )
 
 
@@ -101,6 +103,7 @@ def add_evidence(worker: UUID, end: Ended) -> Statement[None]:
         peak_memory_bytes=end.peak_memory_bytes,
         cpu_s=end.cpu_s,
         output=end.output,
+        memory=json(end.memory),
     )
 
 
@@ -123,9 +126,12 @@ def renew(worker: UUID, tokens: Iterable[int], *, lease_s: float = 300.0) -> Sta
     return statement("renew", pairs, worker=worker, tokens=tokens, lease_s=lease_s)
 
 
-def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[None]:
-    """The code of these jobs starts now: from here on a death of the worker counts against them."""
-    return statement("mark_begun", nothing, worker=worker, tokens=tokens)
+def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
+    """The code of these jobs starts now: from here on a death of the worker counts against them.
+
+    Returns the tokens that are marked. Others have ended or are locked: try again.
+    """
+    return statement("mark_begun", first_column_set, worker=worker, tokens=tokens)
 
 
 def adopt(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
@@ -161,6 +167,18 @@ def cancels(worker: UUID) -> Statement[set[int]]:
 def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]:
     """The state that each of these attempts gave its job, and when the next one may begin. Running ones are not."""
     return statement("next_tries", lambda _, rows: {row[0]: (row[1], row[2]) for row in rows}, tokens=tokens)
+
+
+def lost_runs(tokens: Iterable[int]) -> Statement[list[LostRun]]:
+    """Those of these attempts that were lost."""
+
+    def decode(_: Names, rows: list[Row]) -> list[LostRun]:
+        return [
+            LostRun(Claimed(*job), Ended(job[0], Outcome.LOST, error=error, killed=True), started_at, ended_at)
+            for *job, error, started_at, ended_at in rows
+        ]
+
+    return statement("lost_runs", decode, tokens=tokens)
 
 
 def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None]:

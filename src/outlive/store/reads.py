@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from outlive.model import Attempt, JobOutcome, Record
+from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
 from outlive.store.building import Names, Table, pairs, scalar, statement, table
@@ -32,8 +32,19 @@ def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:
-    _, number, outcome, *evidence, result = row
-    return Attempt(*[number, Outcome(outcome), *evidence, None if result is None else msgspec.Raw(result)])
+    _, number, outcome, *evidence, result, memory = row
+    stored = None if result is None else msgspec.Raw(result)
+    return Attempt(*[number, Outcome(outcome), *evidence, stored, None if memory is None else _course(memory)])
+
+
+def _course(memory: bytes) -> MemoryCourse | None:
+    """None if it can't be read: another version may have written it, and the rest of the attempt matters more."""
+    try:
+        found = msgspec.json.decode(memory, type=MemoryCourse)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    fits = 0 < len(found.at_s) == len(found.used_bytes)
+    return found if fits and min(*found.at_s, *found.used_bytes, found.limit_bytes or 0) >= 0 else None
 
 
 def job(id: UUID) -> Statement[Table]:

@@ -43,12 +43,14 @@ def tell_tasks(worker: UUID, tasks: Iterable[str]) -> Statement[None]:
     return statement("tell_tasks", nothing, worker=worker, tasks=tasks)
 
 
-def heartbeat(worker: UUID, state: str, trouble: str | None = None) -> Statement[list[bool]]:
+def heartbeat(
+    worker: UUID, state: str, trouble: str | None = None, memory_bytes: int | None = None
+) -> Statement[list[bool]]:
     """Whether an operator wants this worker to drain; empty: it was declared dead.
 
-    `trouble` says why it can't start jobs at present.
+    `trouble` says why it can't start jobs at present. `memory_bytes` is that of all its processes, if it was measured.
     """
-    return statement("heartbeat", first_column, worker=worker, state=state, trouble=trouble)
+    return statement("heartbeat", first_column, worker=worker, state=state, trouble=trouble, memory_bytes=memory_bytes)
 
 
 def drain_workers(name: str) -> Statement[list[UUID]]:

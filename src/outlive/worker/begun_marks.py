@@ -22,6 +22,6 @@ class BegunMarks:
     async def run_once(self) -> None:
         await asyncio.sleep(EVERY_S)
         if begun := self._slots.unmarked():
-            await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
+            marked = await self._session.run(store.mark_begun(self._worker, [one.job.token for one in begun]))
             for one in begun:
-                one.marked = True
+                one.marked = one.job.token in marked

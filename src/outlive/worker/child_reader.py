@@ -18,6 +18,7 @@ from outlive.protocol import (
     MAX_CHECKPOINT_BYTES,
     MAX_ERROR_CHARS,
     MAX_PROGRESS_CHARS,
+    MAX_SPANS_BYTES,
     MAX_STACK_CHARS,
     Call,
     Completing,
@@ -26,6 +27,7 @@ from outlive.protocol import (
     Imported,
     Progress,
     Secret,
+    Spans,
 )
 from outlive.states import Outcome
 from outlive.worker.children import Child
@@ -56,6 +58,7 @@ class ChildReports(Protocol):
     def called(self, child: Child, call: Call) -> None: ...
     def secret_of(self, token: int) -> str: ...
     def progressed(self, progress: Progress) -> None: ...
+    def traced(self, spans: bytes) -> None: ...
     def pending_bytes(self) -> int: ...
 
 
@@ -99,6 +102,9 @@ class ChildReader:
                     self._progress(child, message)
                 case Completing(token):
                     self._complete(child, token)
+                case Spans(spans):
+                    if len(spans) <= MAX_SPANS_BYTES:
+                        self._reports.traced(spans)
                 case Imported(token):
                     if child.runs(token):
                         child.current.imported = True

@@ -30,6 +30,7 @@ from outlive.states import Outcome
 from outlive.worker import memory, tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.job_output import JobOutput
+from outlive.worker.memory_series import MemorySeries
 from outlive.worker.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
@@ -74,8 +75,16 @@ class Assignment(msgspec.Struct, eq=False):
     """The memory of its child when it began."""
     begun_at: float = 0.0
     """Wall-clock time, which files are stamped with."""
+    trace: tuple[str, str] | None = None
+    """The context of its span, if it has one."""
     kills_before: int = 0
     """How many processes of its child the kernel had killed for lack of memory before it began."""
+    series: MemorySeries | None = None
+    """None until its memory is measured."""
+
+    def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
+        """How its memory changed, if that is worth keeping."""
+        return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +173,7 @@ class Child:
             job = assignment.job
             self.served += 1
             last = self.served >= assignment.facts.recycle_after
-            limits = (last, max_result_bytes, assignment.checkpoint, job.source)
+            limits = (last, max_result_bytes, assignment.checkpoint, job.source, assignment.trace)
             frames.append(encode_frame(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits)))
         self.retiring = self.retiring or last
         self.unsent += b"".join(frames)

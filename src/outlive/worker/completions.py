@@ -60,4 +60,4 @@ def unless_completed(end: Ended) -> Ended:
     if end.outcome is not Outcome.SUCCEEDED:
         return end
     error = "ctx.complete was rolled back: the job's effects and its completion did not happen"
-    return Ended(end.token, Outcome.FAILED, error=error, output=end.output)
+    return Ended(end.token, Outcome.FAILED, error=error, output=end.output, memory=end.memory)

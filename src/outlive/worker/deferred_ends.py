@@ -53,14 +53,20 @@ class DeferredEnds:
         due = [one for one in self.waiting if now > one.until]
         self.waiting = [one for one in self.waiting if now <= one.until]
         for one in due:
-            self._report.ended(one.job, one.end, completing=one.completing)
+            self._report.ended(one.job, late(one.end, now - one.until), completing=one.completing)
 
     def release(self) -> None:
         """The worker was told to stop: no attempt is charged."""
         self._open_until = time.monotonic() + DEFER_S
         waiting, self.waiting = self.waiting, []
         for one in waiting:
-            self._report.ended(one.job, released(one.end), completing=one.completing)
+            end = late(one.end, time.monotonic() - one.until)
+            self._report.ended(one.job, released(end), completing=one.completing)
+
+
+def late(end: Ended, over_s: float) -> Ended:
+    """The same end, which has waited here for so much longer than a second."""
+    return msgspec.structs.replace(end, late_s=end.late_s + DEFER_S + over_s)
 
 
 def released(end: Ended) -> Ended:

@@ -20,6 +20,7 @@ MAX_UNBEGUN = 10
 UNBEGUN_KEPT = 10_000
 NOT_IMPORTED_S = 5.0
 MAX_LINE_CHARS = 300
+MOST_LATE_S = 60.0
 TELL_AGAIN_S = 60.0
 
 KILLED_PARENT = (Outcome.CRASHED, "the process was killed with its parent, which had no other job below it")
@@ -49,6 +50,8 @@ def answered(
             records=done.records,
             spawns=done.spawns,
             took_s=took_s,
+            late_s=_late_s(done),
+            memory=None if ended.series is None else ended.memory(outcome, took_s),
         )
         return success, False
     if ended.verdict is not None:
@@ -75,8 +78,17 @@ def answered(
         after_s=done.after_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if ended.verdict is None else None,
         took_s=took_s,
+        late_s=_late_s(done),
+        told=done.told,
+        memory=ended.memory(outcome, took_s),
     )
     return end, stopped
+
+
+def _late_s(done: Done) -> float:
+    """How long ago the attempt ended, as its child says, if that can be."""
+    late_s = 0.0 if done.ended_at is None else time.time() - done.ended_at
+    return late_s if 0 < late_s < MOST_LATE_S else 0.0
 
 
 def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
@@ -93,6 +105,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
         outcome, error = Outcome.CRASHED, f"the process exited with code {code} and no result"
     if outcome is Outcome.CRASHED and (last := last_line(output)):
         error = f"{error}: {last}"
+    took_s = time.monotonic() - begun.started
     return Ended(
         token=begun.job.token,
         outcome=outcome,
@@ -105,7 +118,8 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
         output=output,
         stack=child.take_stack(),
         source_ok=False if outcome is Outcome.TIMED_OUT else None,
-        took_s=time.monotonic() - begun.started,
+        took_s=took_s,
+        memory=begun.memory(outcome, took_s),
     )
 
 

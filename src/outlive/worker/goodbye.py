@@ -19,7 +19,7 @@ from outlive.worker.slow_ends import write_end
 from outlive.worker.source_outcomes import SourceOutcomes
 
 AT_ONCE = 400
-"""How many ends one statement writes: it must be answered soon, see `Supervisor._say_goodbye`."""
+"""How many ends one statement writes."""
 LOOKS = 10
 LOOK_AGAIN_S = 0.05
 """Ends that are locked are tried again for half a second: another worker may be counting an end of the same batch. What
@@ -36,6 +36,7 @@ async def say_goodbye(
     completions: Completions,
     sources: SourceOutcomes,
 ) -> None:
+    """Each statement must be answered soon, see `Supervisor._say_goodbye`: `session` waits for no lock."""
     await progress.write()
     await sources.write(session)
     ends = [*outbox.waiting, *map(unless_completed, completions.pending), *left]

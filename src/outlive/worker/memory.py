@@ -39,7 +39,7 @@ def resident_bytes(pids: Collection[int]) -> tuple[int, int]:
 
 
 def proportional_bytes(pids: Collection[int]) -> int:
-    """Both together, with each page counted once. The kernel is slow to answer, so this is asked only before a kill."""
+    """Both together, with each page counted once. The kernel is slow to answer, so this is asked rarely."""
     return sum(sum(_fields(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)) for pid in pids)
 
 

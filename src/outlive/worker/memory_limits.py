@@ -10,10 +10,16 @@ from outlive import kernel
 from outlive.states import Outcome
 from outlive.worker import memory, oom
 from outlive.worker.children import Assignment, Child
+from outlive.worker.memory_series import MemorySeries
 from outlive.worker.oom import Verdict
 
 ASK_SHARE = 20
 """Reading a child's exact memory may take a twentieth of the time, and examining its open files another."""
+STEP_S = 0.05
+"""The first steps of what is kept of the memory of a job with a limit: it is measured that often in any case."""
+SAMPLE_AFTER_S = 1.0
+SAMPLE_S = 0.5
+"""The memory of a job without a limit is read this long after its beginning, and this often at first."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -26,7 +32,10 @@ def verdict(child: Child, current: Assignment) -> Verdict | None:
         current.peak_bytes = max(current.peak_bytes, kernel.peak_bytes(child.pid))
     if child.group is not None and (killed := oom.in_group(child.group, current)):
         return killed
-    return None if current.memory_bytes is None else _measure(child, current, current.memory_bytes)
+    if current.memory_bytes is None:
+        _sample(child, current)
+        return None
+    return _measure(child, current, current.memory_bytes)
 
 
 def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
@@ -45,16 +54,30 @@ def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | N
     files = _files(child, pids, current.begun_at)
     # An upper bound: a mapped file is in both, and shared pages count twice.
     most = anonymous + shared + files - current.base_bytes
-    current.peak_bytes = max(current.peak_bytes, anonymous + max(shared, files) - current.base_bytes)
+    used = anonymous + max(shared, files) - current.base_bytes
+    current.peak_bytes = max(current.peak_bytes, used)
+    current.series = current.series or MemorySeries(STEP_S)
+    current.series.note(time.monotonic() - current.started, used)
     kept = current.base_bytes - (child.inherited_bytes or 0)
     if most > limit_bytes and _may_ask(child):
         used = _own_bytes(child, pids, current.begun_at) - kept
         if used > limit_bytes:
             current.peak_bytes = max(current.peak_bytes, used)
+            current.series.note(time.monotonic() - current.started, used)
             return Outcome.OUT_OF_MEMORY, f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}"
     elif kept > limit_bytes and not child.retiring and _may_ask(child):
         child.retiring = _own_bytes(child, pids, child.born_at) > limit_bytes
     return None
+
+
+def _sample(child: Child, current: Assignment) -> None:
+    """Note the memory of a job without a limit now and then, once it has run for a while."""
+    at_s = time.monotonic() - current.started
+    if at_s < SAMPLE_AFTER_S:
+        return
+    current.series = current.series or MemorySeries(SAMPLE_S)
+    if current.series.wants(at_s):
+        current.series.note(at_s, sum(memory.resident_bytes(memory.tree(child.pid))))
 
 
 def enforce_idle(child: Child, limit_bytes: int) -> None:

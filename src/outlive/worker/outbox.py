@@ -79,7 +79,7 @@ class Outbox:
             _log.warning("%d ends wait for a lock that another transaction holds", len(locked))
             for end in [end for end in self.waiting if end.token in locked]:
                 self.waiting.remove(end)
-                self.slow.add(end)
+                self.slow.add_locked(end)
 
     def write_one_by_one(self, ends: list[Ended]) -> None:
         """Postgres refuses one of these ends: each is written by itself, and fails if it is the one."""

@@ -35,6 +35,7 @@ from outlive.worker.absences import CAUTIOUS_MISSING_S, Absences
 from outlive.worker.alerts import Alerts
 from outlive.worker.announcements import Announcements
 from outlive.worker.session import Session
+from outlive.worker.telling import Telling
 from outlive.worker.zygote_handle import SIGN
 
 OTHERS_RECONNECT_S = 10.0
@@ -71,6 +72,8 @@ class Reaper:
         self.declared_dead = False
         """Other workers have declared this one dead."""
         self.attempts_ended = 0
+        self.telling: Telling | None = None
+        """Is told of lost attempts, whose own workers can't tell."""
         self._absences = Absences()
         self._generation = 0
         self._reconnected_at = -math.inf
@@ -217,6 +220,10 @@ class Reaper:
                 if job.state is not None:
                     self.attempts_ended += 1
                     _log.error("job %s, held by %s: %s; it is %s", job.id, job.locked_by, why, job.state)
+            if self.telling is not None:
+                tokens = [job.token for job in lost if job.state is not None]
+                for run in await self.session.run(store.lost_runs(tokens)):
+                    self.telling.lost(run)
 
     def _notice_reconnect(self, now: float) -> None:
         if self._generation == self.session.generation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from outlive import db
 from outlive.config import Config
@@ -34,6 +34,7 @@ from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.suspects import Suspects
+from outlive.worker.telling import telling
 from outlive.worker.wakeup import DRAIN, Wakeup
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
@@ -49,12 +50,13 @@ class Services:
         url: str,
         zygotes: Zygotes,
         alerts: Alerts,
+        sentry: Mapping[str, str],
         *,
         on_declared_dead: Callable[[], None],
         on_drain: Callable[[], None],
     ) -> None:
         self._me = me
-        hot = Session(url, db.CLAIMS)
+        hot = self._hot = Session(url, db.CLAIMS)
         session = self._session = Session(url)
         firing = Session(url, db.FIRINGS)  # A firing may wait for a job that it cancels. Nothing else must.
         wake = self.wake = Wakeup()
@@ -66,6 +68,7 @@ class Services:
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
+        self.telling = self.reaper.telling = telling(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
         self.heartbeat = Heartbeat(me.id, session, self.reaper, on_drain, every_s=config.heartbeat_s)
         self.schedules = Schedules(session, firing)
@@ -108,6 +111,7 @@ class Services:
             registration=self.registration,
             wake=self.wake,
             tallies=self.tallies,
+            telling=self.telling,
         )
 
     def loops(self) -> list[tuple[str, RunOnce]]:
@@ -126,6 +130,7 @@ class Services:
             ("begun", self.begun_marks.run_once),
             *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
             *[("slow end", self.outbox.slow.run_once)] * slow_ends.SESSIONS,
+            *[("late end", self.outbox.slow.run_late_once)] * slow_ends.LATE_SESSIONS,
             ("progress", self.progress.run_once),
             ("completion", self.completions.run_once),
             ("registration", self.registration.run_once),
@@ -146,12 +151,12 @@ class Services:
     @property
     def answers(self) -> int:
         """Grows while the database answers."""
-        return self._session.answers
+        return self._session.answers + self._hot.answers
 
     async def say_goodbye(self, left: list[Ended]) -> None:
         await say_goodbye(
             self._me.id,
-            self._session,
+            self._hot,
             left,
             outbox=self.outbox,
             progress=self.progress,
@@ -172,3 +177,5 @@ class Services:
         await self.metrics.close()
         for session in self.sessions:
             await session.close()
+        if self.telling is not None:
+            await self.telling.close()

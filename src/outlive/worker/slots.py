@@ -47,6 +47,7 @@ _log = logging.getLogger("outlive.worker")
 class AttemptEvents(ChildReports, EndEvents, Protocol):
     """What slots report."""
 
+    def starting(self, job: Claimed) -> tuple[str, str] | None: ...
     def slot_freed(self) -> None: ...
     def trouble_changed(self, trouble: str | None) -> None: ...
     def app_imported(
@@ -140,6 +141,7 @@ class Slots:
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
             else:
                 behind = facts.recycle_after == 1 and self.free <= 0
+                one.trace = self.report.starting(job)
                 one.waits_until = now + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
                 self.unplaced.append(one)
 
@@ -376,6 +378,15 @@ class Slots:
         for child in self.busy:
             child.send(Stopping())
             child.flush()
+
+    def leaving(self) -> bool:
+        """Whether children that have run jobs are about to exit. Those that wait for another job are dismissed now."""
+        served = [child for child in self.children if child.pid and child.task is not None and not child.given]
+        for child in served:
+            if not child.retiring:
+                child.retiring = True
+                child.dismiss()
+        return bool(served)
 
     def end(self) -> list[Assignment]:
         """Stop handing out work, and return the jobs that are left."""

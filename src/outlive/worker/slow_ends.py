@@ -1,7 +1,8 @@
 """Ends that the hot connection must not wait for: they carry records or spawned jobs, or their rows are locked.
 
-Each is written by itself, on a session of a small pool, so a slow or huge end delays no other. An end that Postgres
-will never accept becomes a failure that says why.
+Each is written by itself, on a session of a small pool, so a slow or huge end delays no other. Those that a lock kept
+from being written have a session of their own, so however many they are, they delay only each other. An end that
+Postgres will never accept becomes a failure that says why.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from outlive.worker.leases import Leases
 from outlive.worker.session import LARGE_BYTES, Session, SessionPool
 
 SESSIONS = 3
+LATE_SESSIONS = 1
+"""For ends that could not be written at the first try."""
 AGAIN_S = 1.0
 """How long an end that could not be written waits before the next try."""
 LARGE_AGAIN_S = 0.05
@@ -43,10 +46,11 @@ _log = logging.getLogger("outlive.worker")
 class SlowEnds:
     def __init__(self, worker: UUID, url: str, leases: Leases, fail: Callable[[Ended], None]) -> None:
         self._worker, self._leases, self._fail = worker, leases, fail
-        self.pool = SessionPool(url, SESSIONS, db.COMPLETIONS)
+        self.pool = SessionPool(url, SESSIONS + LATE_SESSIONS, db.COMPLETIONS)
         self.pending: dict[int, Ended] = {}
         """Ends that are not written yet, by token."""
         self._ready: asyncio.Queue[int] = asyncio.Queue()
+        self._ready_again: asyncio.Queue[int] = asyncio.Queue()
         self._one_large = asyncio.Lock()
         self._unsure: set[int] = set()
         """Tokens of ends whose last statement has an unknown outcome."""
@@ -57,6 +61,11 @@ class SlowEnds:
     def add(self, end: Ended) -> None:
         self.pending[end.token] = end
         self._ready.put_nowait(end.token)
+
+    def add_locked(self, end: Ended) -> None:
+        self.pending[end.token] = end
+        self._late.add(end.token)
+        self._ready_again.put_nowait(end.token)
 
     def keep(self, tokens: Collection[int]) -> None:
         """Drop all other ends: they are written already, or their attempts belong to another worker."""
@@ -74,13 +83,20 @@ class SlowEnds:
 
     async def run_once(self) -> None:
         """Write one end. As many of these run at once as there are sessions, but one large end at a time."""
-        token = await self._ready.get()
+        await self._write_next(self._ready)
+
+    async def run_late_once(self) -> None:
+        """Try again to write an end that could not be written."""
+        await self._write_next(self._ready_again)
+
+    async def _write_next(self, ready: asyncio.Queue[int]) -> None:
+        token = await ready.get()
         end = self.pending.get(token)
         if end is None:
             return
         large = _size(end) > LARGE_BYTES
         if large and self._one_large.locked():
-            asyncio.get_running_loop().call_later(LARGE_AGAIN_S, self._ready.put_nowait, token)
+            asyncio.get_running_loop().call_later(LARGE_AGAIN_S, ready.put_nowait, token)
             return  # Small ends must not wait for it.
         try:
             turn = self._one_large if large else contextlib.nullcontext()
@@ -90,7 +106,7 @@ class SlowEnds:
             self._try_again_or_fail(end, error)
         except BaseException:
             self._unsure.add(token)
-            self._ready.put_nowait(token)
+            ready.put_nowait(token)
             raise
 
     async def _write(self, session: Session, end: Ended) -> None:
@@ -117,9 +133,9 @@ class SlowEnds:
                 self._forget(end.token)
                 self._fail(refused(end, error))
                 return
-        level = logging.DEBUG if db.lost(error) else logging.WARNING
+        level, ready = (logging.DEBUG, self._ready) if db.lost(error) else (logging.WARNING, self._ready_again)
         _log.log(level, "the end of attempt %d can't be written yet: %s", end.token, str(error).strip())
-        asyncio.get_running_loop().call_later(AGAIN_S, self._ready.put_nowait, end.token)
+        asyncio.get_running_loop().call_later(AGAIN_S, ready.put_nowait, end.token)
 
     def _forget(self, token: int) -> None:
         self.pending.pop(token, None)

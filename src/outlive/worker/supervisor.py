@@ -86,7 +86,7 @@ class Supervisor:
         config = self._config = configure(self._app_settings)  # Until the app is imported.
         self.me = Identity(*_name_and_slots(config), formerly)
         self._alerts = Alerts()
-        hidden = [*VARIABLES, "OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN"]
+        hidden = list(VARIABLES)
         if not config.jobs_see_database_url:
             hidden.append("OUTLIVE_DATABASE_URL")
         self._zygotes = Zygotes(
@@ -153,6 +153,7 @@ class Supervisor:
             url,
             self._zygotes,
             self._alerts,
+            ready.sentry,
             on_declared_dead=self._stopping.set,
             on_drain=self._finish_jobs,
         )
@@ -245,7 +246,10 @@ class Supervisor:
         services.wake.set()
         end_by = time.monotonic() + self._config.grace_s
         terminated = False
-        while (slots.busy or services.outbox.slow.under_way) and time.monotonic() < end_by:
+        while time.monotonic() < end_by:
+            under_way = slots.busy or services.outbox.slow.under_way
+            if not under_way and not (services.telling is not None and slots.leaving()):
+                break
             if not terminated and (self.stop_requests > 1 or time.monotonic() > end_by - TERM_BEFORE_END_S):
                 terminated, end_by = True, min(end_by, time.monotonic() + TERM_BEFORE_END_S)
                 for child in slots.busy:

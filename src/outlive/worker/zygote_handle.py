@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -34,6 +35,9 @@ TREE = "_OUTLIVE_TREE"
 """This variable marks every process below a worker, also after it was orphaned."""
 SIGN = "_OUTLIVE_SUPERVISOR"
 """This variable names the supervisor, so that the next worker on this machine can find its leftover processes."""
+
+TOKENS = ("OUTLIVE_DASHBOARD_TOKEN", "OUTLIVE_DASHBOARD_VIEWER_TOKEN")
+"""Jobs get random tokens in place of these: a module with tasks may also make the dashboard that a web app mounts."""
 
 Report = Forked | NotForked | Exited | Left | None
 
@@ -130,6 +134,7 @@ class ZygoteHandle:
         """Exec the zygote, with no descriptor of the supervisor but its control socket."""
         ours, theirs = socket.socketpair()
         environ = {name: value for name, value in os.environ.items() if name not in self.hidden}
+        environ |= {name: secrets.token_hex() for name in TOKENS}
         environ |= {TREE: str(self.worker), SIGN: kernel.sign_of_life(os.getpid())}
         environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         environ.setdefault("PYTHONUNBUFFERED", "1")
@@ -167,9 +172,16 @@ class ZygoteHandle:
                     self.facts = message
                     return message
                 if isinstance(message, Broken):
-                    raise AppNotFound(message.reason, message.traceback)
+                    raise AppNotFound(message.reason + self._hint(message.reason), message.traceback)
             if not data:
                 raise AppNotFound(f"the process that imports {self.target} {await self._ended()}")
+
+    def _hint(self, reason: str) -> str:
+        """What to do if the module expects a variable that the worker hides from it."""
+        missing = [name for name in sorted(self.hidden) if f"KeyError: {name!r}" in reason and name in os.environ]
+        return "".join(
+            f"; workers hide {name} from jobs: let the module read a variable of another name" for name in missing
+        )
 
     async def _ended(self) -> str:
         """How the import ended. The app may also have closed the control socket, and run on."""

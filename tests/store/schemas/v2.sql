@@ -47,7 +47,7 @@ create table outlive.jobs (
   queue text collate "C" not null check (queue <> ''),
   source text collate "C" not null default '',
   args json not null check (json_typeof(args) in ('object', 'array')),
-  options jsonb check (jsonb_typeof(options) = 'object'),
+  options jsonb check (jsonb_typeof(options) = 'object'),  -- `schedule` names the schedule that has made it.
   priority smallint not null check (priority between 0 and 9),
   ready_at timestamptz not null,
   dedupe_key text collate "C",
@@ -178,6 +178,7 @@ create table outlive.attempts (
   worker_name text,  -- Kept here, because the row in `workers` is pruned earlier.
   hostname text,
   expires_at timestamptz,  -- The job may be pruned then. Null: its task does not say, and the settings do.
+  memory json,  -- How its memory changed, if it was measured and the attempt ran long or did not succeed.
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
@@ -227,7 +228,8 @@ create table outlive.workers (
   trouble text,  -- Why it can't run any job at present; null if it can.
   tasks text[],  -- The tasks of its app; null: unknown.
   drain_requested_at timestamptz,  -- An operator wants it to finish its jobs and stop.
-  secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.
+  secret uuid not null default gen_random_uuid(),  -- The secrets of its attempts are derived from this one.
+  memory_bytes bigint  -- Of all its processes, as its last heartbeats told; null: not known yet.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
 
@@ -239,7 +241,7 @@ create unlogged table outlive.liveness (
   key bigint not null,
   postmaster_started timestamptz not null,
   backend_pid int not null,  -- The session that holds the lock; the same lock in another session proves nothing.
-  backend_started timestamptz not null
+  backend_started timestamptz  -- Null: the function that took the lock may not see it.
 );
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row
@@ -487,11 +489,16 @@ begin atomic
   where j.id = job;
 end;
 
+create or replace function outlive.times(n bigint) returns text language sql immutable
+-- How often, in words.
+return case n when 1 then 'once' else format('%s times', n) end;
+
 create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
 language sql immutable
 -- Why a job is quarantined for its crashes, in words.
-return format('crashed %s times%s (max_crashes = %s)', crashes,
-  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end,
+return format('crashed %s%s (max_crashes = %s)', outlive.times(crashes),
+  case when kills > 0 then format(', and %s with the same arguments as other jobs', outlive.times(kills))
+    else '' end,
   max_crashes);
 
 create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable
@@ -738,18 +745,24 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- added, unless it has opened the batch itself. OL003: there is no such batch.
 declare
   b outlive.batches;
+  others boolean;
 begin
   select t.* into b from outlive.batches t where t.id = close_batch.id for update;
   if not found then
     raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
   end if;
+  -- Whether another transaction has opened it: its row is older than this transaction, or than its snapshot.
+  -- Numbers of transactions wrap around at 2 ^ 32.
+  select t.created_at < transaction_timestamp()
+    or (t.xmin::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint) & 4294967295 >= 2147483648
+  into others from outlive.batches t where t.id = b.id;
   if cancelling and b.cancelled_at is null and b.done_at is null then
     update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
   end if;
   if b.closed_at is not null then
     return;
   end if;
-  if current_setting('transaction_isolation') <> 'read committed' and b.created_at < transaction_timestamp() then
+  if current_setting('transaction_isolation') <> 'read committed' and others then
     raise exception using errcode = 'OL003', message =
       format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
   end if;
@@ -1098,7 +1111,7 @@ create or replace function outlive.settle(
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
   output text default null, stack text default null, result json default null, killed boolean default false,
   final boolean default false,
-  after_s double precision default null)
+  after_s double precision default null, memory json default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
@@ -1118,7 +1131,7 @@ begin
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
-    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end);
+    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -1172,9 +1185,17 @@ begin
   where excluded.strength > records.strength;
 end $$;
 
+create or replace function outlive.refuse_stale(token bigint) returns void language plpgsql as $$
+-- OL002: a worker wants to end an attempt that it has lost.
+begin
+  raise exception using errcode = 'OL002', message =
+    format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+end $$;
+
 create or replace function outlive.complete_with_records(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
-  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
+  memory json default null)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -1185,14 +1206,14 @@ begin
   where r.token = complete_with_records.token and r.worker = complete_with_records.worker
   returning r.* into ended;
   if not found then
-    raise exception using errcode = 'OL002', message =
-      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+    perform outlive.refuse_stale(token);
   end if;
   perform outlive.settle(ended, 'succeeded',
     result => complete_with_records.result,
     peak_memory_bytes => complete_with_records.peak_memory_bytes,
     cpu_s => complete_with_records.cpu_s,
-    output => complete_with_records.output);
+    output => complete_with_records.output,
+    memory => complete_with_records.memory);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;
@@ -1361,7 +1382,8 @@ end $$;
 
 create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
 -- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
--- The caller has just deleted its row from `waiting`.
+-- The caller has just deleted its row from `waiting`. If another transaction has locked what follows from its
+-- quarantine, it waits on, and comes up again ten seconds later.
 begin
   insert into outlive.held
   select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
@@ -1371,6 +1393,10 @@ begin
     return false;
   end if;
   perform outlive.follow_up(array[w.id], array['quarantined']);
+  return true;
+exception when lock_not_available then
+  w.ready_at := outlive.now() + interval '10 seconds';
+  insert into outlive.waiting values (w.*);
   return true;
 end $$;
 
@@ -2845,7 +2871,8 @@ begin
       into ids, ready
     from (select u.tick, outlive.tick_hash(schedule, u.tick) as hash from unnest(ticks) u(tick)) t;
     perform outlive.enqueue(ids, array[s.task], array[s.queue], null, array_fill(s.args, array[jobs]),
-      array_fill(coalesce(s.priority, 5::smallint), array[jobs]), null, ready, null, null, null, 65536, true);
+      array_fill(coalesce(s.priority, 5::smallint), array[jobs]), null, ready, null, null,
+      array_fill(jsonb_build_object('schedule', s.name), array[jobs]), 65536, true);
     s.last_tick := ticks[jobs];
     s.last_job := ids[jobs];
   end if;
@@ -2893,7 +2920,8 @@ declare
   s outlive.schedules := outlive.the_schedule(name);
   job uuid;
 begin
-  job := outlive.enqueue(s.task, s.args, queue => s.queue, priority => s.priority::int);
+  job := outlive.enqueue(s.task, s.args, queue => s.queue, priority => s.priority::int,
+    options => jsonb_build_object('schedule', s.name));
   if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') is not true then
     update outlive.schedules t set last_job = job where t.name = name;
   end if;
@@ -3094,6 +3122,403 @@ begin
   return next;
 end $$;
 
+-- The protocol: what a worker in another language calls. Each function runs the statements of the Python worker,
+-- which are installed as outlive.statement_…, so claims, fences and verdicts are the same.
+--
+--     register  makes a worker known; its session shows from now on that it is alive
+--     claim     takes jobs
+--     renew     keeps them, and says which must stop
+--     inputs_of the results of the jobs that a job has waited for
+--     succeed   ends an attempt
+--     fail      ends an attempt in any other way
+--     goodbye   gives back the rest, and stops
+--
+-- SQLSTATEs: OL002 the attempt is no longer this worker's, OL003 bad input, OL006 the worker was declared dead,
+-- has stopped or never registered, 55P03 another transaction has locked what an end needs (a batch, a dedupe key):
+-- call again. After each of them nothing was written.
+
+create or replace function outlive.refuse_unless(fine boolean, message text) returns void language plpgsql as $$
+-- OL003 with this message, unless all is fine.
+begin
+  if fine is not true then
+    raise exception using errcode = 'OL003', message = refuse_unless.message;
+  end if;
+end $$;
+
+create or replace function outlive.beat(by_worker uuid, draining boolean) returns outlive.workers
+language plpgsql as $$
+-- A heartbeat of this worker. Its row is locked, so that two claims of one worker never run at once. The jobs that
+-- a claim has locked run nowhere until it commits, so a session that forgets to commit is ended.
+-- OL006: it is not alive.
+declare
+  me outlive.workers;
+begin
+  if current_setting('idle_in_transaction_session_timeout') = '0' then
+    perform set_config('idle_in_transaction_session_timeout', '10s', true);
+  end if;
+  select k.* into me from outlive.workers k where k.id = by_worker for no key update;
+  perform from outlive.statement_heartbeat(
+    worker => by_worker, state => case when me.state = 'draining' or draining then 'draining' else 'active' end);
+  if not found then
+    raise exception using errcode = 'OL006', message = format(
+      'worker %s was declared dead, has stopped or never registered: stop its jobs, and register again',
+      coalesce(by_worker::text, 'null'));
+  end if;
+  select k.* into me from outlive.workers k where k.id = by_worker;
+  return me;
+end $$;
+
+create or replace function outlive.register(
+  name text,
+  tasks text[],
+  queues text[] default null,
+  slots int default 1,
+  hostname text default null,
+  pid int default 0,
+  version text default 'sql',
+  worker uuid default null,
+  formerly uuid default null,
+  liveness boolean default true)
+returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp set synchronous_commit = on as $$
+-- Register a worker for these tasks, in these queues (null: all). Returns its id. It is alive for as long as this
+-- session lasts: about a second after the session ends, its jobs run elsewhere. With the id of a `worker` that is
+-- alive, this session takes over from one that was lost. A worker that was declared dead registers without an id
+-- and says who it was `formerly`, so that the losses of its jobs are taken back. Behind a pooler in transaction
+-- mode `liveness` must be false, because the session is not the worker's own: its death is then noticed after two
+-- minutes without a call of claim or renew.
+#variable_conflict use_variable
+declare
+  mine uuid := coalesce(worker, gen_random_uuid());
+  place text := coalesce(hostname, host(inet_client_addr()), 'localhost');
+begin
+  perform outlive.refuse_unless(
+    octet_length(name) between 1 and 200 and octet_length(place) between 1 and 200
+      and octet_length(version) between 1 and 200,
+    'name, hostname and version of a worker are texts of 1 to 200 bytes');
+  perform outlive.refuse_unless(
+    cardinality(tasks) between 1 and 10000 and coalesce(cardinality(queues), 1) between 1 and 10000
+      and not exists (
+        select from unnest(tasks || queues) n where n is null or octet_length(n) not between 1 and 200),
+    'a worker has at least one task, and queues unless it takes all: names of 1 to 200 bytes');
+  perform outlive.refuse_unless(slots between 1 and 10000, 'slots is a number from 1 to 10000');
+  perform outlive.refuse_unless(pid >= 0 and liveness is not null, 'pid and liveness can''t be null or negative');
+  perform outlive.refuse_unless(
+    formerly is null or exists (select from outlive.workers k where k.id = formerly and k.state = 'dead'),
+    format('worker %s was not declared dead: its losses can''t be taken back', formerly));
+  perform outlive.statement_register_worker(
+    id => mine, name => name, hostname => place, pid => pid, version => version, queues => queues,
+    slots => slots, formerly => formerly);
+  perform outlive.beat(mine, false);
+  perform outlive.statement_tell_tasks(tasks => tasks, worker => mine);
+  -- A lock that this session holds for the worker already stays: if this rolls back, it is still the right one.
+  if liveness and not exists (
+    select from outlive.liveness l where l.worker = mine and outlive.holds_lock(l))
+  then
+    -- The server notices within seconds that the other end is gone, and never ends the session itself.
+    perform set_config(s.name, s.value, false) from (values
+      ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'), ('tcp_keepalives_count', '2'),
+      ('tcp_user_timeout', '4000'), ('client_connection_check_interval', '1000'),
+      ('idle_session_timeout', '0')) s(name, value);
+    loop
+      exit when exists (select from outlive.statement_show_life(worker => mine, key => (
+        'x' || left(md5(gen_random_uuid()::text), 16))::bit(64)::bigint & 9223372036854775807));
+    end loop;
+  end if;
+  return mine;
+end $$;
+
+create or replace function outlive.holds_lock(l outlive.liveness) returns boolean language plpgsql as $$
+-- Whether this session is the one that shows by its lock that the worker is alive.
+begin
+  return l.backend_pid = pg_backend_pid() and exists (
+    select from pg_locks k
+    where k.locktype = 'advisory' and k.pid = l.backend_pid
+      and k.classid::bigint << 32 | k.objid::bigint = l.key);
+end $$;
+
+create or replace function outlive.makes_room(me outlive.workers) returns boolean language plpgsql as $$
+-- Whether this worker claims nothing beside its jobs for now, so that it becomes idle, and can claim a suspect
+-- that has waited for a minute. One worker at a time does, by lot, in every other minute.
+declare
+  minute bigint := floor(extract(epoch from outlive.now()) / 60);
+begin
+  return minute % 2 = 0
+    and outlive.statement_suspects_wait(tasks => me.tasks, queues => me.queues, after_s => 60)
+    and not exists (
+      select from outlive.workers k
+      where k.state = 'active' and k.tasks && me.tasks
+        and md5(k.id::text || minute) < md5(me.id::text || minute));
+end $$;
+
+create or replace function outlive.claim_from(
+  me outlive.workers, most int, lease_s double precision, idle boolean)
+returns bigint[] language plpgsql set lock_timeout = '100ms' as $$
+-- pending, retryable -> running, for at most `most` jobs of this worker's tasks and queues, or for one suspect, if
+-- the worker is idle; if other jobs wait, chance decides between the two. Jobs are taken by priority, and lanes of
+-- the same priority in random order. Returns the tokens.
+declare
+  lanes outlive.waiting[];
+  more outlive.waiting[];
+  suspect_waits boolean;
+  after_queue text := '';
+  after_source text := '';
+  page int := 256;
+  next record;
+  got bigint[] := '{}';
+begin
+  select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
+      filter (where l.ready), bool_or(l.queue is null)
+  into lanes, suspect_waits from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l;
+  while page = 256 loop
+    select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
+        filter (where l.ready and l.wait_s <= 0),
+      coalesce(max(l.n), 0), (array_agg(l.queue order by l.n desc))[1], (array_agg(l.source order by l.n desc))[1]
+    into more, page, after_queue, after_source
+    from outlive.statement_sourced_lanes(
+      tasks => me.tasks, queues => me.queues, after_queue => after_queue, after_source => after_source,
+      batch => 256) l;
+    lanes := lanes || more;
+  end loop;
+  if idle and suspect_waits and (cardinality(lanes) is null or random() < 0.5) then
+    got := array(select s.token from outlive.statement_claim_suspect(
+      worker => me.id, tasks => me.tasks, queues => me.queues, lease_s => lease_s) s);
+    if cardinality(got) > 0 then
+      return got;
+    end if;
+  end if;
+  for next in
+    select l.priority, l.source <> '' as sourced from unnest(lanes) l group by 1, 2 order by 1, random()
+  loop
+    exit when cardinality(got) >= most;
+    if next.sourced then
+      got := got || array(
+        select c.token from (
+          select array_agg(l.queue order by l.at) as queues, array_agg(l.source order by l.at) as sources,
+            array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities
+          from (select u.*, random() as at from unnest(lanes) u) l
+          where l.priority = next.priority and l.source <> '') o,
+          lateral outlive.claim_sourced(
+            me.id, o.queues, o.sources, o.tasks, o.priorities, most - cardinality(got), lease_s) c
+        where c.id is not null);
+    else
+      got := got || array(
+        select c.token from (
+          select array_agg(l.queue order by l.at) as queues, array_agg(l.source) as sources,
+            array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities,
+            array_agg(most) as quotas, array_agg(case
+              when l.ready_at > '2000-01-01Z' then l.ready_at else '-infinity' end order by l.at) as marks
+          from (select u.*, random() as at from unnest(lanes) u) l
+          where l.priority = next.priority and l.source = '') o,
+          lateral outlive.statement_end_and_claim(
+            worker => me.id, queues => o.queues, sources => o.sources, tasks => o.tasks,
+            priorities => o.priorities, marks => o.marks, quotas => o.quotas, "limit" => most - cardinality(got),
+            lease_s => lease_s, begun => true) c);
+    end if;
+  end loop;
+  return got;
+end $$;
+
+create or replace function outlive.claim(worker uuid, most int default 1, lease interval default '5 minutes')
+returns table (
+  token bigint, id uuid, task text, args json, attempt int, lease_until timestamptz, secret text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set synchronous_commit = on set jit = off set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off as $$
+-- pending, retryable -> running: claim at most `most` jobs, and never more than the worker has free slots. Each
+-- row is an attempt that is the worker's until `lease_until`; renew it in time. With its token and `secret` a job
+-- can also call outlive.complete. No rows: there is no work now, or the worker drains. It counts as a heartbeat.
+-- OL006: the worker is not alive.
+#variable_conflict use_column
+declare
+  me outlive.workers;
+  busy bigint;
+  suspect outlive.running;
+  got bigint[];
+begin
+  perform outlive.refuse_unless(most >= 1, 'claim takes at least one job');
+  perform outlive.refuse_unless(lease between interval '5 seconds' and interval '1 day',
+    'a lease lasts from 5 seconds to 1 day');
+  me := outlive.beat(claim.worker, false);
+  select count(*) into busy from outlive.running r where r.worker = me.id;
+  select r.* into suspect from outlive.running r where r.worker = me.id and r.alone limit 1;
+  if suspect.token is not null and (
+    suspect.started_at + outlive.alone_s(suspect.id) * interval '1 second' > outlive.now()
+    or not exists (select from outlive.statement_let_others_in(worker => me.id, token => suspect.token)))
+  then
+    return;
+  end if;
+  if me.state = 'draining' or me.drain_requested_at is not null or busy >= me.slots
+    or busy > 0 and outlive.makes_room(me)
+  then
+    return;
+  end if;
+  got := outlive.claim_from(me, least(most, me.slots - busy)::int, extract(epoch from lease), busy = 0);
+  if exists (select from outlive.tasks t where t.name = any(me.tasks) and t.quarantine_by = 'fingerprint') then
+    perform outlive.statement_convict(worker => me.id, tokens => array(
+      select r.token from outlive.running r join outlive.tasks t on t.name = r.task
+      where r.token = any(got) and t.quarantine_by = 'fingerprint'));
+  end if;
+  if cardinality(got) = 0 then
+    perform outlive.statement_sleep(worker => me.id);
+  else
+    perform outlive.statement_wake(worker => me.id);
+  end if;
+  return query
+    select r.token, r.id, r.task, j.args, r.attempt, r.lease_until, outlive.attempt_secret(me.secret, r.token)
+    from outlive.running r join outlive.jobs j on j.id = r.id
+    where r.token = any(got) order by r.priority, r.ready_at;
+end $$;
+
+create or replace function outlive.renew(
+  worker uuid, tokens bigint[] default '{}', lease interval default '5 minutes', draining boolean default false)
+returns table (token bigint, verdict text)
+language plpgsql security definer set search_path = pg_catalog, pg_temp set synchronous_commit = on as $$
+-- Keep these attempts for another lease. The verdict on each is keep, cancel (an operator wants it stopped: stop
+-- it, and call fail with the outcome cancelled) or lost (it is no longer this worker's: stop it, and report
+-- nothing). A row without a token, drain: an operator wants the worker to finish its jobs and stop. A worker that
+-- stops says that it is `draining`: from then on its death is not charged to its jobs. It counts as a heartbeat,
+-- also without tokens. OL006: the worker is not alive, and all its attempts are lost.
+#variable_conflict use_column
+declare
+  me outlive.workers;
+  renewed bigint[];
+  cancelled bigint[];
+begin
+  perform outlive.refuse_unless(tokens is not null and array_position(tokens, null) is null,
+    'tokens are numbers, and none is null');
+  perform outlive.refuse_unless(lease between interval '5 seconds' and interval '1 day',
+    'a lease lasts from 5 seconds to 1 day');
+  me := outlive.beat(renew.worker, coalesce(draining, false));
+  select array_agg(n.token), array_agg(n.token) filter (where n.cancel_requested) into renewed, cancelled
+  from outlive.statement_renew(
+    worker => me.id, tokens => tokens, lease_s => extract(epoch from lease)) n;
+  return query
+    select t.token, case
+      when t.token = any(cancelled) then 'cancel'
+      when t.token = any(renewed) then 'keep'
+      -- The transaction that ends it holds its lock.
+      when exists (select from outlive.running r where r.token = t.token and r.worker = me.id) then 'keep'
+      else 'lost' end
+    from unnest(tokens) t(token)
+    union all select null, 'drain' where me.drain_requested_at is not null;
+end $$;
+
+create or replace function outlive.inputs_of(worker uuid, token bigint) returns setof json
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The results of the jobs that the job of this attempt has waited for, in their order; null for one that has none.
+-- OL002: the attempt is no longer this worker's.
+declare
+  needed uuid[];
+begin
+  select j.after into needed from outlive.running r join outlive.jobs j on j.id = r.id
+  where r.token = inputs_of.token and r.worker = inputs_of.worker;
+  if not found then
+    perform outlive.refuse_stale(token);
+  end if;
+  return query
+    select a.result from unnest(needed) with ordinality n(id, at)
+      left join lateral (
+        select b.result from outlive.attempts b where b.job_id = n.id order by b.attempt desc limit 1) a on true
+    order by n.at;
+end $$;
+
+create or replace function outlive.succeed(
+  worker uuid, token bigint, result json default null, records json default null, spawns json default null,
+  output text default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+-- running -> succeeded, with a result, records ([{"scope", "key", "data", "strength"}]) and more jobs ([{"task",
+-- "args", …}]). In the transaction of the caller: what else it writes there commits with the success, or not at
+-- all. OL002: the attempt is no longer this worker's.
+declare
+  named text;
+begin
+  perform outlive.refuse_unless(
+    coalesce(octet_length(result::text), 0) + coalesce(octet_length(records::text), 0)
+      + coalesce(octet_length(spawns::text), 0) <= 16777216,
+    'the result, the records and the jobs of one attempt have at most 16 MB: store them elsewhere');
+  -- What jsonb can't hold, such as text with NUL, no client could read.
+  perform result::jsonb, records::jsonb, spawns::jsonb;
+  select r.source into named from outlive.running r where r.token = succeed.token and r.worker = succeed.worker;
+  perform outlive.complete_with_records(
+    token, worker, case when json_typeof(result) <> 'null' then result end, records, spawns,
+    output => right(output, 65536));
+  if named <> '' then
+    perform outlive.count_outcomes(array[named], array[token], '{true}', patient => false);
+  end if;
+end $$;
+
+create or replace function outlive.fail(
+  worker uuid,
+  token bigint,
+  error text default null,
+  retry boolean default true,
+  after interval default null,
+  outcome text default 'failed',
+  exit_code int default null,
+  signal text default null,
+  output text default null,
+  stack text default null,
+  peak_memory_bytes bigint default null,
+  cpu_s double precision default null)
+returns text language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+-- running -> retryable, pending, failed, quarantined, cancelled, as the limits of the job decide. Returns the new
+-- state. The outcome is failed, timed_out, crashed or out_of_memory (the job's process died; a signal says that it
+-- was killed for its memory), released (given back at no cost) or cancelled. `retry` false forbids another attempt
+-- after a failure; `after` replaces the backoff. OL002: the attempt is no longer this worker's.
+#variable_conflict use_variable
+declare
+  named text;
+  state text;
+begin
+  perform outlive.refuse_unless(
+    outcome in ('failed', 'timed_out', 'crashed', 'out_of_memory', 'released', 'cancelled'),
+    format('the outcome can''t be %s: it is failed, timed_out, crashed, out_of_memory, released or cancelled',
+      coalesce(outcome, 'null')));
+  perform outlive.refuse_unless(retry is not null, 'retry is true or false');
+  perform outlive.refuse_unless(
+    coalesce(extract(epoch from after) between 0 and 1e9, true), 'after is a time from 0 seconds to 30 years');
+  select r.source into named from outlive.running r where r.token = token and r.worker = worker;
+  if exists (select from outlive.statement_end_and_claim(
+    worker => worker, tokens => array[token], outcomes => array[outcome], errors => array[left(error, 8000)],
+    finals => array[not retry], afters_s => array[extract(epoch from after)::double precision],
+    kills => array[outcome = 'out_of_memory' and signal is not null], exit_codes => array[exit_code],
+    signals => array[left(signal, 100)], outputs => array[right(output, 65536)],
+    stacks => array[left(stack, 65536)], peaks_bytes => array[peak_memory_bytes], cpus_s => array[cpu_s]) c
+    where c.id is null)
+  then
+    perform outlive.refuse_stale(token);
+  end if;
+  if named <> '' and (outcome = 'timed_out' or outcome = 'failed' and retry) then
+    perform outlive.count_outcomes(array[named], array[token], '{false}', patient => false);
+  end if;
+  select a.state into state from outlive.attempts a where a.token = token;
+  return state;
+end $$;
+
+create or replace function outlive.goodbye(worker uuid) returns int
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- The worker stops: the jobs that it still has are given back at no cost. Returns how many. One that another
+-- transaction has locked is given back by a reaper. A worker that was declared dead, or has stopped, has none.
+declare
+  given_back bigint[] := array(
+    select t.token from outlive.statement_tokens_of(worker => goodbye.worker) t
+    except select l.token from outlive.statement_locked_ends(worker => goodbye.worker, tokens => array(
+      select t.token from outlive.statement_tokens_of(worker => goodbye.worker) t)) l
+    order by 1);
+  many int := cardinality(given_back);
+begin
+  if many > 0 then
+    perform from outlive.statement_end_and_claim(
+      worker => goodbye.worker, tokens => given_back, outcomes => array_fill('released'::text, array[many]),
+      errors => array_fill('its worker stopped'::text, array[many]));
+  end if;
+  perform pg_advisory_unlock(l.key) from outlive.liveness l
+  where l.worker = goodbye.worker and outlive.holds_lock(l);
+  perform outlive.statement_stop_worker(worker => goodbye.worker);
+  return many;
+end $$;
+
 -- The views. Every migration makes them again. Most are for people: dashboards, psql, the command line. The
 -- statements use `ended_attempts`, `open_queues` and `missing_locks`.
 
@@ -3155,7 +3580,7 @@ where s.id in (select r.id from outlive.running r where r.heartbeat_at is null o
 create view outlive.ended_attempts as
 select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output,
   a.stack, coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at,
-  a.result
+  a.result, a.memory
 from outlive.attempts a left join outlive.workers k on k.id = a.worker;
 
 -- The jobs in quarantine, with the evidence of the last kill.
@@ -3176,7 +3601,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
-  (select count(*) from outlive.running r where r.worker = k.id) as running
+  (select count(*) from outlive.running r where r.worker = k.id) as running,
+  case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes
 from outlive.workers k;
 
 -- Every queue: whether it is paused, how many jobs it has, and since when the oldest is ready. Large counts are
@@ -3355,5 +3781,385 @@ where l.postmaster_started = pg_postmaster_start_time() and not exists (
   select from locked k
   where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true));
 
+create or replace function outlive.statement_end_and_claim("worker" uuid default null, "tokens" bigint[] default null, "peaks_bytes" bigint[] default null, "cpus_s" double precision[] default null, "outputs" text[] default null, "results" json[] default null, "memories" json[] default null, "outcomes" text[] default null, "errors" text[] default null, "exit_codes" int[] default null, "signals" text[] default null, "stacks" text[] default null, "kills" boolean[] default null, "finals" boolean[] default null, "afters_s" double precision[] default null, "queues" text[] default null, "sources" text[] default null, "tasks" text[] default null, "priorities" smallint[] default null, "marks" timestamptz[] default null, "quotas" int[] default null, "limit" int default null, "lease_s" double precision default null, "begun" boolean default null)
+returns table (
+   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
+   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb) language sql as $statement$
+with me as materialized (
+  select k.state = 'dead' as given_up, k.name, k.hostname from outlive.workers k where k.id = $1::uuid),
+ended as (
+  delete from outlive.running r
+  where r.token = any($2::bigint[]) and r.worker = $1::uuid
+  returning r.*, width_bucket(r.token, $2::bigint[]) as n),
+done as (
+  insert into outlive.attempts (
+    job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at, ended_at,
+    failures, crashes, losses, worker_name, hostname, memory, expires_at)
+  select
+    e.id,
+    e.attempt,
+    e.token,
+    e.worker,
+    'succeeded',
+    'succeeded',
+    ($3::bigint[])[e.n],
+    ($4::double precision[])[e.n],
+    ($5::text[])[e.n],
+    ($6::json[])[e.n],
+    e.started_at,
+    (select outlive.now()),
+    e.failures,
+    e.crashes,
+    e.losses,
+    (select name from me),
+    (select hostname from me),
+    ($7::json[])[e.n],
+    case when exists (select from outlive.tasks t where t.keep_finished_s is not null) then (
+      select outlive.now() + t.keep_finished_s * interval '1 second'
+      from outlive.tasks t where t.name = e.task) end
+  from ended e where coalesce(($8::text[])[e.n], 'succeeded') = 'succeeded'
+  returning job_id),
+keys as (
+  delete from outlive.dedupe_keys k where k.id = any(array(select job_id from done))),
+undone as materialized (
+  select outlive.settle(
+    row(e.token, e.id, e.attempt, e.worker, e.lease_until, e.heartbeat_at, e.started_at, e.cancel_requested,
+      e.alone, e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses,
+      e.begun)::outlive.running,
+    ($8::text[])[e.n],
+    ($9::text[])[e.n],
+    ($10::int[])[e.n],
+    ($11::text[])[e.n],
+    ($3::bigint[])[e.n],
+    ($4::double precision[])[e.n],
+    ($5::text[])[e.n],
+    ($12::text[])[e.n],
+    ($6::json[])[e.n],
+    coalesce(($13::boolean[])[e.n], false),
+    coalesce(($14::boolean[])[e.n], false),
+    ($15::double precision[])[e.n],
+    ($7::json[])[e.n]) as state, e.id
+  from ended e where ($8::text[])[e.n] <> 'succeeded'),
+followed as materialized (
+  select outlive.follow_up(
+    array_agg(d.job_id) || array(select u.id from undone u),
+    array_agg('succeeded'::text) || array(select u.state from undone u)) as changed
+  from done d having count(*) > 0 or exists (select from undone)),
+pick as materialized (
+  select s.tid
+  from unnest(
+      $16::text[],
+      $17::text[],
+      $18::text[],
+      $19::smallint[],
+      $20::timestamptz[],
+      $21::int[]) lane(queue, source, task, priority, mark, quota),
+    lateral (
+      select w.ctid as tid from outlive.waiting w
+      where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
+        and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
+      order by w.ready_at, w.id limit lane.quota for update skip locked) s
+  where not coalesce((select given_up from me), false)
+  limit $22::int),
+taken as (
+  delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
+started as (
+  insert into outlive.running (
+    id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at, failures,
+    crashes, losses, begun)
+  select
+    t.id,
+    t.attempt + 1,
+    $1::uuid,
+    (select outlive.now()) + $23::double precision * interval '1 second',
+    (select outlive.now()),
+    (select outlive.now()),
+    t.queue,
+    t.source,
+    t.task,
+    t.priority,
+    t.ready_at,
+    t.failures,
+    t.crashes,
+    t.losses,
+    $24::boolean or t.attempt > 0
+  from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
+  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
+select s.*, outlive.carried(j.args), j.options
+from started s join outlive.jobs j on j.id = s.id
+union all
+select g.token, null, null, null, null, null, null, null, null, null, null, null, null
+from unnest($2::bigint[]) g(token)
+where cardinality($2::bigint[]) <> (select count(*) from ended)
+  and not exists (select from ended e where e.token = g.token)
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null
+from followed where changed is null;
+$statement$;
+
+create or replace function outlive.statement_locked_ends("tokens" bigint[] default null, "worker" uuid default null)
+returns table (token bigint) language sql as $statement$
+with free as materialized (
+  select r.token, r.id from outlive.running r
+  where r.token = any($1::bigint[]) and r.worker = $2::uuid
+  order by r.token for update skip locked),
+keys as materialized (
+  select k.id from outlive.dedupe_keys k where k.id = any(array(select id from free))
+  order by k.task, k.key for update skip locked),
+dependents as materialized (
+  select h.id from outlive.held h
+  where h.id = any(array(
+    select d.job_id from outlive.dependencies d where d.needs = any(array(select id from free)) and not d.met))
+  order by h.id for update skip locked),
+batches as materialized (
+  select b.id from outlive.batches b
+  where b.id in (select j.batch from outlive.jobs j where j.id = any(array(select id from free)))
+  order by b.id for no key update skip locked)
+select r.token from outlive.running r
+where r.token = any($1::bigint[]) and r.worker = $2::uuid and (
+  not exists (select from free f where f.token = r.token)
+  or exists (
+    select from outlive.dedupe_keys k where k.id = r.id and not exists (select from keys l where l.id = k.id))
+  or exists (
+    select from outlive.dependencies d
+    where d.needs = r.id and not d.met and not exists (select from dependents l where l.id = d.job_id))
+  or exists (
+    select from outlive.jobs j join outlive.batches b on b.id = j.batch
+    where j.id = r.id and not exists (select from batches l where l.id = b.id)));
+$statement$;
+
+create or replace function outlive.statement_renew("tokens" bigint[] default null, "worker" uuid default null, "lease_s" double precision default null)
+returns table (token bigint, cancel_requested boolean) language sql as $statement$
+with mine as (
+  select r.token from outlive.running r
+  where r.token = any($1::bigint[]) and r.worker = $2::uuid
+  order by r.token for update skip locked)
+update outlive.running r
+set lease_until = outlive.now() + $3::double precision * interval '1 second', heartbeat_at = outlive.now()
+from mine where r.token = mine.token
+returning r.token, r.cancel_requested;
+$statement$;
+
+create or replace function outlive.statement_tokens_of("worker" uuid default null)
+returns table (token bigint) language sql as $statement$
+select r.token from outlive.running r where r.worker = $1::uuid order by r.token;
+$statement$;
+
+create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "worker" uuid default null, "lease_s" double precision default null)
+returns table (
+   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
+   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
+   alone_s double precision) language sql as $statement$
+with pick as (
+  select h.id from outlive.held h
+  where h.why = 'suspect'
+    and h.task = any($1::text[])
+    and ($2::text[] is null or h.queue = any($2::text[]))
+    and h.ready_at <= outlive.now()
+    and not exists (select from outlive.workers k where k.id = $3::uuid and k.state = 'dead')
+    and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
+    and (h.source = '' or outlive.admits_one(h.source))
+  order by h.since, h.id limit 1 for update skip locked),
+taken as (
+  delete from outlive.held h where h.id in (select id from pick) returning h.*),
+started as (
+  insert into outlive.running (
+    id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority, ready_at,
+    failures, crashes, losses)
+  select
+    t.id, t.attempt + 1, $3::uuid, outlive.now() + $4::double precision * interval '1 second',
+    outlive.now(), outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes,
+    t.losses
+  from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at,
+    t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
+  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
+paid as materialized (
+  select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
+select s.*, outlive.carried(j.args), j.options, outlive.alone_s(s.id)
+from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
+$statement$;
+
+create or replace function outlive.statement_suspects_wait("tasks" text[] default null, "queues" text[] default null, "after_s" double precision default null)
+returns boolean language sql as $statement$
+select exists (
+  select from outlive.held h
+  where h.why = 'suspect'
+    and h.task = any($1::text[])
+    and ($2::text[] is null or h.queue = any($2::text[]))
+    and h.ready_at <= outlive.now()
+    and h.since <= outlive.now() - $3::double precision * interval '1 second'
+    and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
+    and not exists (
+      select from outlive.sources s
+      where s.name = h.source and (not s.enabled or coalesce(s.paused_until > outlive.now(), false))));
+$statement$;
+
+create or replace function outlive.statement_let_others_in("token" bigint default null, "worker" uuid default null)
+returns setof bigint language sql as $statement$
+with mine as (
+  select r.token from outlive.running r
+  where r.token = $1::bigint and r.worker = $2::uuid for update skip locked)
+update outlive.running r set alone = false from mine where r.token = mine.token
+returning r.token;
+$statement$;
+
+create or replace function outlive.statement_convict("tokens" bigint[] default null, "worker" uuid default null)
+returns void language sql as $statement$
+with known as (
+  select r.token, p.kills, p.max_crashes from outlive.running r, lateral outlive.policy_of(r.id, r.task) p
+  where r.token = any($1::bigint[]) and r.worker = $2::uuid and r.crashes + p.kills >= p.max_crashes
+  order by r.token for update of r skip locked),
+caught as (
+  delete from outlive.running r using known k where r.token = k.token returning r.*, k.kills, k.max_crashes),
+quarantined as (
+  insert into outlive.held
+  select c.id, 'quarantined', outlive.now(), outlive.charge(c.crashes, c.kills, c.max_crashes), c.queue, c.source,
+    c.task, c.priority, c.ready_at, c.attempt - 1, c.failures, c.crashes, c.losses
+  from caught c where not c.cancel_requested)
+select
+  c.id,
+  case when c.cancel_requested
+    then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end,
+  outlive.follow_up(array[c.id], array[case when c.cancel_requested then 'cancelled' else 'quarantined' end])
+from caught c;
+$statement$;
+
+create or replace function outlive.statement_unsourced_lanes("queues" text[] default null, "tasks" text[] default null)
+returns table (
+   queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean) language sql as $statement$
+with recursive mine as materialized (
+  select q.name from outlive.open_queues q where $1::text[] is null or q.name = any($1::text[])),
+lane as (
+  select q.name as queue, n.task, n.priority, n.ready_at
+  from mine q, lateral (
+    select w.task, w.priority, w.ready_at from outlive.waiting w where w.queue = q.name and w.source = ''
+    order by w.task, w.priority, w.ready_at, w.id limit 1) n
+  union all
+  select l.queue, n.task, n.priority, n.ready_at
+  from lane l, lateral (
+    select w.task, w.priority, w.ready_at from outlive.waiting w
+    where w.queue = l.queue and w.source = '' and (w.task, w.priority) > (l.task, l.priority)
+    order by w.task, w.priority, w.ready_at, w.id limit 1) n)
+select l.queue, '' as source, l.task, l.priority,
+  least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z') as ready_at, l.ready_at <= outlive.now() as ready
+from lane l where l.task = any($2::text[])
+union all
+select null, null, null, null, null, null
+where exists (
+  select from outlive.held h
+  where h.why = 'suspect' and h.task = any($2::text[]) and h.ready_at <= outlive.now()
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted'))
+union all
+select q.name, null, null, null, null, null from outlive.queues q where q.paused_at is not null;
+$statement$;
+
+create or replace function outlive.statement_sourced_lanes("queues" text[] default null, "after_queue" text default null, "after_source" text default null, "batch" int default null, "tasks" text[] default null)
+returns table (
+   queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean,
+   wait_s double precision, n int) language sql as $statement$
+with recursive mine as materialized (
+  select q.name from outlive.open_queues q where $1::text[] is null or q.name = any($1::text[])),
+pair as (
+  select $2::text collate "C" as queue, $3::text collate "C" as source, 0 as n
+  union all
+  select s.queue, s.source, p.n + 1
+  from pair p, lateral (
+    (select w.queue, w.source from outlive.waiting w where w.queue = p.queue and w.source > p.source
+       and exists (select from mine q where q.name = p.queue)
+     order by w.queue, w.source limit 1)
+    union all
+    (select q.name, '' from mine q where q.name > p.queue order by q.name limit 1)
+    limit 1) s
+  where p.n < $4::int)
+select p.queue, p.source, l.task, l.priority, least(greatest(l.ready_at, '2000-01-01Z'), '9000-01-01Z'),
+  l.ready_at <= outlive.now(), c.wait_s, p.n
+from pair p
+  left join outlive.sources s on s.name = p.source
+  cross join lateral (
+    select coalesce(greatest(
+      case when not s.enabled then 30 end,
+      extract(epoch from s.paused_until - outlive.now()),
+      extract(epoch from s.wanted_until - outlive.now()),
+      extract(epoch from s.full_at - outlive.now()) - (coalesce(s.set_burst, s.burst) - 1) * 60
+        / coalesce(s.set_rate_limit_per_minute, s.rate_limit_per_minute)), 0)::double precision as wait_s) c
+  left join lateral (
+    with recursive lane as (
+      (select w.task, w.priority, w.ready_at from outlive.waiting w
+       where p.source <> '' and c.wait_s <= 0 and w.queue = p.queue and w.source = p.source
+       order by w.task, w.priority, w.ready_at, w.id limit 1)
+      union all
+      select n.task, n.priority, n.ready_at
+      from lane l, lateral (
+        select w.task, w.priority, w.ready_at from outlive.waiting w
+        where w.queue = p.queue and w.source = p.source and (w.task, w.priority) > (l.task, l.priority)
+        order by w.task, w.priority, w.ready_at, w.id limit 1) n)
+    select a.* from lane a where a.task = any($5::text[])) l on true
+where p.n > 0;
+$statement$;
+
+create or replace function outlive.statement_sleep("worker" uuid default null)
+returns void language sql as $statement$
+insert into outlive.sleepers (worker) values ($1::uuid) on conflict do nothing;
+$statement$;
+
+create or replace function outlive.statement_wake("worker" uuid default null)
+returns void language sql as $statement$
+delete from outlive.sleepers where worker = $1::uuid;
+$statement$;
+
+create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "formerly" uuid default null)
+returns void language sql as $statement$
+with registered as (
+  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
+  values ($1::uuid, $2::text, $3::text, $4::int, $5::text, $6::text[], $7::int,
+    coalesce($8::uuid, gen_random_uuid()), outlive.now(), outlive.now())
+  on conflict (id) do nothing returning id)
+select outlive.take_back($9::uuid) from registered where $9::uuid is not null;
+$statement$;
+
+create or replace function outlive.statement_tell_tasks("tasks" text[] default null, "worker" uuid default null)
+returns void language sql as $statement$
+update outlive.workers set tasks = $1::text[] where id = $2::uuid;
+$statement$;
+
+create or replace function outlive.statement_heartbeat("state" text default null, "trouble" text default null, "memory_bytes" bigint default null, "worker" uuid default null)
+returns table (drain_requested boolean) language sql as $statement$
+with hurry as (select set_config('synchronous_commit', 'off', true))
+update outlive.workers k set
+  last_seen = outlive.now(),
+  state = $1::text,
+  trouble = $2::text,
+  memory_bytes = coalesce($3::bigint, k.memory_bytes),
+  missed_at = null,
+  stop_requested_at = case when $1::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
+from hurry
+where k.id = $4::uuid and k.state in ('active', 'stale', 'draining')
+returning k.drain_requested_at is not null;
+$statement$;
+
+create or replace function outlive.statement_stop_worker("worker" uuid default null)
+returns void language sql as $statement$
+with unwatched as (delete from outlive.liveness where worker = $1::uuid),
+woken as (delete from outlive.sleepers where worker = $1::uuid)
+update outlive.workers set
+  state = 'stopped', last_seen = outlive.now(), stop_requested_at = coalesce(stop_requested_at, outlive.now())
+where id = $1::uuid and state <> 'dead';
+$statement$;
+
+create or replace function outlive.statement_show_life("worker" uuid default null, "key" bigint default null)
+returns setof uuid language sql as $statement$
+with watched as (
+  update outlive.workers set watched = true, missed_at = null
+  where id = $1::uuid and (not watched or missed_at is not null))
+insert into outlive.liveness (worker, key, postmaster_started, backend_pid, backend_started)
+select $1::uuid, $2::bigint, pg_postmaster_start_time(), pg_backend_pid(), a.backend_start
+from pg_stat_get_activity(pg_backend_pid()) a, (select pg_try_advisory_lock($2::bigint) as taken) t where t.taken
+on conflict (worker) do update set
+  (key, postmaster_started, backend_pid, backend_started) =
+  (excluded.key, excluded.postmaster_started, excluded.backend_pid, excluded.backend_started)
+returning worker;
+$statement$;
 -- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version) values (2);

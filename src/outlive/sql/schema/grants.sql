@@ -5,6 +5,7 @@
 --     outlive_enqueue   may execute outlive.enqueue, and open and close batches
 --     outlive_viewer    may read the views and the audit, and follow the output of jobs, and nothing else
 --     outlive_job       may execute outlive.complete, and nothing else
+--     outlive_protocol  may be a worker in another language, by the functions of the protocol, and nothing else
 do $$
 declare
   thing record;
@@ -28,9 +29,11 @@ end $$;
 revoke all on schema outlive from public;
 revoke all on all tables in schema outlive from public;
 revoke all on all functions in schema outlive from public;
-grant usage on schema outlive to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
+grant usage on schema outlive
+  to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job, outlive_protocol;
 -- Every client checks the version of the schema when it connects.
-grant select on outlive.schema_version to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job;
+grant select on outlive.schema_version
+  to outlive_worker, outlive_enqueue, outlive_viewer, outlive_job, outlive_protocol;
 
 grant select, insert, update, delete on all tables in schema outlive to outlive_worker;
 revoke insert, update, delete on outlive.schema_version from outlive_worker;
@@ -63,3 +66,13 @@ grant execute on function outlive.now(), outlive.fingerprint(text, json), outliv
   to outlive_viewer;
 
 grant execute on function outlive.complete(bigint, text, json, json, json) to outlive_job;
+
+grant execute on function
+  outlive.register(text, text[], text[], int, text, int, text, uuid, uuid, boolean),
+  outlive.claim(uuid, int, interval),
+  outlive.renew(uuid, bigint[], interval, boolean),
+  outlive.inputs_of(uuid, bigint),
+  outlive.succeed(uuid, bigint, json, json, json, text),
+  outlive.fail(uuid, bigint, text, boolean, interval, text, int, text, text, text, bigint, double precision),
+  outlive.goodbye(uuid)
+  to outlive_protocol;

@@ -5,7 +5,8 @@ declare
   name text;
 begin
   foreach name in array
-    array['outlive_owner', 'outlive_worker', 'outlive_enqueue', 'outlive_viewer', 'outlive_job']
+    array['outlive_owner', 'outlive_worker', 'outlive_enqueue', 'outlive_viewer', 'outlive_job',
+          'outlive_protocol']
   loop
     if not exists (select from pg_roles where rolname = name) then
       begin

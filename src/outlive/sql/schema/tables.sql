@@ -47,7 +47,7 @@ create table outlive.jobs (
   queue text collate "C" not null check (queue <> ''),
   source text collate "C" not null default '',
   args json not null check (json_typeof(args) in ('object', 'array')),
-  options jsonb check (jsonb_typeof(options) = 'object'),
+  options jsonb check (jsonb_typeof(options) = 'object'),  -- `schedule` names the schedule that has made it.
   priority smallint not null check (priority between 0 and 9),
   ready_at timestamptz not null,
   dedupe_key text collate "C",
@@ -178,6 +178,7 @@ create table outlive.attempts (
   worker_name text,  -- Kept here, because the row in `workers` is pruned earlier.
   hostname text,
   expires_at timestamptz,  -- The job may be pruned then. Null: its task does not say, and the settings do.
+  memory json,  -- How its memory changed, if it was measured and the attempt ran long or did not succeed.
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
@@ -227,7 +228,8 @@ create table outlive.workers (
   trouble text,  -- Why it can't run any job at present; null if it can.
   tasks text[],  -- The tasks of its app; null: unknown.
   drain_requested_at timestamptz,  -- An operator wants it to finish its jobs and stop.
-  secret uuid not null default gen_random_uuid()  -- The secrets of its attempts are derived from this one.
+  secret uuid not null default gen_random_uuid(),  -- The secrets of its attempts are derived from this one.
+  memory_bytes bigint  -- Of all its processes, as its last heartbeats told; null: not known yet.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
 
@@ -239,7 +241,7 @@ create unlogged table outlive.liveness (
   key bigint not null,
   postmaster_started timestamptz not null,
   backend_pid int not null,  -- The session that holds the lock; the same lock in another session proves nothing.
-  backend_started timestamptz not null
+  backend_started timestamptz  -- Null: the function that took the lock may not see it.
 );
 
 -- Workers that have nothing to do and want to be notified. UNLOGGED: after a crash they poll and write their row

@@ -59,7 +59,7 @@ where s.id in (select r.id from outlive.running r where r.heartbeat_at is null o
 create view outlive.ended_attempts as
 select a.job_id, a.attempt, a.outcome, a.error, a.exit_code, a.signal, a.peak_memory_bytes, a.cpu_s, a.output,
   a.stack, coalesce(a.worker_name, k.name, a.worker::text) as worker, a.hostname, a.started_at, a.ended_at,
-  a.result
+  a.result, a.memory
 from outlive.attempts a left join outlive.workers k on k.id = a.worker;
 
 -- The jobs in quarantine, with the evidence of the last kill.
@@ -80,7 +80,8 @@ select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
-  (select count(*) from outlive.running r where r.worker = k.id) as running
+  (select count(*) from outlive.running r where r.worker = k.id) as running,
+  case when k.state in ('active', 'stale', 'draining') then k.memory_bytes end as memory_bytes
 from outlive.workers k;
 
 -- Every queue: whether it is paused, how many jobs it has, and since when the oldest is ready. Large counts are

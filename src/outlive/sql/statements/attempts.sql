@@ -12,6 +12,9 @@
 -- worker that was declared dead claims nothing, because others would end its attempts. Jobs that wait behind
 -- others in their worker are not :begun, so that the death of the worker is not charged to them. A job that was
 -- claimed before is always begun: its mere arrival may kill.
+-- returns table (
+--   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
+--   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb)
 with me as materialized (
   select k.state = 'dead' as given_up, k.name, k.hostname from outlive.workers k where k.id = :worker::uuid),
 ended as (
@@ -21,7 +24,7 @@ ended as (
 done as (
   insert into outlive.attempts (
     job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at, ended_at,
-    failures, crashes, losses, worker_name, hostname, expires_at)
+    failures, crashes, losses, worker_name, hostname, memory, expires_at)
   select
     e.id,
     e.attempt,
@@ -40,6 +43,7 @@ done as (
     e.losses,
     (select name from me),
     (select hostname from me),
+    (:memories::json[])[e.n],
     -- As outlive.expiry does. Whether any task needs it is asked once for all ends.
     case when exists (select from outlive.tasks t where t.keep_finished_s is not null) then (
       select outlive.now() + t.keep_finished_s * interval '1 second'
@@ -64,7 +68,8 @@ undone as materialized (
     (:results::json[])[e.n],
     coalesce((:kills::boolean[])[e.n], false),
     coalesce((:finals::boolean[])[e.n], false),
-    (:afters_s::double precision[])[e.n]) as state, e.id
+    (:afters_s::double precision[])[e.n],
+    (:memories::json[])[e.n]) as state, e.id
   from ended e where (:outcomes::text[])[e.n] <> 'succeeded'),
 followed as materialized (
   select outlive.follow_up(
@@ -133,17 +138,20 @@ select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(
   :spawns::json,
   :peak_memory_bytes::bigint,
   :cpu_s::double precision,
-  :output::text);
+  :output::text,
+  :memory::json);
 
 -- name: add_evidence
 -- Add what the worker measured to an attempt that succeeded in its own transaction. Zero rows: it did not.
 update outlive.attempts a
-set peak_memory_bytes = :peak_memory_bytes::bigint, cpu_s = :cpu_s::double precision, output = :output::text
+set peak_memory_bytes = :peak_memory_bytes::bigint, cpu_s = :cpu_s::double precision, output = :output::text,
+  memory = :memory::json
 where a.token = :token::bigint and a.worker = :worker::uuid and a.outcome = 'succeeded';
 
 -- name: locked_ends
 -- The attempts that can't end now because another transaction has locked their row, their job's dedupe key or
 -- batch, or a job that waits for theirs.
+-- returns table (token bigint)
 with free as materialized (
   select r.token, r.id from outlive.running r
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
@@ -181,10 +189,18 @@ select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.tok
 select a.token, a.state, (select w.ready_at from outlive.waiting w where w.id = a.job_id and w.attempt = a.attempt)
 from outlive.attempts a where a.token = any(:tokens::bigint[]);
 
+-- name: lost_runs
+-- Attempts that a reaper has just ended, for those who watch from outside. A released one was not lost.
+select a.token, a.job_id, a.attempt, j.queue, j.source, j.task, j.priority, j.ready_at, a.failures, a.crashes,
+  a.losses, null, j.options, a.error, coalesce(a.started_at, a.ended_at), a.ended_at
+from outlive.attempts a join outlive.jobs j on j.id = a.job_id
+where a.token = any(:tokens::bigint[]) and a.outcome = 'lost';
+
 -- name: renew
 -- running -> running, with a new lease. A token without a row has ended, or the transaction that ends it holds its
 -- lock: read `ended` before judging. Locked rows are skipped, so a job's own open transaction never blocks a
 -- renewal.
+-- returns table (token bigint, cancel_requested boolean)
 with mine as (
   select r.token from outlive.running r
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
@@ -195,13 +211,13 @@ from mine where r.token = mine.token
 returning r.token, r.cancel_requested;
 
 -- name: mark_begun
--- running -> running: these jobs waited behind others in their worker, and their code starts now. A locked row is
--- about to end.
+-- running -> running: these jobs waited behind others in their worker, and their code starts now. A token without
+-- a row has ended, or another transaction has locked it, to end it or to wait for it: try again.
 with due as (
   select r.token from outlive.running r
-  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and not r.begun
+  where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid
   order by r.token for update skip locked)
-update outlive.running r set begun = true from due where r.token = due.token;
+update outlive.running r set begun = true from due where r.token = due.token returning r.token;
 
 -- name: adopt
 -- The attempts that the database has under this worker's id, all or some. A worker reads them after a statement of
@@ -214,6 +230,7 @@ order by r.token;
 
 -- name: tokens_of
 -- The tokens of this worker's attempts, without the jobs, which may be unreadable.
+-- returns table (token bigint)
 select r.token from outlive.running r where r.worker = :worker::uuid order by r.token;
 
 -- name: arguments

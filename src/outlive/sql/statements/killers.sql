@@ -3,6 +3,10 @@
 -- name: claim_suspect
 -- pending (suspect) -> running, alone: one suspect, which has the worker to itself for as many seconds as the last
 -- column says; or -> quarantined, if it is over its crash limit by now. Zero rows: no suspect for this worker.
+-- returns table (
+--   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
+--   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
+--   alone_s double precision)
 with pick as (
   select h.id from outlive.held h
   where h.why = 'suspect'
@@ -34,6 +38,7 @@ from started s join outlive.jobs j on j.id = s.id where (select count(*) from pa
 
 -- name: suspects_wait
 -- Whether a suspect that this worker can run has waited so long that a worker must make room for it.
+-- returns boolean
 select exists (
   select from outlive.held h
   where h.why = 'suspect'
@@ -50,6 +55,7 @@ select exists (
 -- name: let_others_in
 -- running, alone -> running: from now on other jobs may run beside the suspect, and its loss would prove nothing.
 -- Zero rows: the attempt has ended, or its own transaction is ending it, and it is still alone.
+-- returns setof bigint
 with mine as (
   select r.token from outlive.running r
   where r.token = :token::bigint and r.worker = :worker::uuid for update skip locked)
@@ -59,6 +65,7 @@ returning r.token;
 -- name: convict
 -- running -> quarantined, for jobs just claimed, before their code starts: other jobs with the same task and
 -- arguments have killed up to the limit. Or -> cancelled, if an operator asked for that. Zero rows: none of them.
+-- returns void
 with known as (
   select r.token, p.kills, p.max_crashes from outlive.running r, lateral outlive.policy_of(r.id, r.task) p
   where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and r.crashes + p.kills >= p.max_crashes

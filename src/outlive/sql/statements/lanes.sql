@@ -5,6 +5,8 @@
 -- scan reads the part of each queue without a source, one step per lane and priority. Sources cost it nothing, nor
 -- do queues that are paused or not this worker's. Tasks that this worker does not have are left out. A row without
 -- a lane: a suspect waits. A row without a task: the queue is paused.
+-- returns table (
+--   queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean)
 with recursive mine as materialized (
   select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 lane as (
@@ -34,6 +36,9 @@ select q.name, null, null, null, null, null from outlive.queues q where q.paused
 -- The lanes of the next :batch sources that have jobs, after a queue and source: a loose index scan, in which a
 -- source that admits nothing costs one step. A row without a task names a source that is closed, or whose bucket
 -- is empty, and in how many seconds to ask again. If the last column stays below :batch, no source follows.
+-- returns table (
+--   queue text, source text, task text, priority smallint, ready_at timestamptz, ready boolean,
+--   wait_s double precision, n int)
 with recursive mine as materialized (
   select q.name from outlive.open_queues q where :queues::text[] is null or q.name = any(:queues::text[])),
 pair as (
@@ -76,8 +81,10 @@ where p.n > 0;
 
 -- name: sleep
 -- This worker wants to be notified. It looks for work once more after this, before it sleeps.
+-- returns void
 insert into outlive.sleepers (worker) values (:worker::uuid) on conflict do nothing;
 
 -- name: wake
 -- This worker is busy: an enqueue need not notify it.
+-- returns void
 delete from outlive.sleepers where worker = :worker::uuid;

@@ -13,7 +13,8 @@ where j.id = any(:ids::uuid[]);
 
 -- name: job
 -- One job's life except for its attempts, with some of the jobs that it waits for, and of those that wait for it.
-select s.*, s.status as state, j.args, j.options, p.current, p.total, p.message, p.checkpoint,
+select s.*, s.status as state, j.args, nullif(j.options - 'schedule', '{}') as options,
+  j.options ->> 'schedule' as schedule, p.current, p.total, p.message, p.checkpoint,
   p.updated_at as progress_at, p.attempt as progress_attempt, k.*, j.concurrency_key, j.concurrency,
   q.state = 'queued' as queues,
   s.status not in ('pending', 'retryable') or exists (
@@ -103,7 +104,7 @@ order by r.started_at limit :limit::int;
 -- Every worker that is not pruned yet, the living first.
 select id, name, hostname, pid, version, queues, state, started_at, last_seen,
   extract(epoch from time_since_heartbeat)::double precision as time_since_heartbeat_s, died_at, slots, running,
-  trouble, drain_requested_at, tasks
+  trouble, drain_requested_at, tasks, memory_bytes
 from outlive.worker_states order by state in ('dead', 'stopped'), name, started_at desc limit :limit::int;
 
 -- name: list_queues

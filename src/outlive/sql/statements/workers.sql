@@ -21,6 +21,7 @@ on conflict (name) do update set
 -- name: register_worker
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
 -- says which, and the losses that this cost its jobs are taken back.
+-- returns void
 with registered as (
   insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
   values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
@@ -30,17 +31,20 @@ select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid 
 
 -- name: tell_tasks
 -- A worker has imported its app, which has these tasks.
+-- returns void
 update outlive.workers set tasks = :tasks::text[] where id = :worker::uuid;
 
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
 -- of the server loses costs nothing, so it need not wait for the disk. A worker that drains was told to stop: from
 -- now on its death is not charged to its jobs. The row says whether an operator wants it to drain.
+-- returns table (drain_requested boolean)
 with hurry as (select set_config('synchronous_commit', 'off', true))
 update outlive.workers k set
   last_seen = outlive.now(),
   state = :state::text,
   trouble = :trouble::text,
+  memory_bytes = coalesce(:memory_bytes::bigint, k.memory_bytes),
   missed_at = null,
   stop_requested_at = case when :state::text = 'draining' then coalesce(k.stop_requested_at, outlive.now()) end
 from hurry
@@ -58,6 +62,7 @@ select w.id, pg_notify('outlive', 'drain') from wanted w;
 -- name: stop_worker
 -- A worker has stopped on purpose: no reaper looks for it, and no enqueue notifies it. Attempts that it could not
 -- end, because another transaction had locked them, are reaped, and are not charged.
+-- returns void
 with unwatched as (delete from outlive.liveness where worker = :worker::uuid),
 woken as (delete from outlive.sleepers where worker = :worker::uuid)
 update outlive.workers set
@@ -68,6 +73,7 @@ where id = :worker::uuid and state <> 'dead';
 -- This session takes the advisory lock that proves a worker alive. Each session has a new key, so that an old
 -- session, which the server may still hold open, is not in the way. Zero rows: another session has that lock, try
 -- another key.
+-- returns setof uuid
 with watched as (
   update outlive.workers set watched = true, missed_at = null
   where id = :worker::uuid and (not watched or missed_at is not null))

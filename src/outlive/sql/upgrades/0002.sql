@@ -2,11 +2,11 @@
 
 alter table outlive.running add column begun boolean not null default true;
 alter table outlive.attempts add column worker_name text, add column hostname text,
-  add column expires_at timestamptz;
+  add column expires_at timestamptz, add column memory json;
 create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
   add column trouble text, add column tasks text[], add column drain_requested_at timestamptz,
-  add column secret uuid not null default gen_random_uuid();
+  add column secret uuid not null default gen_random_uuid(), add column memory_bytes bigint;
 create index workers_by_last_seen on outlive.workers (last_seen);
 
 alter table outlive.tasks add column keep_finished_s double precision check (keep_finished_s >= 0);
@@ -90,7 +90,7 @@ drop function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[]
 
 -- From now on a session is known by its backend. Workers write their rows again when they connect.
 delete from outlive.liveness;
-alter table outlive.liveness add column backend_pid int not null, add column backend_started timestamptz not null;
+alter table outlive.liveness add column backend_pid int not null, add column backend_started timestamptz;
 
 create table outlive.schedules (
   name text collate "C" primary key check (name <> '' and octet_length(name) <= 200),

@@ -109,18 +109,24 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- added, unless it has opened the batch itself. OL003: there is no such batch.
 declare
   b outlive.batches;
+  others boolean;
 begin
   select t.* into b from outlive.batches t where t.id = close_batch.id for update;
   if not found then
     raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
   end if;
+  -- Whether another transaction has opened it: its row is older than this transaction, or than its snapshot.
+  -- Numbers of transactions wrap around at 2 ^ 32.
+  select t.created_at < transaction_timestamp()
+    or (t.xmin::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint) & 4294967295 >= 2147483648
+  into others from outlive.batches t where t.id = b.id;
   if cancelling and b.cancelled_at is null and b.done_at is null then
     update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
   end if;
   if b.closed_at is not null then
     return;
   end if;
-  if current_setting('transaction_isolation') <> 'read committed' and b.created_at < transaction_timestamp() then
+  if current_setting('transaction_isolation') <> 'read committed' and others then
     raise exception using errcode = 'OL003', message =
       format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
   end if;

@@ -3,7 +3,8 @@
 
 create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
 -- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
--- The caller has just deleted its row from `waiting`.
+-- The caller has just deleted its row from `waiting`. If another transaction has locked what follows from its
+-- quarantine, it waits on, and comes up again ten seconds later.
 begin
   insert into outlive.held
   select w.id, 'quarantined', outlive.now(), outlive.charge(w.crashes, 0, p.max_crashes), w.queue, w.source,
@@ -13,6 +14,10 @@ begin
     return false;
   end if;
   perform outlive.follow_up(array[w.id], array['quarantined']);
+  return true;
+exception when lock_not_available then
+  w.ready_at := outlive.now() + interval '10 seconds';
+  insert into outlive.waiting values (w.*);
   return true;
 end $$;
 

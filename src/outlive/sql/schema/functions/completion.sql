@@ -14,7 +14,7 @@ create or replace function outlive.settle(
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
   output text default null, stack text default null, result json default null, killed boolean default false,
   final boolean default false,
-  after_s double precision default null)
+  after_s double precision default null, memory json default null)
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
@@ -34,7 +34,7 @@ begin
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
-    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end);
+    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -88,9 +88,17 @@ begin
   where excluded.strength > records.strength;
 end $$;
 
+create or replace function outlive.refuse_stale(token bigint) returns void language plpgsql as $$
+-- OL002: a worker wants to end an attempt that it has lost.
+begin
+  raise exception using errcode = 'OL002', message =
+    format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+end $$;
+
 create or replace function outlive.complete_with_records(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
-  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null)
+  peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
+  memory json default null)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -101,14 +109,14 @@ begin
   where r.token = complete_with_records.token and r.worker = complete_with_records.worker
   returning r.* into ended;
   if not found then
-    raise exception using errcode = 'OL002', message =
-      format('attempt %s is no longer this worker''s: it was given up or has ended', token);
+    perform outlive.refuse_stale(token);
   end if;
   perform outlive.settle(ended, 'succeeded',
     result => complete_with_records.result,
     peak_memory_bytes => complete_with_records.peak_memory_bytes,
     cpu_s => complete_with_records.cpu_s,
-    output => complete_with_records.output);
+    output => complete_with_records.output,
+    memory => complete_with_records.memory);
   if records is not null then
     perform outlive.keep_records(ended, records);
   end if;

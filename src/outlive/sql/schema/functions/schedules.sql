@@ -149,7 +149,8 @@ begin
       into ids, ready
     from (select u.tick, outlive.tick_hash(schedule, u.tick) as hash from unnest(ticks) u(tick)) t;
     perform outlive.enqueue(ids, array[s.task], array[s.queue], null, array_fill(s.args, array[jobs]),
-      array_fill(coalesce(s.priority, 5::smallint), array[jobs]), null, ready, null, null, null, 65536, true);
+      array_fill(coalesce(s.priority, 5::smallint), array[jobs]), null, ready, null, null,
+      array_fill(jsonb_build_object('schedule', s.name), array[jobs]), 65536, true);
     s.last_tick := ticks[jobs];
     s.last_job := ids[jobs];
   end if;
@@ -197,7 +198,8 @@ declare
   s outlive.schedules := outlive.the_schedule(name);
   job uuid;
 begin
-  job := outlive.enqueue(s.task, s.args, queue => s.queue, priority => s.priority::int);
+  job := outlive.enqueue(s.task, s.args, queue => s.queue, priority => s.priority::int,
+    options => jsonb_build_object('schedule', s.name));
   if outlive.state_of(s.last_job) in ('pending', 'retryable', 'running') is not true then
     update outlive.schedules t set last_job = job where t.name = name;
   end if;

@@ -39,11 +39,16 @@ begin atomic
   where j.id = job;
 end;
 
+create or replace function outlive.times(n bigint) returns text language sql immutable
+-- How often, in words.
+return case n when 1 then 'once' else format('%s times', n) end;
+
 create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
 language sql immutable
 -- Why a job is quarantined for its crashes, in words.
-return format('crashed %s times%s (max_crashes = %s)', crashes,
-  case when kills > 0 then format(', and %s times with the same arguments as other jobs', kills) else '' end,
+return format('crashed %s%s (max_crashes = %s)', outlive.times(crashes),
+  case when kills > 0 then format(', and %s with the same arguments as other jobs', outlive.times(kills))
+    else '' end,
   max_crashes);
 
 create or replace function outlive.suspicion(losses int, max_losses int) returns text language sql immutable

@@ -1,0 +1,70 @@
+"""Sentry in a child: one event for each exception that the job's code did not handle.
+
+If the app has called `sentry_sdk.init`, its client makes the events. Otherwise that is called here, with what the
+standard variables SENTRY_… say.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from uuid import UUID
+
+from outlive.errors import ConfigError
+from outlive.protocol import Run
+
+try:
+    import sentry_sdk
+    from sentry_sdk.utils import BadDsn, event_from_exception, package_version
+except ImportError:
+    raise ConfigError(
+        "sentry is set, but its SDK is not installed: run pip install 'outlive[sentry]', or unset sentry"
+    ) from None
+
+SHARED = ("dsn", "environment", "release", "server_name")
+"""The options of the app's client that the supervisor uses too: it makes the events of crashes."""
+
+
+class Sentry:
+    def __init__(self) -> None:
+        if not sentry_sdk.get_client().is_active():
+            try:
+                sentry_sdk.init()
+            except BadDsn as error:
+                raise ConfigError(f"sentry is set, but SENTRY_DSN is not valid: {error}") from None
+        options = sentry_sdk.get_client().options
+        if not options.get("dsn"):
+            raise ConfigError("sentry is set, but no DSN: set SENTRY_DSN, or call sentry_sdk.init(dsn=…) in the app")
+        self.options = {name: str(options[name]) for name in SHARED if options.get(name) is not None}
+        self._scopes = ExitStack()
+        package_version("outlive")  # Events list all packages. The SDK keeps the list, which takes long to make.
+
+    def begin(self, run: Run) -> None:
+        """The job has a scope of its own: what it sets there does not reach the next job."""
+        scope = self._scopes.enter_context(sentry_sdk.isolation_scope())
+        scope.set_transaction_name(run.task)
+        scope.set_tag("outlive.task", run.task)
+        scope.set_tag("outlive.job_id", str(UUID(bytes=run.job_id)))
+        scope.set_tag("outlive.attempt", str(run.attempt))
+
+    def failed(self, run: Run, error: BaseException) -> bool:
+        client = sentry_sdk.get_client()
+        mechanism = {"type": "outlive", "handled": False}
+        found = (type(error), error, _own_frames(error.__traceback__))
+        event, hint = event_from_exception(found, client_options=client.options, mechanism=mechanism)
+        sentry_sdk.capture_event(event, hint=hint)
+        return True
+
+    def end(self) -> None:
+        self._scopes.close()
+
+    def flush(self, within_s: float) -> None:
+        sentry_sdk.get_client().flush(timeout=within_s)
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames above the job's function, which are outlive's."""
+    found = trace
+    while found is not None and str(found.tb_frame.f_globals.get("__name__", "")).startswith("outlive.child."):
+        found = found.tb_next
+    return found or trace

@@ -1,0 +1,113 @@
+"""OpenTelemetry in a child: the job's spans are below the attempt's, which the supervisor makes.
+
+If the app has set a tracer provider, its spans go where that sends them. Otherwise they go to the supervisor, each as
+soon as it ends: a span that has ended is not lost when the child is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from typing import Any
+
+import msgspec
+
+from outlive.child import telemetry
+from outlive.child.channel import Channel
+from outlive.errors import ConfigError
+from outlive.protocol import MAX_SPANS_BYTES, Run, Spans
+from outlive.telemetry import contexts
+from outlive.telemetry import spans as plain
+
+try:
+    from opentelemetry import context, trace
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
+except ImportError:
+    raise ConfigError(
+        "otel is set, but OpenTelemetry's SDK is not installed: run pip install 'outlive[otel]', or unset otel"
+    ) from None
+
+
+class Tracing:
+    def __init__(self, channel: Channel) -> None:
+        provider = trace.get_tracer_provider()
+        self._of_app = not isinstance(provider, trace.ProxyTracerProvider)
+        if not self._of_app:
+            provider = TracerProvider(shutdown_on_exit=False)
+            provider.add_span_processor(SimpleSpanProcessor(ToSupervisor(channel)))
+            trace.set_tracer_provider(provider)
+        self._provider = provider
+        self._attached: Token[context.Context] | None = None
+
+    def begin(self, run: Run) -> None:
+        found = None if run.trace is None else contexts.parse(*run.trace)
+        if found is None:
+            return
+        flags = TraceFlags(TraceFlags.SAMPLED if found.sampled else TraceFlags.DEFAULT)
+        state = TraceState.from_header([found.state])
+        span = NonRecordingSpan(SpanContext(found.trace_id, found.span_id, True, flags, state))
+        self._attached = context.attach(trace.set_span_in_context(span, context.Context()))
+
+    def failed(self, run: Run, error: BaseException) -> bool:
+        return False
+
+    def end(self) -> None:
+        """Nothing of this job's context is left, whatever it has attached."""
+        if self._attached is not None:
+            context.detach(self._attached)
+            self._attached = None
+
+    def flush(self, within_s: float) -> None:
+        if self._of_app and isinstance(self._provider, TracerProvider):
+            telemetry.at_most(within_s, self._provider.force_flush)
+
+
+class ToSupervisor(SpanExporter):
+    """Sends spans over the child's socket. Processes that the job forks have no such socket: theirs are lost."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            data = msgspec.msgpack.encode([_plain(one) for one in spans], enc_hook=_sequence)
+            if len(data) <= MAX_SPANS_BYTES:
+                self._channel.send(Spans(data))
+                return SpanExportResult.SUCCESS
+        except Exception:  # The job goes on. Its spans matter less.
+            pass
+        return SpanExportResult.FAILURE
+
+
+def _plain(span: ReadableSpan) -> plain.Span:
+    own, parent, scope = span.context, span.parent, span.instrumentation_scope
+    return plain.Span(
+        span.name,
+        own.trace_id.to_bytes(16),
+        own.span_id,
+        None if parent is None else parent.span_id,
+        own.trace_state.to_header(),
+        span.kind.value,
+        span.start_time or 0,
+        span.end_time or 0,
+        status=span.status.status_code.value,
+        description=span.status.description,
+        attributes=_attributes(span.attributes),
+        events=[plain.Event(one.name, one.timestamp, _attributes(one.attributes)) for one in span.events],
+        links=[
+            plain.Link(one.context.trace_id.to_bytes(16), one.context.span_id, _attributes(one.attributes))
+            for one in span.links
+        ],
+        scope=("", None, None) if scope is None else (scope.name, scope.version, scope.schema_url),
+        parent_is_remote=parent is not None and parent.is_remote,
+    )
+
+
+def _attributes(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    return dict(found or {})
+
+
+def _sequence(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value)

@@ -1,0 +1,43 @@
+"""Redirection: in a test, every app of the process uses the test's own database, whatever its settings say.
+
+Only the pytest plugin redirects. Apps note themselves when they are made, so those of all modules are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from outlive.client.app import App
+
+database_url: str | None = None
+"""The database that every app uses instead of its own; None outside of tests."""
+_apps: WeakValueDictionary[int, App] = WeakValueDictionary()
+_numbers = count()
+
+
+def note(app: App) -> None:
+    _apps[next(_numbers)] = app
+
+
+def apps() -> list[App]:
+    """The apps of this process, in the order in which they were made."""
+    return [app for _, app in sorted(_apps.items())]
+
+
+@contextmanager
+def redirected(url: str) -> Iterator[None]:
+    """Let all apps use this database, also those that are made meanwhile. Afterwards each has its settings again."""
+    global database_url
+    database_url = url
+    before = {id(app): app.configure(None) for app in apps()}
+    try:
+        yield
+    finally:
+        database_url = None
+        for app in apps():
+            app.configure(before.get(id(app)))

@@ -1,0 +1,65 @@
+"""Stacks of dead and failed jobs: the frames of the user's own code apart from those of libraries and of outlive."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from outlive.wording import counted, innermost, plain
+
+MOST_FRAMES = 60
+MOST_LINES = 400
+_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
+_NOT_THEIRS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "/outlive/child/", "<string>")
+
+
+class Stack(msgspec.Struct, frozen=True):
+    theirs: str
+    """The frames of the user's own code, the one nearest to the crash first."""
+    others: int
+    """How many frames are not theirs."""
+    all: str
+
+
+def read(text: str | None) -> Stack | None:
+    """A traceback, or a dump by faulthandler: of that, the thread that crashed."""
+    if not text:
+        return None
+    lines = [line for line in plain(text).splitlines() if line.strip()]
+    frames = _frames(_of_one_thread(innermost(text, MOST_LINES).splitlines()))
+    if "most recent call first" not in text:
+        frames.reverse()
+    theirs = [frame for frame in frames if not any(part in frame[0] for part in _NOT_THEIRS)]
+    shown = "\n".join(line for frame in theirs for line in frame)
+    return Stack(shown, len(frames) - len(theirs), "\n".join(lines[-MOST_LINES:]))
+
+
+def brief(text: str, most: int) -> str:
+    """What a terminal shows of a stack: their own frames, or else the innermost lines, and how much is left out."""
+    stack = read(text)
+    if stack is None or not stack.theirs:
+        return innermost(text, most)
+    lines = stack.theirs.splitlines()
+    left = stack.others + sum(1 for line in lines[most:] if _FRAME.match(line))
+    shown = "\n".join(lines[:most])
+    return (
+        f"{shown}\n  … and {counted(left, 'more frame')}, of libraries and of outlive (show --full)" if left else shown
+    )
+
+
+def _of_one_thread(lines: list[str]) -> list[str]:
+    """Up to the next thread."""
+    end = next((n for n, line in enumerate(lines) if n and line.startswith(("Thread ", "Current thread "))), None)
+    return lines[:end]
+
+
+def _frames(lines: list[str]) -> list[list[str]]:
+    """Each frame with the line of code below it, if there is one, without their indents."""
+    found: list[list[str]] = []
+    for n, line in enumerate(lines):
+        if _FRAME.match(line):
+            below = lines[n + 1] if n + 1 < len(lines) else ""
+            code = [below] if below.startswith("    ") and not _FRAME.match(below) else []
+            found.append([line.strip(), *(f"  {one.strip()}" for one in code)])
+    return found[:MOST_FRAMES]

@@ -1,0 +1,91 @@
+"""Events of Sentry for attempts whose process died: there is no exception, so they are made of the evidence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from outlive.errors import ConfigError
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+
+try:
+    import sentry_sdk
+    from sentry_sdk.utils import BadDsn
+except ImportError:
+    raise ConfigError(
+        "sentry is set, but its SDK is not installed: run pip install 'outlive[sentry]', or unset sentry"
+    ) from None
+
+MAX_OUTPUT_CHARS = 8_000
+CAUSES = (Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.LOST)
+_FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$', re.MULTILINE)
+
+
+class Crash(NamedTuple):
+    job: Claimed
+    end: Ended
+    worker: str
+
+
+class Crashes:
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """A client of its own, without integrations: this process' own errors and logs are no events."""
+        try:
+            self._client = sentry_sdk.Client(**options, default_integrations=False, auto_enabling_integrations=False)
+        except BadDsn as error:
+            raise ConfigError(f"sentry is set, but SENTRY_DSN is not valid: {error}") from None
+        self._scope = sentry_sdk.Scope(client=self._client)
+
+    def send(self, crashes: list[Crash]) -> None:
+        for one in crashes:
+            self._client.capture_event(event_of(one), scope=self._scope)  # type: ignore[arg-type]
+
+    def close(self, within_s: float) -> None:
+        self._client.close(timeout=within_s)
+
+
+def event_of(crash: Crash) -> dict[str, Any]:
+    job, end, worker = crash
+    kind = "".join(word.title() for word in end.outcome.split("_"))
+    exception = {"type": kind, "value": end.error, "mechanism": {"type": "outlive", "handled": False}}
+    if frames := frames_of(end.stack):
+        exception["stacktrace"] = {"frames": frames}
+    evidence = {
+        "signal": end.signal,
+        "exit_code": end.exit_code,
+        "peak_memory_bytes": end.peak_memory_bytes,
+        "cpu_s": end.cpu_s,
+        "took_s": end.took_s,
+    }
+    return {
+        "level": "fatal",
+        "platform": "python",
+        "logger": "outlive",
+        "transaction": job.task,
+        "exception": {"values": [exception]},
+        "fingerprint": ["outlive", job.task, str(end.outcome), end.signal or str(end.exit_code)],
+        "tags": {
+            "outlive.task": job.task,
+            "outlive.job_id": str(job.id),
+            "outlive.attempt": str(job.attempt),
+            "outlive.queue": job.queue,
+            "outlive.outcome": str(end.outcome),
+            "outlive.worker": worker,
+        },
+        "contexts": {"outlive": {key: value for key, value in evidence.items() if value is not None}},
+        "extra": {"output": (end.output or "")[-MAX_OUTPUT_CHARS:], "stack": end.stack},
+    }
+
+
+def frames_of(stack: str | None) -> list[dict[str, Any]]:
+    """The frames that faulthandler wrote, of the thread that died, the innermost last and outlive's left out."""
+    threads = re.split(r"^(?=Thread |Current thread )", stack or "", flags=re.MULTILINE)
+    died = next((one for one in threads if one.startswith("Current thread ")), threads[-1])
+    found = [
+        {"abs_path": path, "filename": path, "lineno": int(line), "function": name}
+        for path, line, name in reversed(_FRAME.findall(died))
+    ]
+    own = [n for n, frame in enumerate(found) if "/outlive/child/" in frame["filename"]]
+    return found[own[-1] + 1 :] if own else found

@@ -1,0 +1,134 @@
+"""Spans as plain data: those of attempts, which the supervisor makes, and those of children, which they send to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from outlive.model import Claimed, Ended
+from outlive.states import Outcome
+from outlive.telemetry.contexts import TraceContext, span_of
+
+SCOPE = "outlive"
+INTERNAL, CONSUMER = 0, 4
+"""Kinds of spans, as opentelemetry.trace.SpanKind numbers them."""
+UNSET, ERROR = 0, 2
+"""Their states, as opentelemetry.trace.StatusCode numbers them."""
+_FAULTS = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.LOST)
+
+MOST = msgspec.Meta(max_length=1000)
+"""How many attributes, events or links a span may have: a job may forge any number. The SDK's own limit is 128."""
+Plain = bool | int | float | str | None
+Attributes = Annotated[dict[str, Plain | Annotated[list[Plain], MOST]], MOST]
+"""OpenTelemetry allows no other values. Encoding lists within lists may take a thousand times their size."""
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    at_ns: int
+    attributes: Attributes
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True):
+    trace_id: bytes
+    span_id: int
+    attributes: Attributes
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A span that has ended. Trace ids are bytes, because msgpack has no integers of 128 bits."""
+
+    name: str
+    trace_id: bytes
+    span_id: int
+    parent_id: int | None
+    state: str
+    kind: int
+    start_ns: int
+    end_ns: int
+    status: int = UNSET
+    description: str | None = None
+    attributes: Attributes = {}
+    events: Annotated[list[Event], MOST] = []
+    links: Annotated[list[Link], MOST] = []
+    scope: tuple[str, str | None, str | None] = (SCOPE, None, None)
+    parent_is_remote: bool = False
+
+
+def of_attempt(
+    job: Claimed, end: Ended, context: TraceContext, parent: TraceContext | None, *, start_ns: int, end_ns: int
+) -> list[Span]:
+    """The wait of a job and the run of this attempt: two spans, both below the one that has enqueued the job."""
+    start_ns = min(start_ns, end_ns)
+    trace_id = context.trace_id.to_bytes(16)
+    parent_id = None if parent is None else parent.span_id
+    links = [] if parent is None else [Link(trace_id, parent.span_id, {})]
+    attributes = _attributes(job)
+    wait = Span(
+        f"wait {job.queue}",
+        trace_id,
+        span_of(job.id, job.attempt, "wait"),
+        parent_id,
+        context.state,
+        INTERNAL,
+        min(int(job.ready_at.timestamp() * 1e9), start_ns),
+        start_ns,
+        attributes=attributes,
+        parent_is_remote=True,
+    )
+    at_fault = end.outcome in _FAULTS
+    run = Span(
+        f"run {job.queue}",
+        trace_id,
+        context.span_id,
+        parent_id,
+        context.state,
+        CONSUMER,
+        start_ns,
+        end_ns,
+        status=ERROR if at_fault else UNSET,
+        description=end.error if at_fault else None,
+        attributes=attributes | _operation | _evidence(end),
+        events=_exception(end, end_ns) if at_fault else [],
+        links=links,
+        parent_is_remote=True,
+    )
+    return [wait, run]
+
+
+_operation = {"messaging.operation.name": "run", "messaging.operation.type": "process"}
+
+
+def _attributes(job: Claimed) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "messaging.system": "outlive",
+        "messaging.destination.name": job.queue,
+        "messaging.message.id": str(job.id),
+        "outlive.task": job.task,
+        "outlive.attempt": job.attempt,
+    }
+    return found | {"outlive.source": job.source} if job.source else found
+
+
+def _evidence(end: Ended) -> dict[str, Any]:
+    evidence = {
+        "outlive.outcome": str(end.outcome),
+        "error.type": _kind(end) if end.outcome in _FAULTS else None,
+        "outlive.signal": end.signal,
+        "outlive.exit_code": end.exit_code if end.killed else None,
+        "outlive.peak_memory_bytes": end.peak_memory_bytes,
+        "outlive.cpu_s": end.cpu_s,
+    }
+    return {key: value for key, value in evidence.items() if value is not None}
+
+
+def _kind(end: Ended) -> str:
+    """The class of the exception, or the outcome of a process that has died."""
+    kind, colon, _ = (end.error or "").partition(": ")
+    return kind if end.outcome is Outcome.FAILED and colon and kind.isidentifier() else str(end.outcome)
+
+
+def _exception(end: Ended, at_ns: int) -> list[Event]:
+    found = {"exception.type": _kind(end), "exception.message": end.error, "exception.stacktrace": end.stack}
+    return [Event("exception", at_ns, {key: value for key, value in found.items() if value is not None})]

@@ -1,0 +1,96 @@
+"""An app whose jobs make spans and fail in several ways."""
+
+import faulthandler
+import os
+import signal
+
+import sentry_sdk
+from opentelemetry import context, trace
+
+import outlive
+
+app = outlive.App()
+tracer = trace.get_tracer("observed")
+
+
+@app.task
+def work(n: int) -> str:
+    with tracer.start_as_current_span("step", attributes={"n": n, "parts": ["a", "b"]}):
+        follow.enqueue()
+    outlive.current().spawn(follow.job())
+    return f"{trace.get_current_span().get_span_context().trace_id:032x}"
+
+
+@app.task(queue="later")
+def follow() -> None:
+    pass
+
+
+@app.task(max_attempts=2, backoff=[0])
+def fail() -> None:
+    with tracer.start_as_current_span("risky"):
+        raise ValueError("no such thing")
+
+
+@app.task(max_crashes=1)
+def die() -> None:
+    with tracer.start_as_current_span("all"):
+        with tracer.start_as_current_span("before"):
+            pass
+        print("last words", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+def stay() -> None:
+    with tracer.start_as_current_span("inside"):
+        pass
+    signal.pause()
+
+
+@app.task(recycle_after=100)
+def leak() -> tuple[int, object]:
+    """What is current when the job begins. What the job attaches must not reach the next one."""
+    found = trace.get_current_span().get_span_context().span_id, context.get_value("leaked")
+    context.attach(context.set_value("leaked", True, trace.set_span_in_context(tracer.start_span("leaked"))))
+    return found
+
+
+@app.task(preload=False)
+def apart() -> None:
+    with tracer.start_as_current_span("alone"):
+        pass
+
+
+@app.task(max_crashes=1)
+def fault() -> None:
+    print("about to fault", flush=True)
+    faulthandler._sigsegv()  # type: ignore[attr-defined]
+
+
+@app.task(max_attempts=1, recycle_after=100)
+def tagged(failing: bool) -> None:
+    """What a job sets in its scope must not reach the next one."""
+    if failing:
+        raise KeyError("plain")
+    sentry_sdk.set_tag("mine", "yes")
+
+
+@app.task(max_attempts=1)
+def on_purpose() -> None:
+    raise outlive.Fail("as intended")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+
+@app.task(max_attempts=1, max_crashes=1)
+def unprintable() -> None:
+    raise Unprintable
+
+
+@app.task(timeout=1, max_attempts=1)
+def hang() -> None:
+    signal.pause()

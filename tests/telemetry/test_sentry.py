@@ -1,0 +1,108 @@
+"""Events of Sentry: real workers send them to a receiver on this machine."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outlive import ConfigError, State, config
+from outlive.telemetry.crashes import Crashes, frames_of
+from tests.driving.receiving import Receiver, receiving
+from tests.driving.workers import Start
+from tests.telemetry import observed
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    with receiving() as one:
+        monkeypatch.setenv("SENTRY_DSN", one.address.replace("//", "//key@") + "/7")
+        monkeypatch.setenv("SENTRY_ENVIRONMENT", "tests")
+        monkeypatch.setenv("SENTRY_RELEASE", "shop-9")
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def _app(database_url: str) -> Iterator[None]:
+    observed.app.configure(config.load(flags={"database_url": database_url}))
+    yield
+    observed.app.configure(None)
+
+
+def events(receiver: Receiver) -> dict[str, list[dict[str, Any]]]:
+    """The events, by the job that they are about."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in receiver.events():
+        found.setdefault(event["tags"]["outlive.job_id"], []).append(event)
+    return found
+
+
+def test_a_dsn_that_is_not_valid_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    monkeypatch.setenv("SENTRY_DSN", "garbage")
+    said = "sentry is set, but SENTRY_DSN is not valid: Unsupported scheme ''"
+    with pytest.raises(ConfigError, match=said):
+        Crashes({})
+    ran = subprocess.run(
+        [sys.executable, "-m", "outlive", "worker", "tests.telemetry.observed:app"],
+        env={**os.environ, "OUTLIVE_DATABASE_URL": database_url, "OUTLIVE_SENTRY": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 3
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_forged_line_of_a_stack_is_left_out() -> None:
+    stack = f'Current thread 0x1 (most recent call first):\n  File "a.py", line {"1" * 5000} in forged\n'
+    assert frames_of(stack + '  File "b.py", line 2 in real\n') == [
+        {"abs_path": "b.py", "filename": "b.py", "lineno": 2, "function": "real"}
+    ]
+
+
+def test_every_exception_and_every_crash_makes_one_event_with_the_evidence(start: Start, receiver: Receiver) -> None:
+    worker = start(slots=2, target="tests.telemetry.observed:app", sentry="true")
+    quiet = observed.tagged.enqueue(failing=False)
+    assert quiet.result(timeout=20) is None
+    jobs = {task.name: task.enqueue() for task in (observed.fail, observed.die, observed.fault, observed.hang)}
+    jobs |= {"tagged": observed.tagged.enqueue(failing=True), "meant": observed.on_purpose.enqueue()}
+    unprintable = observed.unprintable.enqueue()
+    ended = (State.FAILED, State.QUARANTINED)
+    eventually(lambda: all(job.status() in ended for job in jobs.values()), within_s=30, what="all jobs have ended")
+    eventually(lambda: unprintable.status() is State.FAILED, what="an exception that can't be printed is a failure")
+    assert worker.stop() == 0
+    found = events(receiver)
+    counts = {name: len(found.get(str(job.id), [])) for name, job in jobs.items()}
+    assert counts == {observed.fail.name: 2, observed.die.name: 1, observed.fault.name: 1, observed.hang.name: 1} | {
+        "tagged": 1,
+        "meant": 0,
+    }
+    assert sum(map(len, found.values())) == 6
+    assert {(event["environment"], event["release"]) for (event, *_) in found.values()} == {("tests", "shop-9")}
+
+    first, second = found[str(jobs[observed.fail.name].id)]
+    assert [event["tags"]["outlive.attempt"] for event in (first, second)] == ["1", "2"]
+    (raised,) = first["exception"]["values"]
+    assert (raised["type"], raised["value"]) == ("ValueError", "no such thing")
+    assert [frame["function"] for frame in raised["stacktrace"]["frames"]] == ["fail"]
+    assert raised["mechanism"] == {"type": "outlive", "handled": False}
+    assert (first["transaction"], first["tags"]["outlive.task"]) == (observed.fail.name, observed.fail.name)
+
+    (killed,) = found[str(jobs[observed.die.name].id)]
+    assert killed["level"] == "fatal"
+    assert killed["exception"]["values"][0]["type"] == "Crashed"
+    assert killed["exception"]["values"][0]["value"] == "the process was killed by SIGKILL: last words"
+    assert killed["contexts"]["outlive"]["signal"] == "SIGKILL"
+    assert killed["contexts"]["outlive"]["peak_memory_bytes"] > 1_000_000
+    assert killed["extra"]["output"] == "last words\n"
+
+    (fault,) = found[str(jobs[observed.fault.name].id)]
+    assert [frame["function"] for frame in fault["exception"]["values"][0]["stacktrace"]["frames"]] == ["fault"]
+    (late,) = found[str(jobs[observed.hang.name].id)]
+    assert (late["exception"]["values"][0]["type"], late["tags"]["outlive.outcome"]) == ("TimedOut", "timed_out")
+    (plain,) = found[str(jobs["tagged"].id)]
+    assert "mine" not in plain["tags"]
