@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,16 @@ def processes_in(home: Path) -> list[str]:
     return found
 
 
-def test_the_demo_is_right_and_leaves_nothing_behind() -> None:
-    demo = Cli(None).process("demo", "--quick", "--json")
+def test_the_demo_is_right_shows_a_dashboard_and_leaves_nothing_behind() -> None:
+    demo = Cli(None).process("demo", "--quick", "--json", "--keep")
     home = home_of(demo)
-    summary = ended(demo, within_s=110).json
+    assert demo.stderr is not None
+    link = next(line for line in demo.stderr if line.startswith("dashboard: ")).split()[-1]
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    shown = opener.open(link.replace("/?", "/killers?"), timeout=10).read().decode()
+    assert "SIGSEGV" in shown
+    demo.send_signal(signal.SIGINT)
+    summary = ended(demo, within_s=30).json
     assert (summary["right"], summary["wrong"]) == (True, [])
     assert (summary["acknowledged"], summary["spawned"], summary["finished"], summary["failed"]) == (8, 46, 52, 0)
     killers = {killer["source"]: killer for killer in summary["quarantined"]}
@@ -62,6 +69,7 @@ def test_the_demo_is_right_and_leaves_nothing_behind() -> None:
     assert (summary["valuations"], summary["finished_twice"]) == (8, 0)
     assert summary["records_written"] > summary["duplicates_refused"] > 0
     assert not home.exists()
+    assert not processes_in(home)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,6 +1,7 @@
 """The command doctor: its findings in a real database, and its verdict on a bad one."""
 
 import json
+import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from psycopg.conninfo import make_conninfo
 from outlive import db, store
 from outlive.cli import machine
 from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
+from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
-from tests.driving.making import WORKER, claim_job, make, make_many, make_quarantined, register_worker
+from tests.driving.making import WORKER, claim_job, make, make_finished, make_many, make_quarantined, register_worker
 from tests.waiting import eventually
 
 HEALTHY = {"fsync": "on", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime_s": 10.0}
@@ -30,12 +32,14 @@ def findings(cli: Cli) -> dict[str, dict[str, Any]]:
 def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, connection: db.Connection) -> None:
     claim_job(connection, make(connection, "shop.stuck"), lease_s=0)
     make_quarantined(connection)
+    make_finished(connection, Outcome.FAILED)
     make(connection)
     found = findings(cli)
     levels = {what: finding["level"] for what, finding in found.items()}
     assert levels["fsync is off: a crash of the machine can lose or damage all data"] == "problem"
     assert levels["1 job is stuck: no reaper has freed the jobs of a silent worker"] == "problem"
     assert levels["1 job is in quarantine"] == "advice"
+    assert levels["1 job failed for good in the last day"] == "advice"
     assert levels["1 job is ready and no worker is active"] == "problem"
     assert all(finding["next"] for finding in found.values() if finding["level"] != "fine")
     text = cli("doctor").out
@@ -136,7 +140,8 @@ def test_dead_rows_that_pile_up_are_found(connection: db.Connection, monkeypatch
         return [one.what for one in judge_vacuum(health) if one.next == "vacuum outlive.waiting"]
 
     eventually(lambda: bool(found()), within_s=10, what="the statistics know of it")
-    assert "outlive.waiting has 1,500 dead rows and 0 live ones (never vacuumed)" in found()[0]
+    # About as many: earlier tests may have left room on its pages.
+    assert re.match(r"outlive\.waiting has 1,[45]\d\d dead rows and 0 live ones \(never vacuumed\)", found()[0])
 
 
 def test_a_replication_slot_without_a_reader_is_found(connection: db.Connection) -> None:

@@ -35,6 +35,15 @@ def help_of(*words: str) -> str:
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_what_is_listed_can_be_watched(words: tuple[str, ...]) -> None:
+    command: Any = get_command(load())
+    for word in words:
+        command = command.commands[word]
+    names = {option for parameter in command.params for option in parameter.opts}
+    assert "--watch" in names or not {"--json", "--limit"} <= names
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_a_help_is_whole_in_80_columns_and_has_an_example(words: tuple[str, ...]) -> None:
     text = help_of(*words)
     assert max(map(len, text.splitlines())) <= WIDTH

@@ -13,6 +13,7 @@ from outlive.protocol import Progress
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.making import (
+    KILLED,
     WORKER,
     claim_job,
     end,
@@ -27,11 +28,12 @@ from tests.driving.making import (
 )
 
 SHOW_KEYS = (
-    "id task queue source state args priority created_at ready_at failures crashes losses progress kills_by_others "
-    "waits_for needed_by attempts result"
+    "id task queue source state args priority created_at ready_at failures crashes losses progress schedule "
+    "kills_by_others waits_for needed_by attempts result"
 )
 ATTEMPT_KEYS = (
-    "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at"
+    "attempt outcome error exit_code signal peak_memory_bytes cpu_s output stack worker hostname started_at ended_at "
+    "memory"
 )
 HOSTILE = "[red]boo[/red] \x1b[2J\x1b]0;title\x07\x9b31m\r\ntwo\u202e"
 
@@ -250,7 +252,7 @@ def test_stats_count_the_waiting_jobs_of_each_lane(cli: Cli, connection: db.Conn
 
 def test_queues_can_be_listed_paused_and_resumed(cli: Cli, connection: db.Connection) -> None:
     make(connection, queue="slow")
-    assert "check the name" not in cli("queues", "pause", "slow").out
+    assert cli("queues", "pause", "slow").err == ""
     [row] = cli("queues", "--json").json
     assert (row["name"], row["paused"], row["waiting"]) == ("slow", True, 1)
     assert "paused" in cli("queues").out
@@ -261,10 +263,50 @@ def test_queues_can_be_listed_paused_and_resumed(cli: Cli, connection: db.Connec
     assert again.err == "outlive: queue slow was not paused; the paused queues: none\n"
 
 
-def test_pausing_an_unused_queue_succeeds_with_a_hint(cli: Cli) -> None:
+def test_pausing_an_unused_queue_names_the_others(cli: Cli, connection: db.Connection) -> None:
+    make(connection, queue="slow")
     ran = cli("queues", "pause", "slwo")
-    assert ran.code == 0
-    assert "check the name" in ran.out
+    assert (ran.code, "queue slwo is paused" in ran.out) == (0, True)
+    assert "check the name; there are slow" in ran.err
+
+
+def test_a_delayed_job_does_not_look_ready(cli: Cli, connection: db.Connection) -> None:
+    make(connection, delay_s=7300.0)
+    assert "pending in 2 h" in cli("jobs").out
+    make(connection, "soon")
+    assert "pending in" not in cli("jobs", "--task", "soon").out
+
+
+def test_what_can_not_be_a_queue_is_not_paused(cli: Cli) -> None:
+    for name in ("", "slow\n", "x" * 201):
+        told = cli("queues", "pause", name)
+        assert (told.code, "it must be 1 to 200 bytes of printable" in told.err) == (2, True), told.err
+
+
+DUMP = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/home/me/pool.py", line 3 in wait
+
+Current thread 0x2 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 9 in string_at
+  File "/home/me/shop.py", line 7 in parse
+  File "/home/me/.venv/lib/python3.11/site-packages/outlive/child/serving.py", line 1 in serve
+
+Thread 0x3 (most recent call first):
+  File "/home/me/other.py", line 3 in wait
+"""
+
+
+def test_a_stack_begins_with_the_frames_of_the_users_code(cli: Cli, connection: db.Connection) -> None:
+    job = make(connection, options={"max_crashes": 1})
+    run_job(connection, job, Outcome.CRASHED, **KILLED | {"stack": DUMP})
+    told = '    File "/home/me/shop.py", line 7 in parse\n      … and 2 more frames, of libraries and of outlive '
+    assert told in cli("show", job).out
+    assert "shop.py" in (shown := cli("killers").out)
+    assert all(name not in shown for name in ("ctypes", "serving", "pool", "other"))
+    full = cli("show", job, "--full").out
+    assert all(name in full for name in ("ctypes", "serving", "pool", "other"))
 
 
 def test_options_before_a_queues_command_are_not_silently_ignored(cli: Cli) -> None:

@@ -110,6 +110,7 @@ for number in range(100_000):
 print('logged', flush=True)
 input()
 log.info('line -1')
+logs.flush(60)
 """,
         write,
     )

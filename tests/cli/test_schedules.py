@@ -9,7 +9,7 @@ import pytest
 from outlive import db, store
 from outlive.model import Schedule
 from tests.driving.commands import Cli
-from tests.driving.making import count, value
+from tests.driving.making import count, register_worker, value
 from tests.driving.schedules import let_sessions_begin_with
 
 NAME = "shop.report"
@@ -78,6 +78,9 @@ def test_run_prints_the_id_of_the_job(cli: Cli, connection: db.Connection, repor
     row = shown(cli)
     assert (row["last_job"], row["last_state"]) == (job, "pending")
     assert f"{job} pending" in cli("schedules").out
+    assert cli("show", job, "--json").json["schedule"] == NAME
+    assert f"fired by   schedule {NAME}" in (told := cli("show", job).out)
+    assert "options" not in told
 
 
 def test_set_overrules_the_app_until_it_is_reset(cli: Cli, report: None) -> None:
@@ -101,7 +104,14 @@ def test_set_changes_each_option_of_a_schedule(cli: Cli, report: None) -> None:
 
 def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db.Connection) -> None:
     words = ("--task", "shop.pay", "--cron", "*/5 * * * *", "--args", json.dumps({"n": 1}), "--overlap", "skip")
-    assert cli("schedules", "set", "pay", *words).out == "schedule pay is made\n"
+    ran = cli("schedules", "set", "pay", *words)
+    assert ran.out == "schedule pay is made\n"
+    assert ran.err == "outlive: no worker has a task shop.pay: its jobs will wait until a worker has it\n"
+    worker = register_worker(connection)
+    db.run(connection, store.tell_tasks(worker, ["shop.pay", "shop.buy"]))
+    assert cli("schedules", "set", "pay", "--task", "shop.pay").err == ""
+    assert "did you mean shop.buy?" in cli("schedules", "set", "pay", "--task", "shop.by").err
+    cli("schedules", "set", "pay", "--task", "shop.pay")
     row = shown(cli, "pay")
     assert (row["task"], row["args"], row["timezone"]) == ("shop.pay", {"n": 1}, "UTC")
     assert (row["overlap"], row["declared_by"]) == ("skip", None)

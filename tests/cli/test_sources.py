@@ -118,6 +118,7 @@ def test_records_are_listed_by_scope_and_source(cli: Cli, connection: db.Connect
     price = {"scope": "prices", "key": "ext_1", "data": {"price": 12}, "strength": 0.5}
     succeed_with(connection, "shop", price, {"scope": "names", "key": "ext_2", "data": "Ann", "strength": 1})
     succeed_with(connection, "bank", price)
+    assert cli("records", "--csv", "--watch").code == 2
     rows = cli("records", "--json").json
     assert [(row["scope"], row["source"], row["dedupe_key"]) for row in rows] == [
         ("names", "shop", "ext_2"),

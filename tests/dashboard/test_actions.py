@@ -20,12 +20,14 @@ from tests.driving.making import (
     state_of,
     value,
 )
+from tests.waiting import eventually
 
 
 def act(browser: Browser, action: str, **fields: Any) -> str:
-    """Do something, and return what the page says about it."""
+    """Do something, and return what the page says about it when it is done."""
     answer = browser.post("/act", action=action, back="/audit", proof=browser.proof(), **fields)
     assert answer.status_code == 303, answer.text
+    eventually(lambda: not browser.said(answer).startswith("under way"), within_s=20, what="it is done")
     return browser.said(answer)
 
 

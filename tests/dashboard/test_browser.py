@@ -175,6 +175,7 @@ def test_every_page_fits_a_phone(page: Page, connection: db.Connection) -> None:
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], f"/{path} is {wide} pixels wide"
         expect(page.locator("nav [aria-current]")).to_be_in_viewport(ratio=1)
+        expect(page.locator(".chart.wide:visible")).to_have_count(0)
 
 
 def test_pages_work_without_the_script(browser: Browser, address: str, connection: db.Connection) -> None:

@@ -3,10 +3,13 @@
 import json
 import re
 
+import msgspec
 import psycopg
+import pytest
 
 from outlive import db, store
 from outlive.dashboard import charts
+from outlive.model import MemoryCourse
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, words
 from tests.driving.databases import new_database
@@ -75,18 +78,38 @@ def test_the_labels_of_a_scale_of_time_are_short() -> None:
     assert labels == ["1 ms", "10 ms", "100 ms", "1 s", "10 s", "1 m", "10 m", "1 h", "now"]
 
 
+@pytest.mark.parametrize(
+    "memory",
+    [
+        "[]",
+        '"<script>"',
+        '{"limit_bytes": 1, "at_s": [], "used_bytes": []}',
+        '{"limit_bytes": null, "at_s": [0, 1], "used_bytes": [5]}',
+        '{"limit_bytes": -7, "at_s": [0, 1], "used_bytes": [-5, 2]}',
+    ],
+)
+def test_a_course_of_memory_that_cannot_be_read_hides_nothing_else(
+    memory: str, dashboard: Dashboard, connection: db.Connection
+) -> None:
+    job = make(connection, "pdf.render", options={"max_crashes": 1})
+    run_job(connection, job, Outcome.CRASHED, **KILLED | {"memory": memory.encode()})
+    assert "peak memory 512 MB" in words(dashboard.get(f"/jobs/{job}"))
+
+
 def test_the_page_of_a_killer_says_why_its_process_died(dashboard: Dashboard, connection: db.Connection) -> None:
     stack = (
         '  File "/home/me/shop/render.py", line 7 in read_xref\n  File "/usr/lib/python3.11/json/x.py", line 1 in y\n'
     )
     dump = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n" + stack
-    evidence = KILLED | {"stack": dump}
+    memory = msgspec.json.encode(MemoryCourse(256_000_000, [0.0, 1.5, 3.0], [0, 90_000_000, 260_000_000]))
+    evidence = KILLED | {"stack": dump, "memory": memory}
     job = make(connection, "pdf.render", args=b'{"path": "poison.pdf"}', options={"max_crashes": 1})
     run_job(connection, job, Outcome.CRASHED, **evidence)
     shown = words(dashboard.get(f"/jobs/{job}"))
     assert "SIGSEGV: it touched memory that is not its own" in shown
     assert "peak memory 512 MB" in shown
     assert "opening poison.pdf" in shown
+    assert "Memory against its limit of 256 MB 0 256 MB 0 s 3 s" in shown
     assert shown.index("render.py") < shown.index("All frames") < shown.index("json/x.py")
 
 

@@ -1,4 +1,4 @@
-"""./run docs: build the site into site/, or with --generate write the generated pages."""
+"""./run docs: build the site into site/; --generate writes the generated pages, and --pictures the pictures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ def main(words: list[str]) -> int:
     match words:
         case ["--generate"]:
             return generate()
+        case ["--pictures"]:
+            from tools.docs import pictures  # It needs a browser.
+
+            return pictures.main()
         case []:
             return build()
-    print("usage: ./run docs [--generate]", file=sys.stderr)
+    print("usage: ./run docs [--generate | --pictures]", file=sys.stderr)
     return 2
 
 

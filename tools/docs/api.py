@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import outlive
-from outlive import policy
+from outlive import fastapi, policy, pytest
 from outlive.client import app, cache, schedule, source, task
 
 SECTIONS: dict[str, list[str]] = {
@@ -24,10 +24,20 @@ SECTIONS: dict[str, list[str]] = {
     "Inside a job": ["current", "Context", "Retry", "Fail", "Cancel", "Stopped", "NoJob"],
     "Sources and records": ["Source", "Request", "Cache", "SourcePaused", "SourceBusy", "Record", "dedupe_key"],
     "States": ["State", "Outcome"],
+    "Tests: outlive.pytest": ["Jobs", "Ran", "Enqueued"],
+    "FastAPI and Starlette: outlive.fastapi": [
+        *("lifespan", "in_session", "in_async_session", "Enqueue", "AsyncEnqueue"),
+    ],
 }
 """Every name, in the order of the page. Errors that are not listed here follow in a section of their own."""
-BESIDE: dict[str, Any] = {"BoundJob": task.BoundJob, "Request": source.Request, "Cache": cache.Cache}
-"""Classes that callers get from others, and that `outlive` itself does not name."""
+BESIDE: dict[str, Any] = {
+    "BoundJob": task.BoundJob,
+    "Request": source.Request,
+    "Cache": cache.Cache,
+    **{name: getattr(pytest, name) for name in ("Jobs", "Ran", "Enqueued")},
+    **{name: getattr(fastapi, name) for name in SECTIONS["FastAPI and Starlette: outlive.fastapi"]},
+}
+"""What `outlive` itself does not name: classes that callers get from others, and modules for other libraries."""
 OPTIONS: dict[str, list[Any]] = {
     "App.task": [app.TaskOptions, policy.LimitOptions],
     "Task.using": [task.JobOptions, policy.LimitOptions],
@@ -37,7 +47,7 @@ OPTIONS: dict[str, list[Any]] = {
 HIDDEN = {
     *("App.connections", "App.enqueue_requests", "App.aenqueue_requests", "App.check", "App.decode_result"),
     *("Cache.of", "Request.ask", "Request.give_back", "Request.send", "Request.paid_by_claim", "Request.pause_s"),
-    *("Request.report_of", "Request.report"),
+    *("Request.report_of", "Request.report", "Jobs.close", "App.traced"),
 }
 """Methods that other modules of outlive use, and apps don't."""
 QUOTED = re.compile(r"(: |-> )'((?:[^'\\]|\\.)*)'")
@@ -178,7 +188,7 @@ def _methods(name: str, thing: type[Any]) -> list[tuple[str, Any]]:
 def _fields(thing: type[Any]) -> list[tuple[str, str, str]]:
     """The public fields of a struct or dataclass."""
     is_data = hasattr(thing, "__struct_fields__") or hasattr(thing, "__dataclass_fields__")
-    if not is_data or thing in BESIDE.values():
+    if not is_data or thing is task.BoundJob:
         return []
     return [field for field in _annotations(thing) if not field[0].startswith("_")]
 

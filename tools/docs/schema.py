@@ -17,7 +17,7 @@ TABLE = re.compile(COMMENT + r"^create (?:unlogged )?table outlive\.(\w+) \(\n(.
 VIEW = re.compile(COMMENT + r"^create view outlive\.(\w+) as\n(.*?);$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^create (?:or replace )?function outlive\.(\w+)\(", re.MULTILINE)
 RETURNS = re.compile(r"\s*returns (.+?)\s+(?:language|security|stable|immutable)\b", re.DOTALL)
-ROLES = ("outlive_enqueue", "outlive_viewer", "outlive_job")
+ROLES = ("outlive_enqueue", "outlive_viewer", "outlive_job", "outlive_protocol")
 NEEDED_BY_VIEWS = {"held_state", "changed"}
 """Functions that a viewer may execute only because views call them."""
 HEAD = """\

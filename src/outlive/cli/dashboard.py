@@ -31,13 +31,17 @@ def dashboard(context: CommandContext, listen: Listen = None, token: Token = Non
 
     Example: outlive dashboard --listen 127.0.0.1:8400
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'outlive[dashboard]'")
+    expect_installed()
     from outlive.dashboard.serving import serve
 
     config = context.config_of({}, dashboard_listen=listen, dashboard_token=token)
     context.log_from(config.log_level)
     serve(config, lambda line: print(screen.plain(line), flush=True), parent=parent)
+
+
+def expect_installed() -> None:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'outlive[dashboard]'")
 
 
 class Beside:

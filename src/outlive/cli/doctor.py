@@ -8,11 +8,12 @@ import typer
 from rich.text import Text
 
 from outlive import config, db, migrate, store
-from outlive.cli import screen
+from outlive.cli import choosing, screen
 from outlive.cli.command import SET_UP, CommandContext, Json, app, command
 from outlive.cli.judging import (
     Finding,
     judge_clock,
+    judge_failures,
     judge_jobs,
     judge_paused,
     judge_schedules,
@@ -23,8 +24,10 @@ from outlive.cli.judging import (
 )
 from outlive.cli.machine import judge_machine
 from outlive.errors import SchemaMismatch
+from outlive.states import State
 from outlive.worker import cgroups
 
+DAY_S = 86_400.0
 _MARKS = {"fine": ("✓", "green"), "advice": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
@@ -85,6 +88,8 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield from judge_vacuum(health)
     queues = context.run(store.list_queues())
     yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
+    failed = choosing.count(context, store.JobFilter(states=(State.FAILED,), since_s=DAY_S))
+    yield from judge_failures(choosing.counted(failed) if failed else None)
     workers = context.run(store.list_workers())
     yield from judge_workers(workers)
     lanes = context.run(store.list_lanes(limit=10_000))

@@ -116,6 +116,15 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
         yield Finding("advice", "no worker is active", "outlive worker pkg.module:app, once there are jobs")
 
 
+def judge_failures(failed: str | None) -> Iterator[Finding]:
+    """Findings about jobs that have failed for good within a day; None: no job has."""
+    if failed is None:
+        yield Finding("fine", "no job has failed in the last day")
+    else:
+        what = f"{failed} failed for good in the last day"
+        yield Finding("advice", what, "outlive jobs --state failed --since 1d; then retry or prune them")
+
+
 def judge_paused(lanes: list[dict[str, Any]], thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
     """Findings about jobs that wait because an operator has paused their queue, or their source."""
     ready: Counter[str] = Counter()

@@ -14,6 +14,9 @@ from outlive.errors import ConfigError
 def demo(
     json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fetch fewer coins: half a minute instead of one.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave workers, server and a dashboard running at the end, until Ctrl-C.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
     """Watch jobs survive for a minute, on a temporary Postgres.
@@ -23,7 +26,7 @@ def demo(
     from outlive.lab.demo import main
 
     with reported(debug=debug):
-        raise typer.Exit(main(json=json, quick=quick))
+        raise typer.Exit(main(json=json, quick=quick, keep=keep))
 
 
 @app.command(

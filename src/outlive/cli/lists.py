@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive import store
+from outlive import stacks, store
 from outlive.cli import choosing, screen
 from outlive.cli.choosing import Filter
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Column, Row, innermost, of, state_of, styled, table_or, time_of
+from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
+from outlive.errors import ConfigError
 from outlive.model import Record
 
 if TYPE_CHECKING:
@@ -37,10 +38,17 @@ def task_in_queue(row: Row) -> Text:
     return text if row["queue"] == "default" else text.append(f" in {screen.plain(row['queue'])}", style="dim")
 
 
+def state_and_wait(row: Row) -> Text:
+    """Its state, and in what time it may be claimed, if that is not yet."""
+    text = screen.state(row["state"])
+    wait_s = row.get("ready_in_s", 0.0)
+    return text.append(f" in {screen.roughly(wait_s)}", style="dim") if wait_s > 0 else text
+
+
 JOBS = (
     Column("job", of("id")),
     Column("task", task_in_queue, shrink="fold"),
-    Column("state", state_of("state")),
+    Column("state", state_and_wait),
     Column("tries", tries),
     Column("created", time_of("created_at"), luxury=True),
     Column("last error", of("error_message", "red"), shrink="cut", luxury=True),
@@ -66,6 +74,12 @@ WORKERS = (
         "where", lambda row: styled(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True
     ),
     Column("running", lambda row: styled(f"{row['running']} of {row['slots']}"), "right"),
+    Column(
+        "memory",
+        lambda row: styled(screen.size(row["memory_bytes"]) if row["memory_bytes"] else ""),
+        "right",
+        luxury=True,
+    ),
     Column("started", time_of("started_at"), luxury=True),
     Column("last seen", lambda row: styled(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
 )
@@ -87,7 +101,11 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
             return []
         return context.run(store.list_jobs(ids))
 
-    def show(rows: Sequence[Row]) -> RenderableType:
+    def show(rows: list[dict[str, Any]]) -> RenderableType:
+        waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
+        now = context.run(store.clock()) if waiting else 0.0
+        for row in waiting:
+            row["ready_in_s"] = row["ready_at"].timestamp() - now
         return _jobs_table(rows) if rows else f"no job matches in {context.place}{_hint(context, filter.task)}"
 
     screen.listing(look, show, json=json, watch=watch)
@@ -133,7 +151,7 @@ def _murder(row: Row) -> Text:
 
 def _evidence(row: Row) -> Text:
     if row["stack"]:
-        return styled(innermost(row["stack"], 5))
+        return styled(stacks.brief(row["stack"], 5))
     return styled(screen.tail(row["output"] or "", 4), style="dim")
 
 
@@ -204,18 +222,24 @@ def records(
     source: Annotated[str | None, typer.Option("--source", help="Only records of this source.")] = None,
     limit: ManyRows = 10_000,
     json: Json = False,
+    watch: Watch = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
 ) -> None:
     """List the records that jobs have stored, by scope, source and key.
 
     Example: outlive records --scope prices --csv
     """
-    found = context.run(store.list_records(scope=scope, source=source, limit=limit))
-    rows = [msgspec.structs.asdict(record) for record in found]
+    if csv and watch:
+        raise ConfigError("--csv and --watch are both given: give only one of them")
+
+    def look() -> list[dict[str, Any]]:
+        found = context.run(store.list_records(scope=scope, source=source, limit=limit))
+        return [msgspec.structs.asdict(record) for record in found]
+
     if csv:
-        _print_csv(rows)
+        _print_csv(look())
     else:
-        screen.listing(lambda: rows, table_or("no record matches", RECORDS), json=json, watch=False)
+        screen.listing(look, table_or("no record matches", RECORDS), json=json, watch=watch)
 
 
 def _data(row: Row) -> str:

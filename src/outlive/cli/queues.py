@@ -1,16 +1,20 @@
 """queues: lists the queues, pauses and resumes them."""
 
+import sys
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from outlive import store
-from outlive.cli import completion, screen
+from outlive.cli import choosing, completion, screen
 from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, count_of, estimate_of, of, table_or, time_of
+from outlive.validation import identifier
 
 Name = Annotated[str, typer.Argument(help="The queue.", autocompletion=completion.queues)]
+
+MOST_NAMED = 10
 
 queues_app = typer.Typer()
 app.add_typer(queues_app, name="queues", rich_help_panel=LOOK)
@@ -38,16 +42,22 @@ def queues(context: CommandContext, group: typer.Context, json: Json = False, wa
 
 
 @command(queues_app)
-def pause(context: CommandContext, name: Name) -> None:
+def pause(context: CommandContext, name: Name, yes: choosing.Yes = False) -> None:
     """Stop claiming the jobs of a queue. Running jobs continue.
 
     Example: outlive queues pause slow
     """
     known = {row["name"] for row in context.run(store.list_queues())}
-    context.audited(store.pause_queue(name), "pause queue", {"queue": name})
+    known |= {queue for row in context.run(store.list_workers()) for queue in row["queues"] or ()}
     shown = screen.plain(name)
-    hint = "" if name in known else " (it has no jobs: check the name)"
-    screen.say(Text(f"queue {shown} is paused{hint}; `outlive queues resume {shown}` resumes it"))
+    if name not in known:
+        identifier("the name of a queue", name)
+        others = f"; there are {', '.join(sorted(known)[:MOST_NAMED])}" if known else ""
+        screen.complain(f"no job is in a queue {shown}, and no worker names it: check the name{others}")
+        if sys.stdin.isatty():  # A script may pause a queue before its first job.
+            choosing.confirm(f"pause {shown} all the same", yes=yes)
+    context.audited(store.pause_queue(name), "pause queue", {"queue": name})
+    screen.say(Text(f"queue {shown} is paused; `outlive queues resume {shown}` resumes it"))
 
 
 @command(queues_app)

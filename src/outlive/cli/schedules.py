@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
@@ -146,6 +147,18 @@ def set_(
     else:
         context.audited(store.add_schedule(name, values), "add schedule", {"schedule": name, **values})
     screen.say(Text(f"schedule {screen.plain(name)} is {'set' if name in found else 'made'}"))
+    if task is not None:
+        _warn_of_unknown(context, task)
+
+
+def _warn_of_unknown(context: CommandContext, task: str) -> None:
+    """A task that no worker has had and no job names is most likely a wrong name."""
+    known = {name for row in context.run(store.list_workers()) for name in row["tasks"] or ()}
+    known |= {row["task"] for row in context.run(store.stats())}
+    if task not in known:
+        near = get_close_matches(task, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "its jobs will wait until a worker has it"
+        screen.complain(f"no worker has a task {task}: {hint}")
 
 
 @command(schedules_app)

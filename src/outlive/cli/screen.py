@@ -27,6 +27,7 @@ from outlive.wording import moment as moment
 from outlive.wording import number as number
 from outlive.wording import one_line as one_line
 from outlive.wording import plain as plain
+from outlive.wording import roughly as roughly
 from outlive.wording import size as size
 from outlive.wording import tail as tail
 

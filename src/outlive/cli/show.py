@@ -1,5 +1,6 @@
 """show: prints one job with all its attempts and their evidence."""
 
+import sys
 from textwrap import indent
 from typing import Annotated, Any
 
@@ -8,16 +9,17 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from outlive import output, store
+from outlive import output, stacks, store
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
 from outlive.errors import JobNotFound
-from outlive.model import Attempt
+from outlive.model import Attempt, MemoryCourse
 from outlive.states import State
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @command(app, panel=LOOK)
@@ -26,6 +28,9 @@ def show(
     id: Annotated[str, typer.Argument(help="The job; the first digits of its id do.")],
     json: Json = False,
     watch: Watch = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all frames of stacks, and all output that is kept.")
+    ] = False,
 ) -> None:
     """Show one job: every attempt, why it ended, and the evidence.
 
@@ -39,7 +44,9 @@ def show(
             raise JobNotFound(f"there is no job {job}: it was pruned, or it is in another database")
         return found[0], context.run(store.list_attempts(job))
 
-    screen.listing(look, lambda found: life(*found), json=json, watch=watch, shape=lambda found: _as_json(*found))
+    screen.listing(
+        look, lambda found: life(*found, full=full), json=json, watch=watch, shape=lambda found: _as_json(*found)
+    )
 
 
 def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
@@ -51,6 +58,7 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
         progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
         checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
+    shape["schedule"] = job["schedule"]
     shape["kills_by_others"] = job["kills"]
     for name in ("waits_for", "needed_by"):
         shape[name] = {"jobs": job[name], "first": msgspec.Raw(job[f"{name}_first"] or b"[]")}
@@ -60,9 +68,9 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
     return shape
 
 
-def life(job: dict[str, Any], attempts: list[Attempt]) -> RenderableType:
+def life(job: dict[str, Any], attempts: list[Attempt], *, full: bool = False) -> RenderableType:
     parts: list[RenderableType] = [*_facts(job), Text()]
-    parts += [part for attempt in attempts for part in _attempt(attempt)]
+    parts += [part for attempt in attempts for part in _attempt(attempt, full=full)]
     if job["state"] == "running":
         parts.append(_under_way(job))
     if not attempts and job["state"] != "running":
@@ -83,6 +91,7 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "options": _short(job["options"]),
         "dedupe key": job["dedupe_key"],
         "key": _key(job),
+        "fired by": job["schedule"] and f"schedule {job['schedule']}",
         "created": screen.moment(job["created_at"]),
         "waiting": None if job["served"] else "no active worker has this task and serves this queue",
         "waits": _paused(job),
@@ -155,7 +164,7 @@ def _progress(job: dict[str, Any]) -> str | None:
     return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}{during}".strip()
 
 
-def _attempt(attempt: Attempt) -> list[RenderableType]:
+def _attempt(attempt: Attempt, *, full: bool) -> list[RenderableType]:
     """One line with the outcome, and the evidence below it."""
     line = Text(f"attempt {attempt.attempt}  ").append_text(screen.state(attempt.outcome))
     line.append(f"  {screen.moment(attempt.started_at or attempt.ended_at)}", style="dim")
@@ -166,13 +175,13 @@ def _attempt(attempt: Attempt) -> list[RenderableType]:
         line.append(f"  on {screen.plain(attempt.worker)}", style="dim")
         if attempt.hostname and attempt.hostname not in attempt.worker:
             line.append(f" ({screen.plain(attempt.hostname)})", style="dim")
-    parts: list[RenderableType] = [line, *evidence_of(attempt)]
+    parts: list[RenderableType] = [line, *evidence_of(attempt, full=full)]
     if attempt.result is not None:
         parts.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
     return parts
 
 
-def evidence_of(attempt: Attempt) -> list[RenderableType]:
+def evidence_of(attempt: Attempt, *, full: bool = False) -> list[RenderableType]:
     """Its signal or exit code, error, stack and last output."""
     facts = [
         attempt.signal,
@@ -183,21 +192,32 @@ def evidence_of(attempt: Attempt) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if any(facts):
         parts.append(_indented(", ".join(str(fact) for fact in facts if fact), "yellow"))
+    if attempt.memory is not None:
+        parts.append(_indented(memory_line(attempt.memory), "yellow"))
     if attempt.error:
         parts.append(_indented(attempt.error, "red"))
     if attempt.stack:
-        parts += [_indented("stack", "dim"), _indented(screen.innermost(attempt.stack, TAIL_LINES), left=4)]
+        shown = screen.plain(attempt.stack).strip("\n") if full else stacks.brief(attempt.stack, TAIL_LINES)
+        parts += [_indented("stack", "dim"), _indented(shown, left=4)]
     if attempt.output:
-        parts += _output(attempt.output)
+        parts += _output(attempt.output, sys.maxsize if full else TAIL_LINES)
     return parts
 
 
-def _output(text: str) -> list[RenderableType]:
+def memory_line(course: MemoryCourse) -> str:
+    """Its memory over time as blocks of eight heights; the highest is the limit, if there is one."""
+    top = max([1, course.limit_bytes or 0, *course.used_bytes])
+    blocks = "".join(BLOCKS[round(used / top * (len(BLOCKS) - 1))] for used in course.used_bytes)
+    limit = "" if course.limit_bytes is None else f", limit {screen.size(course.limit_bytes)}"
+    return f"memory {blocks} {screen.size(max(course.used_bytes))} in {screen.duration(course.at_s[-1])}{limit}"
+
+
+def _output(text: str, most: int) -> list[RenderableType]:
     """The last lines of an output, and how many it had."""
     missing, lines = output.split(text)
-    shown = "\n".join(lines[-TAIL_LINES:])
-    cut = missing + len(lines) > TAIL_LINES
-    title = f"output: last {min(TAIL_LINES, len(lines))} lines of {missing + len(lines):,}" if cut else "output"
+    shown = "\n".join(lines[-most:])
+    cut = missing + len(lines) > most or missing
+    title = f"output: last {min(most, len(lines))} lines of {missing + len(lines):,}" if cut else "output"
     return [_indented(title, "dim"), _indented(shown, left=4)]
 
 

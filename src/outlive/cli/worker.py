@@ -132,8 +132,10 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     from outlive.worker.alerts import LIMIT_S, Alerts
     from outlive.worker.reaper import Reaper
     from outlive.worker.session import Session
+    from outlive.worker.telling import telling
 
     reaper = Reaper(Session(url), config, Alerts())
+    reaper.telling = telling(config, config.name or "reaper")
     if once:
         await reaper.check()
         await asyncio.sleep(MISSING_S)
@@ -143,6 +145,8 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
         await _reap_until_stopped(config, reaper)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
+    if reaper.telling is not None:
+        await reaper.telling.close()
     return reaper.attempts_ended
 
 

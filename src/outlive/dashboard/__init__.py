@@ -6,7 +6,7 @@ extra `dashboard`, so nothing else of outlive imports it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,19 +25,31 @@ def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token
 
     It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one.
     """
-    settings = (
-        app.config if app is not None and not isinstance(app, str) else configuration.load(flags={"database_url": app})
-    )
+    if app is None or isinstance(app, str):
+        settings = configuration.load(flags={"database_url": app})
+        address: Callable[[], str] = partial(migrate.address, settings)
+    else:
+        settings = app.config
+        address = partial(_address_of, app)
     token = token or settings.dashboard_token
     if token is None:
-        raise ConfigError("a dashboard needs a token: give `token`, or set dashboard_token")
-    return build(settings, token=token, viewer_token=viewer_token or settings.dashboard_viewer_token)
+        raise ConfigError("a dashboard needs a token: give `token`, or set dashboard_token (OUTLIVE_DASHBOARD_TOKEN)")
+    return _site(address, token, viewer_token or settings.dashboard_viewer_token)
 
 
 def build(settings: Config, *, token: str, viewer_token: str | None = None, hosts: Iterable[str] | None = None) -> Site:
     """The dashboard of the database that the settings name."""
+    return _site(partial(migrate.address, settings), token, viewer_token, hosts)
+
+
+def _address_of(app: App) -> str:
+    """The database that the app uses now: in a test it is another one."""
+    return migrate.address(app.config)
+
+
+def _site(address: Callable[[], str], token: str, viewer_token: str | None, hosts: Iterable[str] | None = None) -> Site:
     from outlive.dashboard.access import Access
     from outlive.dashboard.pages import PAGES
     from outlive.dashboard.site import Site
 
-    return Site(partial(migrate.address, settings), Access(token, viewer_token), PAGES, hosts=hosts)
+    return Site(address, Access(token, viewer_token), PAGES, hosts=hosts)

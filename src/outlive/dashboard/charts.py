@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
+from outlive.model import MemoryCourse
+from outlive.wording import duration, size
+
 WIDTH, HEIGHT = 400, 132
 WIDE = 2 * WIDTH + 38
 LEFT, RIGHT, TOP, BOTTOM = 48, 4, 8, 18
@@ -15,19 +18,22 @@ TICKS = [
     *((3600, "1 h"), (36_000, "10 h"), (86_400 * 4, "4 d"), (86_400 * 40, "40 d"), (86_400 * 400, "400 d")),
 ]
 """Seconds that a scale of time may name. Longer labels would be cut."""
+HOUR = ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end"))
+"""Where on the scale of time each word stands."""
 INNER, TALL = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
 def stacked(
     columns: Sequence[Mapping[str, float]], order: Sequence[str], *, labels: Sequence[str], about: str
 ) -> Markup:
-    """A bar for each minute, with one part for each key of `order`. The chart is as wide as two others."""
-    inner = WIDE - LEFT - RIGHT
+    """A bar for each minute, with one part for each key of `order`.
+
+    The chart is as wide as two others, and on a narrow screen as wide as one: the same bars are drawn there.
+    """
     most = _nice(max((sum(column.values()) for column in columns), default=0))
-    step = inner / max(1, len(columns))
-    parts = [_grid([(0.0, "0"), (1.0, _count(most)), (0.5, _count(most / 2))], inner)]
+    parts = []
     for n, column in enumerate(columns):
-        y = float(TOP + TALL)
+        y = float(TALL)
         words = ", ".join(f"{_count(column[key])} {key.replace('_', ' ')}" for key in order if column.get(key))
         bars = []
         for key in order:
@@ -35,12 +41,20 @@ def stacked(
                 tall = max(1.0, value / most * TALL)
                 y -= tall
                 bars.append(
-                    f'<rect class="c-{escape(key)}" x="{LEFT + n * step:.1f}" y="{y:.1f}" '
-                    f'width="{max(1.0, step - 1):.1f}" height="{tall:.1f}"/>'
+                    f'<rect class="c-{escape(key)}" x="{n + 0.06:.2f}" y="{y:.1f}" width=".88" height="{tall:.1f}"/>'
                 )
         if bars:
             parts.append(f"<g><title>{escape(labels[n])}: {escape(words)}</title>{''.join(bars)}</g>")
-    return _svg(parts, about, WIDE)
+    drawn = f'<g id="bars">{"".join(parts)}</g>'
+    drawings = []
+    for width, form, inside in ((WIDE, "wide", drawn), (WIDTH, "narrow", '<use href="#bars"/>')):
+        inner = width - LEFT - RIGHT
+        plot = (
+            f'<svg x="{LEFT}" y="{TOP}" width="{inner}" height="{TALL}" viewBox="0 0 {max(1, len(columns))} {TALL}" '
+            f'preserveAspectRatio="none">{inside}</svg>'
+        )
+        drawings.append(_svg([_grid(_counts(most), inner), plot], about, width, form))
+    return Markup().join(drawings)
 
 
 def lines(
@@ -63,16 +77,35 @@ def lines(
     return _svg(parts, about)
 
 
+def memory(course: MemoryCourse, *, about: str) -> Markup:
+    """The memory of an attempt over its time, and its limit as a dashed line."""
+    most = max([1, *course.used_bytes, round((course.limit_bytes or 0) * 1.1)])
+    last_s = course.at_s[-1] or 1.0
+    ticks = [(0.0, "0"), (max(course.used_bytes) / most, size(max(course.used_bytes)))]
+    limit = ""
+    if course.limit_bytes is not None:
+        place = course.limit_bytes / most
+        ticks = [(0.0, "0"), (place, size(course.limit_bytes))]
+        y = TOP + TALL * (1 - place)
+        limit = f'<line class="limit" x1="{LEFT}" y1="{y:.1f}" x2="{LEFT + INNER}" y2="{y:.1f}"/>'
+    points = " ".join(
+        f"{LEFT + INNER * at_s / last_s:.1f},{TOP + TALL * (1 - used / most):.1f}"
+        for at_s, used in zip(course.at_s, course.used_bytes, strict=True)
+    )
+    line = f'<polyline class="l-memory" points="{points}"/>'
+    return _svg([_grid(ticks, times=((0, "0 s", "start"), (1, duration(last_s), "end"))), limit, line], about)
+
+
 def timeline(spans: Sequence[tuple[str, float, float, str]], *, about: str) -> Markup:
     """Attempts on one line: (outcome, begin, end, words), with times from 0 to 1."""
     bars = "".join(
-        f'<g><title>{escape(words)}</title><rect class="c-{escape(outcome)}" x="{begin * WIDTH:.1f}" y="4" '
-        f'width="{max(3.0, (end - begin) * WIDTH):.1f}" height="16" rx="2"/></g>'
+        f'<g><title>{escape(words)}</title><rect class="c-{escape(outcome)}" x="{begin * WIDTH:.1f}" y="2" '
+        f'width="{max(3.0, (end - begin) * WIDTH):.1f}" height="8"/></g>'
         for outcome, begin, end, words in spans
     )
     return Markup(
-        f'<svg class="timeline" viewBox="0 0 {WIDTH} 24" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(about)}"><line class="grid" x1="0" y1="12" x2="{WIDTH}" y2="12"/>{bars}</svg>'
+        f'<svg class="timeline" viewBox="0 0 {WIDTH} 12" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(about)}"><line class="grid" x1="0" y1="6" x2="{WIDTH}" y2="6"/>{bars}</svg>'
     )
 
 
@@ -88,8 +121,14 @@ def _pieces(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
 
 def _linear_scale(values: Sequence[float], *, percent: bool):  # type: ignore[no-untyped-def]
     most = _nice(max(values, default=0))
-    word = (lambda value: f"{value:.3g} %") if percent else _count
-    return lambda value: value / most, [(0.0, "0"), (0.5, word(most / 2)), (1.0, word(most))]
+    ticks = [(0.0, "0"), (0.5, f"{most / 2:.3g} %"), (1.0, f"{most:.3g} %")] if percent else _counts(most)
+    return lambda value: value / most, ticks
+
+
+def _counts(most: float) -> list[tuple[float, str]]:
+    """Ticks of a scale of whole numbers."""
+    half = [(0.5, _count(most / 2))] if most % 2 == 0 else []
+    return [(0.0, "0"), *half, (1.0, _count(most))]
 
 
 def _log_scale(values: Sequence[float]):  # type: ignore[no-untyped-def]
@@ -113,23 +152,25 @@ def _nice(most: float) -> float:
 
 
 def _count(value: float) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
+    for unit, scale in (("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g}{unit}"
     return f"{value:.3g}"
 
 
-def _grid(ticks: Sequence[tuple[float, str]], inner: int = INNER) -> str:
+def _grid(
+    ticks: Sequence[tuple[float, str]], inner: int = INNER, times: Sequence[tuple[float, str, str]] = HOUR
+) -> str:
     rows = []
     for place, word in ticks:
         y = TOP + TALL * (1 - place)
         rows.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{LEFT + inner}" y2="{y:.1f}"/>')
         rows.append(f'<text x="{LEFT - 4}" y="{y + 3:.1f}" text-anchor="end">{escape(word)}</text>')
-    for place, word, anchor in ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end")):
+    for place, word, anchor in times:
         rows.append(f'<text x="{LEFT + place * inner}" y="{HEIGHT - 4}" text-anchor="{anchor}">{word}</text>')
     return "".join(rows)
 
 
-def _svg(parts: Sequence[str], about: str, width: int = WIDTH) -> Markup:
-    head = f'<svg class="chart" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(about)}">'
+def _svg(parts: Sequence[str], about: str, width: int = WIDTH, form: str = "") -> Markup:
+    head = f'<svg class="chart {form}" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(about)}">'
     return Markup(head + "".join(parts) + "</svg>")

@@ -70,7 +70,7 @@ class Database:
         fit = False
         try:
             if new:
-                await self.close()
+                await self._close_idle()
             connection = self._idle.pop() if self._idle else await self._connect()
             yield connection
             fit = True
@@ -104,6 +104,10 @@ class Database:
             return connection
 
     async def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections. The next one asks for the address again: each test has a database of its own."""
+        await self._close_idle()
+        self._url = self._away = None
+
+    async def _close_idle(self) -> None:
         while self._idle:
             await self._idle.pop().close()

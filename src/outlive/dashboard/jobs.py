@@ -112,10 +112,10 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 def timeline(job: Mapping[str, Any], attempts: Sequence[Attempt]) -> object:
-    """The attempts from the first to the last, in proportion to their time."""
+    """The attempts from the first to the last, in proportion to their time; None if there is only one."""
     ran = [one for one in attempts if one.started_at is not None]
     begins = [one.started_at for one in ran] + ([job["locked_at"]] if job["locked_at"] else [])
-    if not begins:
+    if len(begins) < 2:
         return None
     first = min(begin for begin in begins if begin is not None)
     last = max([one.ended_at for one in ran] + ([job["heartbeat_at"]] if job["heartbeat_at"] else []))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from outlive import store, ticks
+from outlive import stacks, store, ticks
 from outlive.dashboard import postmortem
 from outlive.dashboard.visits import NotFound, Visit
 from outlive.states import State
@@ -26,7 +26,7 @@ async def killers(site: Site, visit: Visit) -> Mapping[str, Any]:
     rows = await site.database.run(store.group_killers(limit=KILLERS))
     for row in rows:
         row["cause"] = postmortem.meaning(row["outcome"], row["signal"])
-        row["frames"] = postmortem.stack(row["stack"])
+        row["frames"] = stacks.read(row["stack"])
     shown = sum(row["jobs"] for row in rows)
     return {"title": "Killers", "groups": rows, "most": KILLERS if shown == KILLERS else None}
 

@@ -142,7 +142,7 @@ def drawn(history: History) -> list[dict[str, Any]]:
         latest = {name: next((v for v in reversed(one) if v is not None), None) for name, one in series.items()}
         words = [(name, f"{name} {seconds(value)}") for name, value in latest.items() if value is not None]
         made.append(_chart(title, charts.lines(series, seconds=True, about=title), words))
-    about = f"{deaths:.0f} of {ended:.0f} attempts died in the last hour"
+    about = f"{deaths:,.0f} of {ended:,.0f} attempts died in the last hour"
     drawing = charts.lines({"crashed": shares}, percent=True, about=about)
     made.append(_chart("Share of attempts that died", drawing, [("crashed", about)]))
     return made

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from outlive import output
-from outlive.model import Attempt
+from outlive import output, stacks
+from outlive.dashboard import charts
+from outlive.model import Attempt, MemoryCourse
 from outlive.states import Outcome
-from outlive.wording import duration, innermost, plain, size
+from outlive.wording import duration, size
 
 SIGNALS = {
     "SIGSEGV": "it touched memory that is not its own (a segmentation fault), most likely in native code",
@@ -26,15 +27,6 @@ SIGNALS = {
     "SIGSYS": "it made a system call that it is not allowed to make",
 }
 _LIMIT = re.compile(r"limit of ([\d,]+)(?: bytes)?")
-_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
-_NOT_THEIRS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "/outlive/child/", "<string>")
-MOST_LINES = 60
-
-
-class Stack(msgspec.Struct, frozen=True):
-    theirs: str
-    """The frames of the user's own code, the one nearest to the crash first."""
-    all: str
 
 
 def meaning(outcome: str | None, signal: str | None) -> str | None:
@@ -55,7 +47,9 @@ def meaning(outcome: str | None, signal: str | None) -> str | None:
 
 
 def limit_bytes(attempt: Attempt) -> int | None:
-    """The memory limit that the attempt exceeded, as its error names it."""
+    """Its memory limit, if that was measured against, or the one that it exceeded, as its error names it."""
+    if attempt.memory is not None:
+        return attempt.memory.limit_bytes
     found = _LIMIT.search(attempt.error or "") if attempt.outcome is Outcome.OUT_OF_MEMORY else None
     return int(found[1].replace(",", "")) if found else None
 
@@ -68,30 +62,6 @@ def facts(attempt: Attempt) -> list[str]:
         attempt.cpu_s and f"processor time {duration(attempt.cpu_s)}",
     ]
     return [str(fact) for fact in found if fact]
-
-
-def stack(text: str | None) -> Stack | None:
-    """A traceback or a dump by faulthandler, with the frames of the user's own code apart."""
-    if not text:
-        return None
-    lines = [line for line in plain(text).splitlines() if line.strip()]
-    near = innermost(text, 400).splitlines()
-    frames = _frames(near)
-    if "most recent call first" not in text:
-        frames.reverse()
-    theirs = [frame for frame in frames if not any(part in frame[0] for part in _NOT_THEIRS)]
-    return Stack("\n".join(line for frame in theirs for line in frame), "\n".join(lines[-400:]))
-
-
-def _frames(lines: list[str]) -> list[list[str]]:
-    """Each frame with the line of code below it, if there is one."""
-    found: list[list[str]] = []
-    for n, line in enumerate(lines):
-        if _FRAME.match(line):
-            below = lines[n + 1] if n + 1 < len(lines) else ""
-            code = [below] if below.startswith("    ") and not _FRAME.match(below) else []
-            found.append([line, *code])
-    return found[:MOST_LINES]
 
 
 def pretty(data: bytes | None, most: int) -> tuple[str, int]:
@@ -107,6 +77,13 @@ def pretty(data: bytes | None, most: int) -> tuple[str, int]:
     return (words if len(words) <= most else words[:most] + "…"), len(data)
 
 
+def course(memory: MemoryCourse) -> str:
+    """How the memory of an attempt changed, in words."""
+    most = max(memory.used_bytes)
+    limit = "" if memory.limit_bytes is None else f" of {size(memory.limit_bytes)} that it may use"
+    return f"Memory: {size(most)}{limit} after {duration(memory.at_s[memory.used_bytes.index(most)])}"
+
+
 def told(attempt: Attempt) -> dict[str, Any]:
     """Everything that the page shows of an attempt."""
     took_s = None if attempt.started_at is None else (attempt.ended_at - attempt.started_at).total_seconds()
@@ -115,9 +92,10 @@ def told(attempt: Attempt) -> dict[str, Any]:
         "it": attempt,
         "cause": meaning(attempt.outcome, attempt.signal),
         "facts": facts(attempt),
-        "stack": stack(attempt.stack),
+        "stack": stacks.read(attempt.stack),
         "took_s": took_s,
         "limit_bytes": limit,
+        "memory": None if attempt.memory is None else charts.memory(attempt.memory, about=course(attempt.memory)),
         "lines": output.split(attempt.output or ""),
         "result": None if attempt.result is None else pretty(bytes(attempt.result), 4000)[0],
     }

@@ -75,7 +75,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        when=when, line=line, text=text, state=state, seconds=seconds, size=size, number=wording.number, brief=_brief
+        when=when,
+        line=line,
+        text=text,
+        state=state,
+        seconds=seconds,
+        size=size,
+        number=wording.number,
+        brief=_brief,
+        tail=wording.tail,
     )
     made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State))
     # Blocks are also rendered alone, so they can't import the macros themselves.

@@ -80,8 +80,9 @@ def started(words: Sequence[str], *, environment: Mapping[str, str], directory: 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM, again after a moment, and kill what does not end."""
     below = kernel.descendants_of(process.pid)
-    # A second Ctrl-C must not interrupt the cleaning up, which takes seconds at most.
-    with handling((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN):
+    # A second Ctrl-C must not interrupt the cleaning up, which takes seconds at most. It comes to the main thread.
+    in_main = threading.current_thread() is threading.main_thread()
+    with handling((signal.SIGINT, signal.SIGTERM) if in_main else (), signal.SIG_IGN):
         process.send_signal(signal.SIGTERM)
         for patience_s, insist in ((HURRY_S, signal.SIGTERM), (STOP_S, signal.SIGKILL)):
             try:

@@ -8,20 +8,23 @@ import sys
 from pathlib import Path
 
 import outlive
+from outlive.cli import dashboard
 from outlive.errors import ConfigError
 
 NEEDED = ("httpx2", "selectolax")
 
 
-def main(*, json: bool = False, quick: bool = False) -> int:
+def main(*, json: bool = False, quick: bool = False, keep: bool = False) -> int:
     """0 only if every check holds."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'outlive[demo]' installs them")
+    if keep:
+        dashboard.expect_installed()
     if str(example()) not in sys.path:
         sys.path.insert(0, str(example()))
     from outlive.lab.demo import play  # It imports the example.
 
-    return play.main(json=json, quick=quick)
+    return play.main(json=json, quick=quick, keep=keep)
 
 
 def example() -> Path:

@@ -12,7 +12,6 @@ from subprocess import Popen
 
 from coins import catalog, site, tasks
 from outlive import db, kernel, logs, migrate
-from outlive.cli import screen
 from outlive.config import Config
 from outlive.lab.demo import example, show, snapshot, verdict
 from outlive.lab.demo.snapshot import Snapshot
@@ -42,7 +41,7 @@ from outlive.running r join outlive.workers k on k.id = r.worker where k.pid = %
 """
 
 
-def main(*, json: bool, quick: bool) -> int:
+def main(*, json: bool, quick: bool, keep: bool) -> int:
     logs.configure(level="WARNING")
     started = time.monotonic()
     with (
@@ -53,21 +52,30 @@ def main(*, json: bool, quick: bool) -> int:
     ):
         tasks.app.configure(Config(database_url=url))
         try:
-            with db.connect(url) as connection, show.audience(json=json) as audience:
-                migrate.migrate(connection)
-                played = Played(catalog.intakes(QUICK_COINS if quick else COINS), sites, WEAK)
-                Play(connection, home, url, played, audience).run()
-            with db.connect(url) as connection:
-                summary = verdict.summary(connection, played)
-                summary["seconds"] = round(time.monotonic() - started, 1)
-                if json:
-                    screen.print_json(summary)
-                else:
-                    show.evidence(connection)
-                    show.summary(summary)
+            with ExitStack() as workers:
+                with db.connect(url) as connection, show.audience(json=json) as audience:
+                    migrate.migrate(connection)
+                    played = Played(catalog.intakes(QUICK_COINS if quick else COINS), sites, WEAK)
+                    Play(connection, home, url, played, audience).run(workers)
+                if not keep:
+                    workers.close()
+                with db.connect(url) as connection:
+                    summary = verdict.summary(connection, played)
+                    summary["seconds"] = round(time.monotonic() - started, 1)
+                    show.ending(connection, summary, json=json, keep=keep)
+                if keep:
+                    _serve_dashboard(url)
         finally:
             tasks.app.configure(None)
     return 0 if summary["right"] else 1
+
+
+def _serve_dashboard(url: str) -> None:
+    """Show what has happened in a browser, until Ctrl-C or SIGTERM. Its port is free for sure."""
+    from outlive.dashboard.serving import serve  # Not at the top: it needs an extra.
+
+    with stopped_by_sigterm():  # The dashboard leaves no handler of its own behind.
+        serve(Config(database_url=url, dashboard_listen="127.0.0.1:0"), show.link)
 
 
 class Play:
@@ -83,29 +91,27 @@ class Play:
         """The sources whose breakers were open in the last snapshot."""
         self._open_since: float | None = None
 
-    def run(self) -> None:
+    def run(self, stack: ExitStack) -> None:
+        """Play until every job is done. The workers run until the stack is closed."""
         self.audience.say(f"two workers with {SLOTS} slots each start: every job runs in its own process")
-        with ExitStack() as stack:
-            stack.callback(lambda: await_end(self._orphans))
-            for _ in range(2):
-                self._start(stack)
-            intakes = self.played.intakes
-            self.played.acknowledged = [
-                job.id for job in tasks.app.enqueue_many(tasks.collect.job(one) for one in intakes)
-            ]
-            self.audience.say(f"{len(intakes)} coins come in: each is acknowledged, and searched for on three sites")
-            deadline = time.monotonic() + PATIENCE_S
-            while True:
-                seen = snapshot.take(self.connection)
-                self.audience.see(seen, self._total)
-                self._tell(seen)
-                self._take_site_down(seen)
-                self._kill_worker(seen, stack)
-                if self._is_over(seen) or time.monotonic() > deadline:
-                    break
-                for process in self._workers:
-                    expect_alive(process, self.home)
-                time.sleep(POLL_S)
+        stack.callback(lambda: await_end(self._orphans))
+        for _ in range(2):
+            self._start(stack)
+        intakes = self.played.intakes
+        self.played.acknowledged = [job.id for job in tasks.app.enqueue_many(tasks.collect.job(one) for one in intakes)]
+        self.audience.say(f"{len(intakes)} coins come in: each is acknowledged, and searched for on three sites")
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            seen = snapshot.take(self.connection)
+            self.audience.see(seen, self._total)
+            self._tell(seen)
+            self._take_site_down(seen)
+            self._kill_worker(seen, stack)
+            if self._is_over(seen) or time.monotonic() > deadline:
+                break
+            for process in self._workers:
+                expect_alive(process, self.home)
+            time.sleep(POLL_S)
 
     def _is_over(self, seen: Snapshot) -> bool:
         """All jobs are done. The successor of the killed worker may register after that."""

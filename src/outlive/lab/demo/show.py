@@ -162,6 +162,22 @@ def kill(pid: int, jobs: int) -> Text:
     return Text(f"kill -9 {pid}", style="bold red").append(f": a worker that runs {jobs} jobs", style="not bold")
 
 
+def ending(connection: db.Connection, found: Mapping[str, Any], *, json: bool, keep: bool) -> None:
+    """What the demo has found, and where to see more of it."""
+    if json:
+        screen.print_json(found)
+        return
+    evidence(connection)
+    summary(found)
+    if not keep:
+        screen.say(Text("`outlive demo --keep` keeps all this until Ctrl-C, and shows it on a dashboard", "dim"))
+
+
+def link(line: str) -> None:
+    """The address of the dashboard. Standard output may be read by a program."""
+    print(f"everything stays until Ctrl-C; see what happened, or release a killer:\n{line}", file=sys.stderr)
+
+
 def evidence(connection: db.Connection) -> None:
     """The jobs in quarantine, with their last attempts."""
     out = screen.console()
