@@ -1,0 +1,46 @@
+"""A backend for Django's Tasks API: docs/how-to/django.md.
+
+`outlive.django` goes into INSTALLED_APPS, and `outlive.django.backend.OutliveBackend` into TASKS. Nothing here imports
+Django before it is used: modules of tasks import this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from outlive import policy, validation
+
+if TYPE_CHECKING:
+    from outlive.client.app import App, TaskOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+ATTRIBUTE = "outlive_options"
+"""Where a function keeps the options of its task."""
+
+
+def options(**given: Unpack[TaskOptions]) -> Callable[[F], F]:
+    """The options of outlive for a task of Django, below its decorator. All that `@app.task` takes, except `queue`:
+
+    @task(queue_name="mail")
+    @outlive.django.options(max_attempts=3, timeout="10m")
+    def send(order: int) -> None: ...
+    """
+    from outlive.client.app import OPTIONS
+
+    allowed = {name: check for name, check in OPTIONS.items() if name != "queue"}  # That one is Django's queue_name.
+    validation.known("@outlive.django.options", "option", given, allowed)
+    policy.parse(given, allowed)
+
+    def keep(function: F) -> F:
+        setattr(function, ATTRIBUTE, given)
+        return function
+
+    return keep
+
+
+def app(alias: str = "default") -> App:
+    """The outlive.App behind a backend, for what Django's API lacks: `app().get_job(UUID(result.id)).result(10)`."""
+    from outlive.django.registry import app_of
+
+    return app_of(alias)

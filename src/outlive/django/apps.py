@@ -1,0 +1,57 @@
+"""The app of Django: `manage.py migrate` brings outlive's schema, `manage.py flush` removes the jobs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.core.management.base import CommandError
+from django.db import connections
+from django.db.models.signals import post_migrate, pre_migrate
+
+from outlive import db, migrate, sql
+from outlive.django.addresses import address
+from outlive.errors import OutliveError
+
+
+class OutliveConfig(AppConfig):
+    name = "outlive.django"
+    label = "outlive"
+    verbose_name = "outlive"
+
+    def ready(self) -> None:
+        from outlive.django.checks import check_without_django_tasks  # With Django 6, this import registers its check.
+
+        checks.register(check_without_django_tasks)
+        pre_migrate.connect(_bring_schema, sender=self)
+        post_migrate.connect(_remove_jobs, sender=self)
+
+
+def databases() -> set[str]:
+    """The aliases of the databases in which backends keep their jobs."""
+    from outlive.django.api import task_backends
+    from outlive.django.backend import OutliveBackend
+
+    return {one.database for one in task_backends.all() if isinstance(one, OutliveBackend)}
+
+
+def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object) -> None:
+    """Install the schema or upgrade it. It comes before Django's own migrations, which may enqueue jobs."""
+    if using not in databases():
+        return
+    try:
+        with db.translated_errors(), db.connect(address(using)) as connection:
+            before, after = migrate.migrate(connection)
+    except OutliveError as error:
+        raise CommandError(f"outlive's schema: {error}") from error
+    if verbosity and before != after:
+        (stdout or sys.stdout).write(f"outlive: schema version {after} is installed in the database {using!r}\n")
+
+
+def _remove_jobs(*, using: str, **given: object) -> None:
+    """`flush` sends this signal too, without a plan. It truncates only tables of Django's own models."""
+    if "plan" not in given and using in databases():
+        with connections[using].cursor() as cursor:
+            cursor.execute(sql.read("schema/flush.sql"))

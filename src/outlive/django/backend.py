@@ -1,0 +1,113 @@
+"""The backend of Django's Tasks API. A job is enqueued on Django's own connection, and commits with its transaction."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.db.models import Model
+from django.utils import timezone
+
+from outlive import errors
+from outlive.django.api import (
+    BaseTaskBackend,
+    Task,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_enqueued,
+)
+from outlive.django.checks import APP, problems
+from outlive.django.priorities import outlive_priority
+from outlive.django.registry import register
+
+
+class OutliveBackend(BaseTaskBackend):
+    """OPTIONS: `database`, the alias in DATABASES; `modules` with tasks that the worker imports besides those it finds;
+    `dashboard_url`, for the links of the admin; and any setting that `outlive.App` takes.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.settings = dict(self.options)
+        self.database: str = self.settings.pop("database", "default")
+        self.modules: list[str] = self.settings.pop("modules", [])
+        self.dashboard_url: str | None = self.settings.pop("dashboard_url", None)
+
+    def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
+        """Enqueue a job. It exists when the transaction of Django's connection commits."""
+        self.validate_task(task)
+        if not apps.is_installed(APP):
+            raise ImproperlyConfigured(f"{APP!r} is not in INSTALLED_APPS: add it, then run `manage.py migrate`")
+        result = TaskResult(
+            task=task,
+            id="",
+            status=TaskResultStatus.READY,
+            enqueued_at=None,
+            started_at=None,
+            last_attempted_at=None,
+            finished_at=None,
+            args=[_plain(task, f"args[{index}]", value) for index, value in enumerate(args)],
+            kwargs={name: _plain(task, name, value) for name, value in kwargs.items()},
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        _expect_fit(task, result)
+        options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
+        if (moment := task.run_after) is not None:
+            options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
+        ours = register(self.alias, task).using(connection=connections[self.database], **options)
+        try:
+            job = ours.enqueue(*result.args, **result.kwargs)
+        except errors.SchemaMismatch as error:
+            raise errors.SchemaMismatch(in_django(error, self.database)) from error
+        object.__setattr__(result, "id", str(job.id))
+        object.__setattr__(result, "enqueued_at", timezone.now())
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """The result of a job, as the database has it now."""
+        # Not at the top: tasks, and so this module, may be imported before the models are.
+        from outlive.django.results import result_of
+
+        return result_of(result_id, alias=self.alias, database=self.database)
+
+    def check(self, **_: Any) -> Iterator[checks.CheckMessage]:
+        """What is wrong with the settings of this backend."""
+        return problems(self)
+
+
+def _expect_fit(task: Task, result: TaskResult) -> None:
+    """TypeError if the function can't be called with these arguments: no attempt could succeed."""
+    context = (None,) if task.takes_context else ()
+    try:
+        inspect.signature(task.func).bind(*context, *result.args, **result.kwargs)
+    except TypeError as error:
+        raise TypeError(f"{task.module_path} can't be enqueued: {error}") from None
+
+
+def _plain(task: Task, name: str, value: Any) -> Any:
+    """An argument as JSON has it. Django's own error names neither the task nor the argument."""
+    try:
+        return normalize_json(value)
+    except (TypeError, ValueError) as error:
+        advice = "pass its primary key" if isinstance(value, Model) else "pass numbers, text, lists or dicts of them"
+        said = f"{task.module_path} can't be enqueued: argument {name} is not JSON ({error}): {advice}"
+        raise type(error)(said) from None
+
+
+def in_django(error: errors.SchemaMismatch, database: str) -> str:
+    """What the error says, with the command of Django that brings the schema."""
+    return str(error).replace("outlive migrate", f"manage.py migrate --database {database}")

@@ -1,0 +1,67 @@
+"""The outlive.App of each backend, with Django's tasks on it.
+
+Django makes one backend for each thread; the app is one for the process. It is made when it is first needed, because
+test runners change the names of databases after the tasks are imported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.db import connections
+
+from outlive import config as configuration
+from outlive.client.app import App
+from outlive.client.task import Task as OutliveTask
+from outlive.django import ATTRIBUTE
+from outlive.django.addresses import address
+from outlive.django.api import Task, task_backends
+from outlive.django.running import runner
+
+_apps: dict[tuple[str, str], App] = {}
+_lock = threading.Lock()
+
+
+def app_of(alias: str) -> App:
+    """The app of the backend TASKS[alias]."""
+    from outlive.django.backend import OutliveBackend
+
+    backend = task_backends[alias]
+    if not isinstance(backend, OutliveBackend):
+        raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of outlive but {type(backend).__qualname__}")
+    key = alias, str(connections[backend.database].settings_dict["NAME"])
+    with _lock:
+        if key not in _apps:
+            _apps[key] = _new_app(backend.database, backend.settings)
+        return _apps[key]
+
+
+def _new_app(database: str, settings: Mapping[str, Any]) -> App:
+    url = address(database)
+    app = App(url, **settings)
+    # Django's settings name the database, whatever OUTLIVE_DATABASE_URL says.
+    app.configure(configuration.load(app=app.settings, flags={"database_url": url}))
+    return app
+
+
+def register(alias: str, task: Task) -> OutliveTask[..., Any, Any]:
+    """Django's task as a task of the app. It has the same name in both: its module path."""
+    app = app_of(alias)
+    with _lock:
+        found = app.tasks.get(task.module_path)
+        if found is None:
+            options = getattr(task.func, ATTRIBUTE, {})
+            found = app.task(queue=task.queue_name, **options)(runner(task, alias))
+        return found
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in ("TASKS", "DATABASES"):
+        _apps.clear()
+
+
+setting_changed.connect(_forget)

@@ -1,0 +1,109 @@
+"""A job as Django's TaskResult, read on Django's own connection: a transaction sees the jobs that it has enqueued."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from typing import Any
+from uuid import UUID
+
+from django.db.models import TextField
+from django.db.models.functions import Cast
+from django.utils.module_loading import import_string
+
+from outlive import errors
+from outlive.django.api import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from outlive.django.models import Attempt, Job, Request
+from outlive.django.priorities import django_priority, outlive_priority
+from outlive.django.registry import register
+from outlive.states import Outcome, State
+
+_STATUS = {
+    State.PENDING: TaskResultStatus.READY,
+    State.RETRYABLE: TaskResultStatus.READY,
+    State.BLOCKED: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+    State.QUARANTINED: TaskResultStatus.FAILED,
+}
+_NO_ERROR = (Outcome.SUCCEEDED, Outcome.RELEASED)
+_RAISED = (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CANCELLED)
+
+
+def result_of(id: str, *, alias: str, database: str) -> TaskResult:
+    """The result of a job in this database, for the backend TASKS[alias]."""
+    try:
+        job = Job.objects.using(database).get(id=UUID(id))
+        task = _task(job.task)
+    except (ValueError, Job.DoesNotExist) as error:
+        raise TaskResultDoesNotExist(id) from error
+    # The state was read before the attempts, so a job that has ended has the attempt that ended it.
+    requests = Request.objects.using(database).annotate(text=Cast("args", TextField()))
+    request = requests.values("text", "created_at", "ready_at").get(id=job.id)
+    ended = Attempt.objects.using(database).filter(job_id=job.id).annotate(value=Cast("result", TextField()))
+    attempts = list(ended.order_by("attempt"))
+    running = [job] if job.status == State.RUNNING else []
+    started = [*(one.started_at for one in attempts), *(one.locked_at for one in running)]
+    codec = register(alias, task).codec
+    args, kwargs = codec.unpack(request["text"].encode())
+    result = TaskResult(
+        task=_as_enqueued(task, alias, job, request),
+        id=str(job.id),
+        status=_STATUS[State(job.status)],
+        enqueued_at=job.created_at,
+        started_at=next(iter(started), None),
+        last_attempted_at=next(reversed(started), None),
+        finished_at=job.completed_at or (job.held_since if job.status == State.QUARANTINED else None),
+        args=args,
+        kwargs=kwargs,
+        backend=alias,
+        errors=[_error(one) for one in attempts if one.outcome not in _NO_ERROR],
+        worker_ids=[*(one.worker or "" for one in attempts), *(one.locked_by for one in running)],
+    )
+    if job.status == State.SUCCEEDED and (text := attempts[-1].value) is not None:
+        object.__setattr__(result, "_return_value", codec.decode_result(text.encode()))
+    return result
+
+
+def _task(path: str) -> Task:
+    """Django's task by its module path. ValueError if it is not a task of Django: other apps may share the database."""
+    try:
+        task = import_string(path)
+    except ImportError as error:
+        raise ValueError(path) from error
+    if not isinstance(task, Task):
+        raise ValueError(path)
+    return task
+
+
+def _as_enqueued(task: Task, alias: str, job: Job, request: dict[str, Any]) -> Task:
+    """The task with the options that the job was enqueued with. Of its priority only the rank is known."""
+    same = outlive_priority(task.priority) == job.priority
+    deferred = request["ready_at"] > request["created_at"]
+    return task.using(
+        backend=alias,
+        queue_name=job.queue,
+        priority=task.priority if same else django_priority(job.priority),
+        run_after=request["ready_at"] if deferred else None,
+    )
+
+
+def _error(attempt: Attempt) -> TaskError:
+    """How an attempt failed."""
+    said = f"{attempt.outcome}: {attempt.error}" if attempt.error else attempt.outcome
+    return TaskError(exception_class_path=_exception_path(attempt), traceback=attempt.stack or said)
+
+
+def _exception_path(attempt: Attempt) -> str:
+    """The class of the exception, as its traceback ends. A process that died or was killed has raised nothing."""
+    kind = (attempt.error or "").partition(":")[0]
+    if attempt.outcome in _RAISED and kind.isidentifier():
+        found = re.findall(rf"^(?:([\w.]+)\.)?{kind}(?::|$)", attempt.stack or "", re.MULTILINE)
+        if found and found[-1]:
+            return f"{found[-1]}.{kind}"
+        for module in (builtins, errors):
+            if hasattr(module, kind):
+                return f"{module.__name__}.{kind}"
+    return f"{errors.JobFailed.__module__}.{errors.JobFailed.__qualname__}"

@@ -1,0 +1,104 @@
+"""What a job's process calls in place of a task's function: the function, with what Django does around a request.
+
+The function gets plain JSON, as Django's API promises, and not values as it is annotated. A job's process inherits no
+connection: `worker.py` closes them before the first fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import close_old_connections
+from django.utils import timezone
+
+import outlive
+from outlive.django.api import (
+    BaseTaskBackend,
+    Task,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+
+_NO_FAILURE = (outlive.Retry, outlive.Cancel, outlive.Stopped, outlive.SourcePaused)
+"""The job asks for something else."""
+
+
+def runner(task: Task, alias: str) -> Callable[..., Any]:
+    """A function with the name of the task's own, which runs it for the backend TASKS[alias]."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        close_old_connections()
+        try:
+            return _call(task, alias, args, kwargs)
+        finally:
+            close_old_connections()
+
+    run.__module__, run.__qualname__ = task.func.__module__, task.func.__qualname__
+    run.__doc__ = task.func.__doc__
+    return run
+
+
+def _call(task: Task, alias: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    backend = task_backends[alias]
+    result = _result(task, backend, args, kwargs)
+    sender = type(backend)
+    task_started.send(sender, task_result=result)
+    given = (TaskContext(task_result=result), *args) if task.takes_context else args
+    try:
+        value = task.call(*given, **kwargs)
+        try:
+            value = normalize_json(value)
+        except (TypeError, ValueError) as error:
+            raise outlive.Fail(f"its return value is not JSON: {error}") from error
+    except BaseException as error:  # As outlive does: a job that exits has failed.
+        if not isinstance(error, _NO_FAILURE):
+            _finish(result, TaskResultStatus.FAILED)
+            result.errors.append(_error(error))
+            task_finished.send(sender, task_result=result)
+        raise
+    object.__setattr__(result, "_return_value", value)
+    _finish(result, TaskResultStatus.SUCCESSFUL)
+    task_finished.send(sender, task_result=result)
+    return value
+
+
+def _result(task: Task, backend: BaseTaskBackend, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskResult:
+    """The result as far as this process knows it. A task that takes the context gets the one from the database."""
+    context = outlive.current()
+    if task.takes_context:
+        return backend.get_result(str(context.job_id))
+    now = timezone.now()
+    return TaskResult(
+        task=task,
+        id=str(context.job_id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=None,
+        started_at=now,
+        last_attempted_at=now,
+        finished_at=None,
+        args=list(args),
+        kwargs=kwargs,
+        backend=backend.alias,
+        errors=[],
+        worker_ids=[str(context.worker)] * context.attempt,
+    )
+
+
+def _finish(result: TaskResult, status: TaskResultStatus) -> None:
+    object.__setattr__(result, "status", status)
+    object.__setattr__(result, "finished_at", timezone.now())
+
+
+def _error(error: BaseException) -> TaskError:
+    import traceback
+
+    kind = type(error)
+    text = "".join(traceback.format_exception(error))
+    return TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)

@@ -1,0 +1,57 @@
+"""The apps of a project's backends, as a worker imports them: `outlive worker outlive.django.worker:default`.
+
+The name after the colon is the alias in TASKS. Importing this module sets Django up, finds the tasks, and closes every
+connection that this has opened: each job is a fork of this process, and opens its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import django
+from django.conf import settings
+from django.db import connections
+from django.utils.module_loading import autodiscover_modules
+
+from outlive.client.app import App
+from outlive.django.api import Task, task_backends
+from outlive.django.backend import OutliveBackend
+from outlive.django.registry import app_of, register
+
+
+def _import_tasks() -> None:
+    """Import the modules `tasks` of all apps, the views, whose modules may have tasks too, and OPTIONS["modules"]."""
+    autodiscover_modules("tasks")
+    if root := getattr(settings, "ROOT_URLCONF", None):
+        importlib.import_module(root)
+    for backend in task_backends.all():
+        for name in backend.modules if isinstance(backend, OutliveBackend) else ():
+            importlib.import_module(name)
+
+
+def _all_tasks() -> list[Task]:
+    """Each task of a module that is imported, whatever its backend: `using(backend=…)` may have changed that."""
+    modules = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
+    return [one for names in modules for one in list(names.values()) if isinstance(one, Task)]
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if connection.vendor == "postgresql":
+            connection.close_pool()
+
+
+def __getattr__(alias: str) -> App:
+    """The app of a backend, with all tasks."""
+    if alias not in task_backends.settings or not isinstance(task_backends[alias], OutliveBackend):
+        raise AttributeError(alias)
+    for task in _all_tasks():
+        register(alias, task)
+    return app_of(alias)
+
+
+django.setup()
+_import_tasks()
+_close_connections()

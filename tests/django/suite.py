@@ -1,0 +1,334 @@
+"""The backend under Django's own test runner, with its TestCase and TransactionTestCase: `manage.py test`.
+
+tests/django/test_project.py runs it, with each version of Django.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import django
+import psycopg
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.db import connection, connections, transaction
+from django.db.utils import load_backend
+from django.test import TestCase, TransactionTestCase, override_settings
+from django.utils import timezone
+from psycopg.conninfo import conninfo_to_dict
+
+import outlive.django
+from outlive.django import apps
+from outlive.django.addresses import address
+from outlive.django.api import TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
+from outlive.django.checks import check_without_django_tasks
+from outlive.django.models import Job
+from outlive.django.priorities import django_priority, outlive_priority
+from outlive.errors import ConfigError, SchemaMismatch
+from tests.django import tasks
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+MANAGE = ROOT / "examples" / "shop_django" / "manage.py"
+E = TypeVar("E", bound=BaseException)
+
+
+def raised(kind: type[E], call: Callable[[], object]) -> E:
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+class EnqueuingTests(TestCase):
+    def test_a_result_is_there_in_the_transaction_of_its_job(self) -> None:
+        later = timezone.now() + timedelta(hours=1)
+        enqueued = tasks.anything.using(priority=-30, run_after=later).enqueue(1, (2, None), key={"a": [1.5]})
+        result = tasks.anything.get_result(enqueued.id)
+        assert (
+            (result.args, result.kwargs) == ([1, [2, None]], {"key": {"a": [1.5]}}) == (enqueued.args, enqueued.kwargs)
+        )
+        assert (result.status, result.is_finished, result.attempts, result.errors) == ("READY", False, 0, [])
+        assert (result.task.queue_name, result.task.run_after, result.backend) == ("mail", later, "default")
+        assert outlive_priority(result.task.priority) == outlive_priority(-30)
+        assert isinstance(result.enqueued_at, datetime)
+        assert (result.started_at, result.finished_at, result.worker_ids) == (None, None, [])
+        job = Job.objects.get(id=enqueued.id)
+        assert (job.task, job.queue, job.ready_at) == ("tests.django.tasks.anything", "mail", later)
+
+    def test_priorities_keep_their_order(self) -> None:
+        ranks = [outlive_priority(one) for one in range(-100, 101)]
+        assert ranks == sorted(ranks, reverse=True)
+        assert (ranks[0], ranks[100], ranks[200]) == (9, 5, 0)
+        assert [outlive_priority(django_priority(rank)) for rank in range(10)] == list(range(10))
+        assert tasks.anything.get_result(tasks.anything.enqueue().id).task.priority == 50
+
+    def test_a_rollback_leaves_no_job(self) -> None:
+        with transaction.atomic():
+            result = tasks.add.enqueue(1)
+            transaction.set_rollback(True)
+        raised(TaskResultDoesNotExist, lambda: tasks.add.get_result(result.id))
+
+    def test_arguments_that_can_not_work_are_refused(self) -> None:
+        assert "missing a required argument: 'a'" in str(raised(TypeError, tasks.add.enqueue))
+        assert "argument args[0] is not JSON" in str(raised(TypeError, lambda: tasks.add.enqueue({1, 2})))
+        said = str(raised(TypeError, lambda: tasks.anything.enqueue(key=User(username="ada"))))
+        assert said.startswith("tests.django.tasks.anything can't be enqueued: argument key is not JSON")
+        assert said.endswith("pass its primary key")
+        raised(TypeError, lambda: tasks.second_try.enqueue(1))
+        assert not Job.objects.exists()
+
+    def test_a_result_that_is_not_there_is_said_to_be_missing(self) -> None:
+        backend = task_backends["default"]
+        raised(TaskResultDoesNotExist, lambda: backend.get_result("no id"))
+        raised(TaskResultDoesNotExist, lambda: backend.get_result("01a1e4ff-f778-715d-bcba-6f089911de6e"))
+        with connection.cursor() as cursor:
+            cursor.execute("select outlive.enqueue('os.getpid', '{}')")
+            (other,) = cursor.fetchone()
+        raised(TaskResultDoesNotExist, lambda: backend.get_result(str(other)))
+
+    def test_async_code_enqueues_and_reads(self) -> None:
+        async def order() -> TaskResult:
+            result = await tasks.add.aenqueue(1, b=2)
+            await result.arefresh()
+            return await tasks.add.aget_result(result.id)
+
+        assert async_to_sync(order)().kwargs == {"b": 2}
+
+    def test_the_signal_of_an_enqueue_is_sent(self) -> None:
+        seen: list[str] = []
+
+        def receive(task_result: TaskResult, **_: Any) -> None:
+            seen.append(task_result.id)
+
+        task_enqueued.connect(receive)
+        result = tasks.add.enqueue(1)
+        task_enqueued.disconnect(receive)
+        assert seen == [result.id]
+
+    def test_a_database_without_the_schema_is_named_with_the_command_that_brings_it(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("drop schema outlive cascade")
+        error = raised(SchemaMismatch, lambda: tasks.add.enqueue(1))
+        assert "run `manage.py migrate --database default`" in str(error)
+
+    def test_options_that_are_unknown_are_refused(self) -> None:
+        assert "max_attempts" in str(raised(ConfigError, lambda: outlive.django.options(max_attempt=3)))  # type: ignore[call-arg]
+        raised(ConfigError, lambda: outlive.django.options(queue="mail"))
+
+
+class SettingsTests(TestCase):
+    def test_the_checks_say_what_is_wrong(self) -> None:
+        assert list(task_backends["default"].check()) == []
+        backend = {"BACKEND": "outlive.django.backend.OutliveBackend"}
+        options = {"database": "missing", "max_attempt": 3, "modules": ["shop.tasks", "shop.job", "job.tasks"]}
+        with override_settings(TASKS={"odd": {**backend, "OPTIONS": options}}):
+            wrong = [f"{one.id} {one.msg}" for one in task_backends["odd"].check()]
+        refused = "The OPTIONS of TASKS['odd'] are refused:"
+        assert wrong == [
+            "outlive.E002 TASKS['odd'] names the database 'missing', which DATABASES does not have.",
+            f"outlive.E004 {refused} OPTIONS has the unknown setting max_attempt; did you mean max_attempts?",
+            f"outlive.E005 {refused} modules has 'shop.job', and there is no such module.",
+            f"outlive.E005 {refused} modules has 'job.tasks', and there is no such module.",
+        ]
+        for given, said in (
+            ({"modules": "shop.tasks"}, "modules is 'shop.tasks': it must be a list of modules' names."),
+            ({"dashbord_url": "x"}, "OPTIONS has the unknown setting dashbord_url; did you mean dashboard_url?"),
+            ({"database_url": "x"}, "DATABASES has the address; set database to the alias there, not database_url"),
+        ):
+            with override_settings(TASKS={"odd": {**backend, "OPTIONS": given}}):
+                assert [one.msg for one in task_backends["odd"].check()] == [f"{refused} {said}"]
+
+    def test_apps_that_are_not_installed_are_named(self) -> None:
+        assert checks.run_checks() == []
+        with override_settings(INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth"]):
+            assert [one.id for one in task_backends["default"].check()] == ["outlive.E001"]
+            assert "manage.py migrate" in str(raised(ImproperlyConfigured, lambda: tasks.add.enqueue(1)))
+            found = [one.id for one in check_without_django_tasks()]
+        assert found == (["outlive.E006", "outlive.E001"] if django.VERSION < (6, 0) else [])
+        assert check_without_django_tasks in checks.registry.registry.get_checks()
+
+    def test_a_database_that_is_not_postgres_is_never_looked_for_elsewhere(self) -> None:
+        with self.other_database({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}):
+            error = raised(ConfigError, lambda: address("odd"))
+        assert str(error).startswith("the database 'odd' in DATABASES is not PostgreSQL: set OPTIONS['database']")
+
+    def test_a_worker_without_the_schema_names_the_command_that_brings_it(self) -> None:
+        ours = {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"database": "odd"}}
+        with self.other_database({"NAME": "postgres"}), override_settings(TASKS={"default": ours}):
+            error = raised(CommandError, lambda: call_command("outlive_worker"))
+        assert str(error).endswith("no outlive schema yet: run `manage.py migrate --database odd`")
+        assert error.returncode == 5
+
+    @contextmanager
+    def other_database(self, given: dict[str, Any]) -> Iterator[None]:
+        """A database with the alias `odd`, until the end of the block."""
+        settings = {**connection.settings_dict, **given}
+        connections.settings["odd"] = settings
+        connections["odd"] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "odd")
+        try:
+            yield
+        finally:
+            del connections["odd"], connections.settings["odd"]
+
+    def test_the_schema_comes_only_into_databases_that_a_backend_names(self) -> None:
+        assert apps.databases() == {"default"}
+        apps._bring_schema(using="unnamed", verbosity=1)  # It would fail: no database has this alias.
+
+    def test_the_address_of_a_database_has_all_that_its_settings_say(self) -> None:
+        role = connection.get_connection_params().get("user") or os.environ["PGUSER"]
+        options = {"assume_role": role, "application_name": "the shop", "server_side_binding": True}
+        with self.other_database({"PASSWORD": "it's a \\ secret", "OPTIONS": options}):
+            found = address("odd")
+        assert conninfo_to_dict(found)["password"] == "it's a \\ secret"
+        with psycopg.connect(found) as session:
+            assert session.execute(
+                "select current_setting('role'), current_setting('application_name')"
+            ).fetchone() == (
+                role,
+                "the shop",
+            )
+
+    def test_a_worker_of_a_backend_that_is_not_there_is_refused(self) -> None:
+        error = raised(CommandError, lambda: call_command("outlive_worker", backend="odd"))
+        assert str(error) == "TASKS has no backend of outlive named 'odd': set --backend to its alias"
+
+    def test_a_migration_of_django_is_not_needed(self) -> None:
+        call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+class AdminTests(TestCase):
+    def test_the_pages_list_and_change_nothing(self) -> None:
+        result = tasks.add.enqueue(1)
+        self.client.force_login(User.objects.create_superuser("ada"))
+        page = self.client.get("/admin/outlive/job/").content.decode()
+        assert result.id in page
+        assert f'href="http://board.example/jobs/{result.id}"' in page
+        assert self.client.get("/admin/outlive/job/", {"q": result.id}).status_code == 200
+        assert self.client.get(f"/admin/outlive/job/{result.id}/change/").status_code == 200
+        for name in ("killer", "worker"):
+            assert self.client.get(f"/admin/outlive/{name}/").status_code == 200
+        for action in ("add/", f"{result.id}/delete/"):
+            assert self.client.get(f"/admin/outlive/job/{action}").status_code == 403
+
+
+class FlushTests(TransactionTestCase):
+    """TransactionTestCase commits, and flushes the database after each test."""
+
+    def test_a_job_of_one_test_is_committed(self) -> None:
+        tasks.add.enqueue(1)
+        assert Job.objects.count() == 1
+
+    def test_a_job_of_another_test_is_gone(self) -> None:
+        tasks.add.enqueue(2)
+        assert Job.objects.count() == 1
+
+
+class WorkingTests(TransactionTestCase):
+    """A real worker on the test database."""
+
+    def setUp(self) -> None:
+        handle, name = tempfile.mkstemp(prefix="outlive-django-", dir="/var/tmp")
+        self.log = Path(name)
+        environ = {**os.environ, "PGDATABASE": str(connection.settings_dict["NAME"]), "TASKS_CONNECT": "1"}
+        words = [sys.executable, str(MANAGE), "outlive_worker", "--slots", "2", "--name", "ada"]
+        self.worker = subprocess.Popen(words, env=environ, cwd="/", stdout=handle, stderr=handle)
+        os.close(handle)
+        self.addCleanup(self.stop)
+
+    def stop(self) -> None:
+        self.worker.terminate()
+        assert self.worker.wait(30) == 0
+        self.log.unlink()
+
+    def finished(self, result: TaskResult) -> TaskResult:
+        def is_finished() -> bool:
+            assert self.worker.poll() is None, self.log.read_text()
+            result.refresh()
+            return bool(result.is_finished)
+
+        eventually(is_finished, within_s=60, what=f"{result.task.module_path} finishes")
+        return result
+
+    def test_a_worker_runs_the_tasks_and_their_results_come_back(self) -> None:
+        User.objects.create_user("ada")
+        made = {
+            one.name: one.enqueue()
+            for one in (
+                *(tasks.count_users, tasks.second_try, tasks.refuse, tasks.return_a_set, tasks.crash),
+                *(tasks.anything, tasks.sessions),
+            )
+        }
+        added = self.finished(tasks.add.enqueue(2, b=3))
+        assert (added.return_value, added.status, added.attempts) == (5, "SUCCESSFUL", 1)
+        assert added.worker_ids == ["ada"]
+        assert added.enqueued_at <= added.started_at == added.last_attempted_at <= added.finished_at
+        done = {name: self.finished(result) for name, result in made.items()}
+        assert done["count_users"].return_value == 1
+        assert done["anything"].return_value == [[], {}]
+        self.check_retry(done["second_try"])
+        self.check_failures(done)
+        self.check_connections(done["sessions"])
+        self.check_more()
+
+    def check_retry(self, result: TaskResult) -> None:
+        assert result.return_value == [2, 1, "RUNNING", 1]
+        assert (result.attempts, result.worker_ids) == (2, ["ada", "ada"])
+        assert result.started_at < result.last_attempted_at
+        (error,) = result.errors
+        assert error.exception_class is tasks.Refused
+        assert "not yet\nand not soon" in error.traceback
+
+    def check_failures(self, done: dict[str, TaskResult]) -> None:
+        for name, kind, text in (
+            ("refuse", "builtins.ValueError", "in refuse\n"),
+            ("return_a_set", "outlive.errors.Fail", "its return value is not JSON"),
+            ("crash", "outlive.errors.JobFailed", "Fatal Python error: Segmentation fault"),
+        ):
+            result = done[name]
+            (error,) = result.errors
+            assert (result.status, error.exception_class_path) == ("FAILED", kind)
+            assert text in error.traceback, error.traceback
+            assert issubclass(error.exception_class, Exception)
+            assert result.finished_at
+            raised(ValueError, lambda: result.return_value)  # noqa: B023
+        said = self.log.read_text()
+        assert f"Task id={done['refuse'].id} path=tests.django.tasks.refuse state=FAILED" in said
+        assert f"Task id={done['anything'].id} path=tests.django.tasks.anything state=SUCCESSFUL" in said
+
+    def check_connections(self, first: TaskResult) -> None:
+        """Each process has connections of its own, and closes after each job those that Django would close."""
+        seen = [first.return_value]
+        while len({one["process"] for one in seen}) == len(seen):  # Until two ran in one process.
+            seen.append(self.finished(tasks.sessions.enqueue()).return_value)
+        assert not any(one["had"] for one in seen)
+        assert len({one["default"] for one in seen}) == len(seen)
+        kept = {(one["process"], one["kept"]) for one in seen}
+        assert len({session for _, session in kept}) == len(kept) == len({process for process, _ in kept})
+        (zygote,) = {one["zygote"] for one in seen}
+        assert zygote
+        with connection.cursor() as cursor:
+            cursor.execute("select count(*) from pg_stat_activity where pid = %s", [zygote])
+            assert cursor.fetchone() == (0,)
+
+    def check_more(self) -> None:
+        more = self.finished(tasks.order_more.enqueue(7))
+        assert self.finished(tasks.add.get_result(more.return_value)).return_value == 8
+        pages = __import__("tests.django.pages").django.pages
+        assert self.finished(pages.visit.enqueue()).return_value == "found"
+        job = outlive.django.app().get_job(UUID(tasks.add.enqueue(9).id))
+        assert job.result(30) == 10
+        outlive.django.app().connections.close()

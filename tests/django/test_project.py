@@ -1,0 +1,104 @@
+"""The backend with Django itself: the project's tests, at the newest versions here and at others in long tests."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.django.projects import run_tests
+from tests.driving.workers import ROOT
+
+SUITE = ("shop", "tests.django.suite")
+PASSED = re.compile(r"\nRan 23 tests in .*\n\nOK\n")
+NEWEST = "6"
+VERSIONS = [("3.11", "5.2.0"), ("3.12", "6.0.0"), ("3.13", NEWEST)]
+"""The lowest Django, and those that have the Tasks API themselves."""
+NOT_FOR_US = {
+    # These change the list inside DummyBackend, and expect that refresh finds the change.
+    "test_refresh_result (tasks.test_dummy_backend.DummyBackendTestCase.test_refresh_result)",
+    "test_refresh_result_async (tasks.test_dummy_backend.DummyBackendTestCase.test_refresh_result_async)",
+    # This one calls refresh, and not arefresh, in an event loop, where Django's connections refuse to work.
+    "test_refresh_result (tasks.test_tasks.TaskTestCase.test_refresh_result)",
+}
+
+
+def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url: str) -> None:
+    said = run_tests(empty_database_url, *SUITE)
+    assert PASSED.search(said), said
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version: this one, one of pyenv, or one on the path."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+    found = str(installed[-1]) if installed else shutil.which(f"python{version}")
+    return found or pytest.skip(f"there is no Python {version} here")
+
+
+def with_django(python: str, django: str, folder: Path) -> Path:
+    """The interpreter of an environment with outlive and this version of Django."""
+    uv, environ = [sys.executable, "-m", "uv"], {**os.environ, "UV_SYSTEM_CERTS": "true"}
+    subprocess.run([*uv, "venv", "-q", "--python", interpreter(python), folder / "venv"], check=True, env=environ)
+    made = folder / "venv" / "bin" / "python"
+    wanted = [f"{ROOT}[django]", f"django~={NEWEST}.0" if django == NEWEST else f"django=={django}"]
+    subprocess.run([*uv, "pip", "install", "-q", "--python", made, *wanted], check=True, env=environ)
+    said = subprocess.run([made, "-m", "django", "--version"], text=True, capture_output=True, check=True).stdout
+    assert f"{said.strip()}.0.".startswith(f"{django}.")
+    return made
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("python", "django"), VERSIONS, ids=lambda version: str(version))
+def test_the_backend_passes_its_tests_with_another_django(
+    python: str, django: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    said = run_tests(empty_database_url, *SUITE, python=with_django(python, django, tmp_path))
+    assert PASSED.search(said), said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_djangos_own_tests_pass_with_this_backend_in_place_of_its_dummy(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    """Django's source has tests of its Tasks API, and django-tasks' has none. They are downloaded, and not kept."""
+    python = interpreter("3.13")
+    words: list[str | Path] = [
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        "django",
+        f"django~={NEWEST}.0",
+        "-d",
+        tmp_path,
+    ]
+    if subprocess.run([python, *words], capture_output=True, check=False).returncode:
+        pytest.skip("the source of Django can't be downloaded here")
+    (source,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, [one for one in archive if "/tests/tasks/" in one.name], filter="data")
+    (folder,) = tmp_path.glob("*/tests")
+    for name in ("test_dummy_backend", "test_tasks"):
+        file = folder / "tasks" / f"{name}.py"
+        text = file.read_text().replace("SimpleTestCase", "TestCase")
+        text = text.replace("django.tasks.backends.dummy.DummyBackend", "tests.django.standing_in.Backend")
+        dummy, ours = (
+            "backends.dummy import DummyBackend",
+            "from tests.django.standing_in import Backend as DummyBackend",
+        )
+        file.write_text(text.replace(f"from django.tasks.{dummy}", ours))
+    made = with_django("3.13", NEWEST, tmp_path)
+    said = run_tests(empty_database_url, "tasks.test_dummy_backend", "tasks.test_tasks", python=made, path=folder)
+    (count,) = re.findall(r"\nRan (\d+) tests", said)
+    assert int(count) >= 50, said
+    assert set(re.findall(r"\n(?:FAIL|ERROR): (.*)\n", said)) == NOT_FOR_US, said
