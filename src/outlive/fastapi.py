@@ -1,0 +1,100 @@
+"""FastAPI and Starlette: the lifespan of an app, and a dependency that enqueues in the request's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
+
+from outlive import store
+from outlive.client.app import App
+from outlive.client.job import Job
+from outlive.client.task import Task
+from outlive.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outlive.callers import AsyncConnection, SyncConnection
+    from outlive.dashboard.site import Site
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+def lifespan(*jobs: App, dashboard: Site | None = None, inner: Lifespan | None = None) -> Lifespan:
+    """What `FastAPI(lifespan=…)` and `Starlette(lifespan=…)` take: it opens what these apps need, and closes it.
+
+    A database that can't be reached, or that has another schema, stops the start. `dashboard` is one that the app
+    mounts, and `inner` a lifespan of the app's own, which runs within this one.
+    """
+
+    @asynccontextmanager
+    async def live(web: Any) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as opened:
+            for app in jobs:
+                opened.callback(app.runner.close)
+                await app.runner.arun(store.statuses([]))
+                opened.push_async_callback(app.connections.aclose)
+            if dashboard is not None:
+                dashboard.history.start()
+                opened.push_async_callback(dashboard.close)
+            yield await opened.enter_async_context(inner(web)) if inner is not None else None
+
+    return live
+
+
+class Enqueue:
+    """Enqueues in the transaction of one session: `enqueue(send_invoice, 7)`. A rollback leaves no job."""
+
+    def __init__(self, session: SyncConnection) -> None:
+        self._session = session
+
+    def __call__(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue a job of this task, which may have options: `enqueue(send_invoice.using(delay="1h"), 7)`."""
+        return _checked(task).using(connection=self._session).enqueue(*args, **kwargs)
+
+
+class AsyncEnqueue:
+    """Enqueues in the transaction of one async session: `await enqueue(send_invoice, 7)`."""
+
+    def __init__(self, session: AsyncConnection) -> None:
+        self._session = session
+
+    async def __call__(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue a job of this task."""
+        return await _checked(task).using(connection=self._session).aenqueue(*args, **kwargs)
+
+
+def _checked(task: Task[P, Any, R]) -> Task[P, Any, R]:
+    if not isinstance(task, Task):
+        raise ConfigError(f"enqueue takes a task, which is a function with @app.task, and its arguments, not {task!r}")
+    return task
+
+
+def in_session(session: Any) -> Callable[..., Enqueue]:
+    """A dependency that enqueues in the request's session, which is given as `Annotated[Session, Depends(…)]`.
+
+    FastAPI gives it the same session as the function that handles the request.
+    """
+
+    def enqueue(session: Any) -> Enqueue:
+        return Enqueue(session)
+
+    return _depending(enqueue, "in_session", session)
+
+
+def in_async_session(session: Any) -> Callable[..., AsyncEnqueue]:
+    """A dependency that enqueues in the request's async session: `Annotated[AsyncSession, Depends(…)]`."""
+
+    def enqueue(session: Any) -> AsyncEnqueue:
+        return AsyncEnqueue(session)
+
+    return _depending(enqueue, "in_async_session", session)
+
+
+def _depending(dependency: Callable[[Any], R], name: str, session: Any) -> Callable[..., R]:
+    """Let FastAPI see the caller's own annotation: another one would give another session."""
+    if not hasattr(session, "__metadata__") or get_origin(session) is None:
+        raise ConfigError(f"{name} takes Annotated[…, Depends(…)] as requests get their session by it, not {session!r}")
+    dependency.__annotations__["session"] = session
+    return dependency

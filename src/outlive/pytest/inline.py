@@ -1,0 +1,279 @@
+"""Runs jobs in the test's own process, where a debugger and coverage work.
+
+It claims and ends them with the statements of a worker, so retries, dependencies, batches, records and spawned jobs
+are the real ones. A worker's processes are missing, and so are the limits of time and memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bdb
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+
+from outlive import db, job_gateway, statement, store
+from outlive.arguments import Codec
+from outlive.child import context
+from outlive.child.attempt import perform
+from outlive.child.channel import Channel
+from outlive.errors import OutliveError
+from outlive.model import Claimed, Ended, Lane, LaneState
+from outlive.policy import Policy
+from outlive.protocol import Done, FromChild, Progress, Run
+from outlive.states import Outcome, State
+from outlive.worker.completions import unless_completed
+from outlive.worker.identity import Identity
+from outlive.worker.slow_ends import never_accepted, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from outlive.client.task import Task
+
+T = TypeVar("T")
+_FOR_THE_TEST = (KeyboardInterrupt, bdb.BdbQuit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
+"""What a job raises for the test that runs it: its attempt fails, and the test ends with it."""
+_WAITING = frozenset({"outcomes", "batch_done"})
+"""Statements by which a job waits for others: these must run meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """An attempt that has run."""
+
+    job_id: UUID
+    """The job's id."""
+    task: str
+    """The name of its task."""
+    attempt: int
+    """Its number: 1 is the first one of its job."""
+    outcome: Outcome
+    """How it ended."""
+    state: State
+    """What has become of its job."""
+    result: Any = None
+    """What it returned, as its task is annotated."""
+    error: str | None = None
+    """The type and the message of what it raised."""
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
+    """What it raised, if it ran in the test's process."""
+
+
+class Inline:
+    """A worker without processes: it runs one job after the other, here."""
+
+    def __init__(self, connection: db.Connection, tasks: Callable[[], Mapping[str, Task[..., Any, Any]]]) -> None:
+        self._connection, self._tasks = connection, tasks
+        self._me = Identity("pytest", 1, None)
+        self._lock = threading.RLock()  # A job's threads use the same connection.
+        self._ran: list[Ran] = []
+        self._run(
+            store.register_worker(
+                self._me.id,
+                name=self._me.name,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                version=version("outlive"),
+                queues=None,
+                slots=1,
+                secret=self._me.secret,
+            )
+        )
+
+    def take_ran(self) -> list[Ran]:
+        """The attempts that have run since the last call."""
+        ran, self._ran = self._ran, []
+        return ran
+
+    def run_one(self, queues: Sequence[str] | None) -> Ran | None:
+        """Run the most urgent job that is due; None if none is."""
+        claimed = self._claim(queues)
+        if claimed is None:
+            return None
+        task = self._tasks()[claimed.task]
+        checkpoints = self._run(store.checkpoints([claimed.id])) if claimed.attempt > 1 else {}
+        run = Run(
+            token=claimed.token,
+            job_id=claimed.id.bytes,
+            task=claimed.task,
+            attempt=claimed.attempt,
+            args=claimed.args,
+            last=True,
+            max_result_bytes=task.app.config.max_result_bytes,
+            checkpoint=checkpoints.get(claimed.id),
+            source=claimed.source,
+        )
+        watched = _Watched(task.function, task.policy, task.codec)
+        channel = _InlineChannel(self, self._me, claimed.token, queues)
+        with _inside(channel):
+            done = perform(watched, run, channel)
+        end = self._end(done, completing=channel.completing)
+        outcome, state = self._run(store.ended([end.token]))[end.token]
+        result = None if done.result is None else task.codec.decode_result(done.result)
+        ran = Ran(claimed.id, claimed.task, claimed.attempt, outcome, state, result, end.error, watched.raised)
+        self._ran.append(ran)
+        if isinstance(watched.raised, _FOR_THE_TEST):
+            raise watched.raised
+        return ran
+
+    def _claim(self, queues: Sequence[str] | None) -> Claimed | None:
+        tasks = list(self._tasks())
+        self._run(store.admit_due())
+        found: list[LaneState] = self._run(store.unsourced_lanes(tasks, queues)).lanes
+        found = [*found, *self._run(store.sourced_lanes(tasks, queues)).lanes]
+        for one in sorted((lane for lane in found if lane.ready), key=lambda lane: (lane.priority, lane.ready_at)):
+            lane = Lane(one.queue, one.source, one.task, one.priority)
+            if lane.source:
+                claimed = self._run(store.claim_sourced(self._me.id, [lane], limit=1)).claimed
+            else:
+                claimed = self._run(store.end_and_claim(self._me.id, (), [lane], limit=1)).claimed
+            if claimed:
+                return claimed[0]
+        return None
+
+    def _end(self, done: Done, *, completing: bool) -> Ended:
+        """Write how an attempt ended, unless its job has."""
+        failed = done.outcome is Outcome.FAILED
+        end = Ended(
+            done.token,
+            done.outcome,
+            error=done.error,
+            exit_code=1 if failed else None,
+            stack=done.stack,
+            result=done.result,
+            final=done.final,
+            after_s=done.after_s,
+            records=done.records,
+            spawns=done.spawns,
+        )
+        if completing:
+            if end.token in self._run(store.ended([end.token])):
+                return end
+            end = unless_completed(end)
+        try:
+            self._write(end)
+        except (psycopg.Error, struct.error) as error:
+            if not never_accepted(error):
+                raise
+            end = refused(end, error)
+            self._write(end)
+        return end
+
+    def _write(self, end: Ended) -> None:
+        if end.records is None and end.spawns is None:
+            self._run(store.end_and_claim(self._me.id, [end]))
+        else:
+            self._run(store.complete_with_records(self._me.id, end))
+
+    def _run(self, one: statement.Statement[T]) -> T:
+        with self._lock:
+            return db.run(self._connection, one)
+
+    def answer(self, verb: str, body: bytes, token: int, queues: Sequence[str] | None) -> bytes:
+        """What a worker answers to a call of its job."""
+        with db.translated_errors():
+            match verb:
+                case "arguments":
+                    return self._run(store.arguments(token, int(body))) or b""
+                case "inputs":
+                    first, skip = map(int, body.split())
+                    return msgspec.msgpack.encode(self._run(store.inputs(token, first, skip)))
+                case "batch":
+                    found = self._run(store.batch_of(token))
+                    return found[0].bytes if found and found[0] else b""
+                case "run":
+                    asked = statement.read_asked(body)
+                    if any(name in _WAITING for name, _ in asked):
+                        self._run_others(queues)
+                    statements = [store.asked_by_job(name, parameters, token) for name, parameters in asked]
+                    with self._lock:
+                        return statement.answer(db.run_all(self._connection, statements))
+                case _:
+                    raise OutliveError(f"a job asked for {verb}, which does not exist")
+
+    def _run_others(self, queues: Sequence[str] | None) -> None:
+        """Run what is due while a job waits for other jobs, as other workers would."""
+        while self.run_one(queues):
+            pass
+
+    def report(self, progress: Progress) -> None:
+        self._run(store.write_progress(self._me.id, [progress]))
+
+
+class _InlineChannel(Channel):
+    """A job's way to its worker, which is in the same process."""
+
+    def __init__(self, worker: Inline, me: Identity, token: int, queues: Sequence[str] | None) -> None:
+        self._worker, self._me, self._token, self._queues = worker, me, token, queues
+        self.pid, self.worker = os.getpid(), str(me.id)
+        self.completing = False
+        """The job ends its attempt in its own transaction."""
+
+    def told_to_stop(self) -> bool:
+        return False
+
+    def send(self, frame: FromChild) -> None:
+        if isinstance(frame, Progress):
+            self._worker.report(frame)
+
+    def call(self, verb: str, body: bytes) -> bytes:
+        return self._worker.answer(verb, body, self._token, self._queues)
+
+    def secret(self, token: int) -> str:
+        self.completing = True
+        return self._me.secret_of(token)
+
+
+class _Watched:
+    """A task whose exceptions are kept as they are. The attempt keeps only their text."""
+
+    def __init__(self, function: Callable[..., Any], policy: Policy, codec: Codec) -> None:
+        self._function, self.policy, self.codec = function, policy, codec
+        self.raised: BaseException | None = None
+
+    def function(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            value = self._function(*args, **kwargs)
+            return _awaited(value) if isinstance(value, CoroutineType) else value
+        except BaseException as error:
+            self.raised = error
+            raise
+
+
+def _awaited(job: CoroutineType[Any, Any, T]) -> T:
+    """Run an async job in an event loop of its own, in a thread if the test has one here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(job)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, job).result()
+
+
+@contextmanager
+def _inside(channel: Channel) -> Iterator[None]:
+    """What a job asks of outlive goes through this channel, as in a child. A job that waits goes on as before."""
+    before, account = job_gateway.gateway, job_gateway.account
+    waiting = None if before is None else context.current()
+    job_gateway.gateway = channel
+    try:
+        yield
+    finally:
+        job_gateway.gateway, job_gateway.account = before, account
+        if waiting is not None:
+            context.enter(waiting)

@@ -1,0 +1,278 @@
+"""`outlive_jobs`: what a test does with jobs. It runs them, looks at what was enqueued, and moves the time."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+import pytest
+
+from outlive import db, job_gateway, store, validation
+from outlive.client import redirection
+from outlive.client.app import App
+from outlive.client.job import Job
+from outlive.client.statement_runner import StatementRunner
+from outlive.client.task import Task
+from outlive.client.task import moment as checked_moment
+from outlive.errors import ConfigError, OutliveError
+from outlive.policy import limits
+from outlive.pytest import enqueued, processes
+from outlive.pytest.clock import Clock
+from outlive.pytest.enqueued import Enqueued
+from outlive.pytest.inline import Inline, Ran
+from outlive.pytest.target import TARGET
+from outlive.statement import Statement
+from outlive.states import Outcome, State
+from outlive.validation import Duration
+from outlive.wording import counted
+from outlive.worker.schedules import Plan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_WAITING = """
+from (select w.task, w.queue, w.ready_at from outlive.waiting w union all
+      select h.task, h.queue, h.ready_at from outlive.held h where h.why = 'key') t
+where t.task = any(%(tasks)s) and (%(queues)s::text[] is null or t.queue = any(%(queues)s))
+"""
+_LATER = f"select min(t.ready_at) - outlive.now() {_WAITING} and t.ready_at > outlive.now() and t.ready_at < 'infinity'"
+_UNSETTLED = (
+    f"select exists (select {_WAITING} and t.ready_at <= outlive.now()) or exists (select from outlive.running)"  # noqa: S608
+)
+_UNKNOWN = """
+select w.task, count(*) from outlive.waiting w where w.ready_at <= outlive.now() and w.task <> all(%s)
+group by w.task order by w.task
+"""
+_ENDED = """
+select a.job_id, j.task, a.attempt, a.outcome, a.state, a.result::text, a.error
+from outlive.attempts a join outlive.jobs j on j.id = a.job_id where a.token > %s order by a.token
+"""
+
+
+class Jobs:
+    """The jobs of a test's own database, and the apps that they belong to."""
+
+    def __init__(self, url: str, apps: Sequence[App] | None = None) -> None:
+        self.url = url
+        """The address of the test's database."""
+        self._apps = apps
+        self._connection = db.connect(url, db.PINNED)
+        self._clock = Clock(self._connection)
+        self._inline: Inline | None = None
+        self._registered: list[object] = []
+        self._declared: list[object] = []
+        self._declare()  # Their times count from now on.
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # Running
+
+    def run(
+        self,
+        *,
+        queue: str | None = None,
+        delayed: bool = False,
+        raising: bool = False,
+        in_processes: bool = False,
+        limit: int = 1000,
+        timeout: Duration = 60.0,
+    ) -> list[Ran]:
+        """Run the jobs that are due, and those that become due meanwhile. Returns the attempts in their order.
+
+        `queue`: only the jobs of this one. `delayed`: also run what waits for its time, and move the time there.
+        `raising`: raise what the first failing job raises. `in_processes`: in a real worker, each job in a process of
+        its own, for at most `timeout`. More attempts than `limit` are an error: a job may be enqueuing itself.
+        """
+        queues = None if queue is None else [queue]
+        self._register()
+        ran: list[Ran] = []
+        while True:
+            self._fire_due()
+            if in_processes:
+                ran += self._run_in_processes(queues, validation.seconds("timeout", timeout))
+            else:
+                ran += self._run_inline(queues, raising=raising, limit=limit - len(ran))
+            if raising and (failed := next(filter(_has_failed, ran), None)):
+                raise OutliveError(f"job {failed.job_id} of {failed.task} has {failed.outcome}: {failed.error}")
+            if not delayed or not self._wait_for_next(queues):
+                break
+        self._warn_of_unknown()
+        return ran
+
+    def _run_inline(self, queues: Sequence[str] | None, *, raising: bool, limit: int) -> list[Ran]:
+        worker = self._inline = self._inline or Inline(self._connection, self._tasks)
+        worker.take_ran()
+        ran: list[Ran] = []
+        while (one := worker.run_one(queues)) is not None:
+            ran += worker.take_ran()
+            if raising and _has_failed(one) and one.exception is not None:
+                one.exception.add_note(f"in attempt {one.attempt} of job {one.job_id}, which is {one.state} now")
+                raise one.exception
+            if len(ran) > limit:
+                raise OutliveError(f"more than {limit} attempts have run, and more are due: does a job enqueue itself?")
+        return ran
+
+    def _run_in_processes(self, queues: Sequence[str] | None, within_s: float) -> list[Ran]:
+        where = {"tasks": list(self._tasks()), "queues": queues}
+        if not self._value(_UNSETTLED, where):
+            return []
+        last = self._value("select coalesce(max(token), 0) from outlive.attempts")
+        apps = [app for app in self._all_apps() if app.tasks]
+        due = {job.task for job in self.enqueued()}
+        processes.drain(
+            processes.wanted(apps, due), self.url, queues, lambda: not self._value(_UNSETTLED, where), within_s
+        )
+        rows = self._connection.execute(_ENDED.encode(), [last]).fetchall()
+        return [
+            Ran(id, task, attempt, Outcome(outcome), State(state), self._decoded(task, result), error)
+            for id, task, attempt, outcome, state, result, error in rows
+        ]
+
+    def _decoded(self, task: str, result: str | None) -> object:
+        return None if result is None else self._tasks()[task].codec.decode_result(result.encode())
+
+    def _warn_of_unknown(self) -> None:
+        for task, jobs in self._connection.execute(_UNKNOWN.encode(), [list(self._tasks())]).fetchall():
+            warnings.warn(
+                f"{jobs} jobs of {task} are due and did not run: no app here has this task, import its module",
+                pytest.PytestWarning,
+                stacklevel=3,
+            )
+
+    @contextmanager
+    def eager(self, *, raising: bool = True) -> Iterator[None]:
+        """Within this block, enqueuing a job runs it at once, here. What it raises is raised by `enqueue`.
+
+        A job that is enqueued in a transaction of one's own runs with the next one, or with `run`: nothing but that
+        transaction sees it before the commit.
+        """
+
+        def run_all(runner: StatementRunner, statements: Sequence[Statement[Any]], connection: Any = None) -> list[Any]:
+            results = plain(runner, statements, connection)
+            if _makes_jobs(statements, connection):
+                self.run(raising=raising)
+            return results
+
+        async def arun_all(
+            runner: StatementRunner, statements: Sequence[Statement[Any]], connection: Any = None
+        ) -> list[Any]:
+            results = await aplain(runner, statements, connection)
+            if _makes_jobs(statements, connection):
+                await asyncio.to_thread(self.run, raising=raising)
+            return results
+
+        plain, aplain = StatementRunner.run_all, StatementRunner.arun_all
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StatementRunner, "run_all", run_all)
+            patch.setattr(StatementRunner, "arun_all", arun_all)
+            yield
+
+    # Looking
+
+    def enqueued(self, task: Task[..., Any, Any] | None = None) -> list[Enqueued]:
+        """The jobs of a task, or of all, in the order in which they were enqueued, whatever has become of them."""
+        return enqueued.read(self._connection, None if task is None else _checked(task).name)
+
+    def assert_enqueued(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Expect a job of this task with these arguments, and return it. Only options given with `using` must be equal.
+
+        It reads like the call that has enqueued the job: `assert_enqueued(send.using(queue="mail"), 7)`.
+        """
+        __tracebackhide__ = True
+        expected = enqueued.Expected(_checked(task), args, kwargs)
+        jobs = self.enqueued()
+        for job in jobs:
+            if job.task == task.name and not expected.differences(job):
+                return Job(job.id, task.app)
+        raise AssertionError(expected.message(jobs))
+
+    def assert_not_enqueued(self, task: Task[..., Any, Any] | None = None) -> None:
+        """Expect no job of this task; without a task, no job at all."""
+        __tracebackhide__ = True
+        if jobs := self.enqueued(task):
+            found = f"{counted(len(jobs), 'job')} {'was' if len(jobs) == 1 else 'were'}"
+            lines = [f"    {job.id}: {job}" for job in jobs[: enqueued.SHOWN]]
+            raise AssertionError("\n".join([f"{found} enqueued, and none was expected:", *lines]))
+
+    # The time
+
+    def now(self) -> datetime:
+        """The time in the test's database, in UTC."""
+        return self._clock.now()
+
+    def advance(self, by: Duration) -> None:
+        """Move the time forward, by seconds or as text ("2h"). Schedules make a job for each time that has passed."""
+        seconds = validation.positive("by", validation.seconds("by", by))
+        self._register()
+        self._fire_due()
+        self._clock.advance(seconds)
+        self._fire_due(missed="all")
+
+    def travel_to(self, moment: datetime) -> None:
+        """Move the time forward to this moment, which has a time zone."""
+        now = self.now()
+        if checked_moment("moment", moment) <= now:
+            raise ConfigError(f"it is {now.isoformat()} in this test, and time goes only forward: not to {moment}")
+        self.advance((moment - now).total_seconds())
+
+    def _wait_for_next(self, queues: Sequence[str] | None) -> bool:
+        """Move the time to where the next job is due. False if none waits."""
+        wait = self._value(_LATER, {"tasks": list(self._tasks()), "queues": queues})
+        if wait is None:
+            return False
+        self._clock.advance(wait.total_seconds())
+        return True
+
+    # What workers do besides
+
+    def _all_apps(self) -> Sequence[App]:
+        return redirection.apps() if self._apps is None else self._apps
+
+    def _tasks(self) -> Mapping[str, Task[..., Any, Any]]:
+        return {name: task for app in self._all_apps() for name, task in app.tasks.items()}
+
+    def _register(self) -> None:
+        """Tell the database of tasks and schedules, as a worker does when it starts. Apps read their settings here."""
+        policies = [limits(name, task.policy, task.app.config) for name, task in self._tasks().items()]
+        if policies != self._registered:
+            db.run(self._connection, store.register_tasks(policies))
+            self._registered = [*policies]
+        self._declare()
+
+    def _declare(self) -> None:
+        schedules = [schedule for app in self._all_apps() for schedule in app.schedules.values()]
+        if schedules != self._declared:
+            db.run(self._connection, store.declare_schedules(schedules, TARGET))
+            self._declared = [*schedules]
+
+    def _fire_due(self, *, missed: str | None = None) -> None:
+        if not self._declared:
+            return
+        found = db.run(self._connection, store.due_schedules())
+        for one in found.due:
+            plan = Plan.of(one if missed is None else msgspec.structs.replace(one, missed=missed), found.now)
+            db.run(self._connection, store.fire(one, plan.ticks, plan.following))
+
+    def _value(self, query: str, parameters: Any = None) -> Any:
+        return self._connection.execute(query.encode(), parameters).fetchall()[0][0]
+
+
+def _checked(task: Task[P, Any, R]) -> Task[P, Any, R]:
+    if not isinstance(task, Task):
+        raise ConfigError(f"this is about the jobs of a task, which is a function with @app.task, not {task!r}")
+    return task
+
+
+def _has_failed(ran: Ran) -> bool:
+    return ran.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.RELEASED)
+
+
+def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:
+    """Whether these statements have committed jobs, outside of a job."""
+    outside = connection is None and job_gateway.gateway is None
+    return outside and any(one.name.startswith("enqueue") or one.name == "close_batch" for one in statements)

@@ -1,0 +1,78 @@
+"""Runs the jobs of a test in a real worker, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from outlive.client.app import App
+from outlive.errors import ConfigError, OutliveError
+from outlive.lab.program import dying_with_this, stop
+from outlive.pytest.target import TARGET, VARIABLE, Wanted
+
+SLOTS = 2
+LOOK_S = 0.02
+LOG_CHARS = 2000
+
+
+def drain(found: Wanted, url: str, queues: Sequence[str] | None, settled: Callable[[], bool], within_s: float) -> None:
+    """Start a worker that has these tasks, wait until it has nothing to do, and stop it."""
+    words = [sys.executable, "-m", "outlive", "worker", TARGET, "--slots", str(SLOTS), "--quiet"]
+    if queues is not None:
+        words += ["--queues", ",".join(queues)]
+    environ = {
+        **os.environ,
+        "OUTLIVE_DATABASE_URL": url,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        VARIABLE: msgspec.json.encode(found).decode(),
+    }
+    with tempfile.TemporaryFile() as log:
+        worker = subprocess.Popen(
+            dying_with_this(words),
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            deadline = time.monotonic() + within_s
+            while not settled():
+                if worker.poll() is not None or time.monotonic() > deadline:
+                    how = "has ended" if worker.poll() is not None else f"is not done after {within_s:g} s"
+                    log.seek(0)
+                    said = log.read().decode(errors="replace")[-LOG_CHARS:].strip()
+                    raise OutliveError(f"the worker of this test {how}: {said or 'it has logged nothing'}")
+                time.sleep(LOOK_S)
+        finally:
+            stop(worker)
+
+
+def wanted(apps: Sequence[App], enqueued: Collection[str]) -> Wanted:
+    """How a worker finds these apps and their tasks. Tasks inside functions are left out, unless they have jobs."""
+    modules: dict[str, None] = {}
+    places = []
+    for app in apps:
+        hidden = {task.name for task in app.tasks.values() if "<locals>" in task.function.__qualname__}
+        for name in sorted(hidden.intersection(enqueued)):
+            raise ConfigError(f"the task {name} is inside a function, where no worker finds it: move it out")
+        if app.tasks.keys() - hidden:
+            modules |= {task.function.__module__: None for name, task in app.tasks.items() if name not in hidden}
+            places.append(_place(app))
+    return Wanted(list(modules), places)
+
+
+def _place(app: App) -> str:
+    """Where an app is, as `module:name`."""
+    for module in list(sys.modules.values()):
+        for name, value in list(vars(module).items()):
+            if value is app:
+                return f"{module.__name__}:{name}"
+    some = next(iter(app.tasks))
+    raise ConfigError(f"the app of the task {some} has no name in any module, so no worker finds it: assign it to one")

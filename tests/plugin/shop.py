@@ -1,0 +1,84 @@
+"""An app for the tests of the pytest plugin. It names a database that does not exist, as an app in production might."""
+
+import os
+import sys
+
+import psycopg
+
+import outlive
+
+app = outlive.App("postgresql://nowhere.invalid/shop", backoff_base_s="1h", backoff_cap_s="1h")
+partner = app.source("partner", rate_limit_per_minute=1)
+seen: list[object] = []
+"""What jobs in this process have noted."""
+
+
+@app.task
+def price(text: str) -> int:
+    return int(text.removesuffix(" EUR")) * 100
+
+
+@app.task
+async def total(texts: list[str]) -> int:
+    jobs = [await price.aenqueue(text) for text in texts]
+    return sum(await outlive.agather(jobs, 5))
+
+
+@app.task(queue="mail", max_attempts=3)
+def send(order: int, *, copy: bool = False) -> str:
+    context = outlive.current()
+    kept = context.last_checkpoint
+    context.checkpoint(context.attempt)
+    context.progress(1, 2, "writing")
+    seen.append((order, context.attempt, kept))
+    if order < 0:
+        raise ValueError(f"there is no order {order}")
+    return f"{order}{' and copy' * copy}"
+
+
+@app.task
+def nest() -> list[int]:
+    """Run the other jobs of the test from within this one."""
+    ran = seen[0].run()  # type: ignore[attr-defined]
+    outlive.current().progress(1)
+    return [one.result for one in ran]
+
+
+@app.task
+def charge(order: int) -> None:
+    context = outlive.current()
+    with psycopg.connect(os.environ["OUTLIVE_DATABASE_URL"]) as connection:
+        connection.execute("create table if not exists charges (id int)")
+        connection.execute("insert into charges values (%s)", [order])
+        context.spawn(send.job(order))
+        context.complete(connection, None)
+        if order < 0:
+            connection.rollback()
+
+
+@app.task
+def remember(name: str) -> None:
+    outlive.current().record("names", name, {"inputs": outlive.current().inputs})
+
+
+@app.task(source=partner)
+def ask(number: int) -> int:
+    with partner.request():
+        return number
+
+
+@app.task
+def again() -> None:
+    again.enqueue()
+
+
+@app.task
+def quit_process() -> int:
+    sys.stdout.flush()
+    os._exit(7)
+
+
+@app.schedule("0 * * * *")
+@app.task
+def hourly() -> None:
+    seen.append("hourly")

@@ -1,0 +1,163 @@
+"""Jobs that a test runs in its own process, with the statements of a worker."""
+
+import asyncio
+from uuid import UUID
+
+import psycopg
+import pytest
+
+import outlive
+from outlive import Outcome, State
+from outlive.pytest import Jobs, Ran
+from tests.plugin import shop
+
+
+def ends(ran: list[Ran]) -> list[tuple[str, Outcome, State]]:
+    return [(one.task.rpartition(".")[2], one.outcome, one.state) for one in ran]
+
+
+def test_a_job_runs_here_and_has_its_result(outlive_jobs: Jobs) -> None:
+    job = shop.send.enqueue(7, copy=True)
+    (ran,) = outlive_jobs.run()
+    assert (ran.job_id, ran.outcome, ran.state, ran.result) == (
+        job.id,
+        Outcome.SUCCEEDED,
+        State.SUCCEEDED,
+        "7 and copy",
+    )
+    assert job.result(5) == "7 and copy"
+    assert shop.seen == [(7, 1, None)]
+    assert outlive_jobs.run() == []
+    with pytest.raises(outlive.NoJob):
+        outlive.current()
+
+
+def test_a_job_may_run_the_other_jobs_and_goes_on(outlive_jobs: Jobs) -> None:
+    shop.seen.append(outlive_jobs)
+    shop.nest.enqueue()
+    shop.price.enqueue("7 EUR")
+    (ran,) = outlive_jobs.run(raising=True)
+    assert ran.result == [700]
+    with pytest.raises(outlive.NoJob):
+        outlive.current()
+
+
+def test_a_job_that_fails_is_retried_when_its_time_has_come(outlive_jobs: Jobs) -> None:
+    job = shop.send.enqueue(-1)
+    (ran,) = outlive_jobs.run()
+    assert (ran.outcome, ran.state, ran.error) == (Outcome.FAILED, State.RETRYABLE, "ValueError: there is no order -1")
+    assert isinstance(ran.exception, ValueError)
+    assert outlive_jobs.run() == []
+    outlive_jobs.advance("1h 30m")  # The pause is an hour, and up to a quarter more.
+    assert [one.attempt for one in outlive_jobs.run(queue="mail")] == [2]
+    assert [(one.attempt, one.state) for one in outlive_jobs.run(queue="mail", delayed=True)] == [(3, State.FAILED)]
+    assert shop.seen == [(-1, 1, None), (-1, 2, 1), (-1, 3, 2)]
+    assert job.status() == State.FAILED
+
+
+def test_what_a_job_raises_can_be_raised_here(outlive_jobs: Jobs) -> None:
+    job = shop.send.enqueue(-1)
+    with pytest.raises(ValueError, match="there is no order -1") as caught:
+        outlive_jobs.run(raising=True)
+    assert caught.value.__notes__ == [f"in attempt 1 of job {job.id}, which is retryable now"]
+    assert caught.traceback[-1].name == "send"
+    assert job.status() == State.RETRYABLE
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_async_job_may_wait_for_others_also_in_an_async_test(outlive_jobs: Jobs, is_async: bool) -> None:
+    shop.total.enqueue(["1 EUR", "2 EUR"])
+
+    async def within_a_loop() -> list[Ran]:
+        return outlive_jobs.run()
+
+    ran = asyncio.run(within_a_loop()) if is_async else outlive_jobs.run()
+    assert [(one.task.rpartition(".")[2], one.result) for one in ran] == [
+        ("price", 100),
+        ("price", 200),
+        ("total", 300),
+    ]
+
+
+def test_jobs_that_wait_for_others_and_batches_follow(outlive_jobs: Jobs) -> None:
+    with shop.app.batch("prices", on_done=shop.remember.job("all")) as batch:
+        prices = [shop.price.using(batch=batch).enqueue(text) for text in ("3 EUR", "none")]
+    shop.remember.using(after=prices[0]).enqueue("first")
+    outlive_jobs.run()
+    assert (batch.counts().succeeded, batch.counts().left) == (1, 1)
+    outlive_jobs.run(delayed=True)
+    assert batch.counts().done
+    assert {one.dedupe_key: one.data for one in shop.app.records("names")} == {
+        "first": {"inputs": [300]},
+        "all": {"inputs": []},
+    }
+
+
+@pytest.mark.parametrize(("order", "made"), [(5, 1), (-5, 0)])
+def test_a_job_ends_in_its_own_transaction_or_fails_with_it(outlive_jobs: Jobs, order: int, made: int) -> None:
+    shop.charge.enqueue(order)
+    first, *spawned = outlive_jobs.run()
+    assert (first.outcome is Outcome.SUCCEEDED, first.state is State.SUCCEEDED, len(spawned)) == (made, made, made)
+    assert made or first.error == ("ctx.complete was rolled back: the job's effects and its completion did not happen")
+    with psycopg.connect(outlive_jobs.url) as connection:
+        found = connection.execute("select to_regclass('charges') is not null").fetchone()
+    assert found == (bool(made),)
+
+
+def test_the_rate_of_a_source_makes_no_test_wait(outlive_jobs: Jobs) -> None:
+    for number in range(3):
+        shop.ask.enqueue(number)
+    assert [one.result for one in outlive_jobs.run()] == [0, 1, 2]
+
+
+def test_the_jobs_of_one_queue_run_and_the_urgent_ones_first(outlive_jobs: Jobs) -> None:
+    shop.price.enqueue("1 EUR")
+    shop.send.using(priority=9).enqueue(1)
+    shop.send.using(priority=0).enqueue(2)
+    assert [one.result for one in outlive_jobs.run(queue="mail")] == ["2", "1"]
+    assert [one.result for one in outlive_jobs.run()] == [100]
+
+
+def test_a_job_that_enqueues_itself_does_not_run_forever(outlive_jobs: Jobs) -> None:
+    shop.again.enqueue()
+    with pytest.raises(outlive.OutliveError, match="more than 20 attempts have run"):
+        outlive_jobs.run(limit=20)
+
+
+def test_a_job_of_an_unknown_task_is_named(outlive_jobs: Jobs) -> None:
+    with psycopg.connect(outlive_jobs.url) as connection:
+        connection.execute("select outlive.enqueue('elsewhere.task', '{}')")
+    with pytest.warns(pytest.PytestWarning, match=r"1 jobs of elsewhere.task are due and did not run"):
+        assert outlive_jobs.run() == []
+
+
+def test_a_test_that_a_job_fails_or_stops_is_over(outlive_jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(text: str) -> int:
+        pytest.fail("the job says so")
+
+    monkeypatch.setattr(shop.price, "function", stop)
+    job = shop.price.enqueue("1 EUR")
+    with pytest.raises(pytest.fail.Exception, match="the job says so"):
+        outlive_jobs.run()
+    assert job.status() == State.RETRYABLE
+
+
+def test_eager_jobs_run_where_they_are_enqueued(outlive_jobs: Jobs) -> None:
+    async def enqueue() -> int:
+        return await (await shop.total.aenqueue(["4 EUR"])).aresult(0)
+
+    with outlive_jobs.eager():
+        assert shop.send.enqueue(3).status() == State.SUCCEEDED
+        assert asyncio.run(enqueue()) == 400
+        with pytest.raises(ValueError, match="there is no order"):
+            shop.send.enqueue(-3)
+        with psycopg.connect(outlive_jobs.url) as connection:
+            later = shop.send.using(connection=connection).enqueue(4)
+    assert later.status() == State.PENDING
+    assert shop.send.enqueue(5).status() == State.PENDING
+    assert isinstance(later.id, UUID)
+
+
+def test_no_app_is_eager_in_production() -> None:
+    with pytest.raises(outlive.ConfigError, match="eager is not a setting: a job runs in a worker"):
+        outlive.App(eager=True)  # type: ignore[call-arg]
