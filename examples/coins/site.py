@@ -86,7 +86,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def __init__(self, site: Site, *of: object) -> None:
         self.site = site
-        super().__init__(*of)  # type: ignore[arg-type]  # What the server gives to whoever answers.
+        super().__init__(*of)  # type: ignore[arg-type]  # What the server gives to each handler.
 
     def do_GET(self) -> None:
         times = self.site.times_asked(self.path)

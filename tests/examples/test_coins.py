@@ -15,6 +15,7 @@ import pytest
 import outlive
 from coins import catalog, fetching, parsing, site, tasks
 from outlive import config, db, store
+from outlive.pytest import Jobs
 from outlive.states import State
 from tests.driving.databases import new_database
 from tests.driving.workers import ROOT, Start, Worker
@@ -131,6 +132,7 @@ def forget() -> Iterator[None]:
     tasks.app.configure(None)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_killing_workers_at_random_changes_no_price_and_no_valuation(
     server_url: str, database_url: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None
@@ -168,6 +170,31 @@ def test_killing_workers_at_random_changes_no_price_and_no_valuation(
             assert wild.killers() == {("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")}
             assert wild.states() == expected_states()
             assert wild.count("select count(*) from outlive.attempts where outcome = 'lost'") > 0
+
+
+def test_a_coin_is_valued_from_all_three_sites_after_a_site_that_asks_for_patience(
+    outlive_jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, where a debugger would stop, and without waiting."""
+    coin = next(one for one in catalog.intakes(60) if faults_of(one) == ["patience"])
+    with site.serve() as sites:
+        monkeypatch.setattr(tasks, "SITES", dict(_split(site.places(sites))))
+        tasks.collect.enqueue(coin)
+        ran = outlive_jobs.run(delayed=True)
+    tried = [(one.task.rpartition(".")[2], one.attempt) for one in ran]
+    assert sorted(tried) == [("collect", 1), *[("search", 1)] * 3, ("search", 2), *[("value", 1)] * 3]
+    (valuation,) = tasks.app.records(tasks.VALUATIONS)
+    assert valuation.data == ran[-1].result
+    assert len(tasks.app.records(tasks.prices_of(coin["id"]))) == valuation.data["prices"]
+
+
+def faults_of(coin: catalog.Intake) -> list[str]:
+    """What is wrong with the pages that the sites have for a coin."""
+    found = []
+    for name in catalog.KINDS:
+        shown = catalog.pages(name, coin["title"], coin["series"], coin["denomination"])
+        found += [site.fault_of(name, coin["title"], number + 1) for number in range(len(shown))]
+    return [fault for fault in found if fault is not None]
 
 
 def expected_states() -> dict[str, int]:

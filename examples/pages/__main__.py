@@ -1,0 +1,40 @@
+"""`python -m pages serve` has the site up, `crawl` visits all its pages, `show` prints what is known of them."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from urllib.parse import urlsplit
+
+from pages import site, tasks
+
+
+def serve() -> None:
+    with site.serve(port=urlsplit(tasks.SITE).port or 80) as one:
+        print("serving", one.url, flush=True)
+        threading.Event().wait()
+
+
+def crawl() -> None:
+    print(tasks.visit.enqueue(f"{tasks.SITE}/").id)
+
+
+def show() -> None:
+    for record in tasks.app.records(tasks.PAGES):
+        print(f"{record.dedupe_key}  {record.data['title']}  {len(record.data['links'])} links")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="pages", description=__doc__)
+    parser.add_argument("command", choices=["serve", "crawl", "show"])
+    commands = {"serve": serve, "crawl": crawl, "show": show}
+    try:
+        commands[parser.parse_args().command]()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        tasks.app.connections.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The crawler of examples/pages: real browsers, and pages that hang, crash them and eat memory."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlive import config, db
+from outlive.model import Attempt
+from outlive.states import Outcome, State
+from pages import site, tasks
+from tests.driving import pages as how_to
+from tests.driving.jobs import attempts, finished
+from tests.driving.making import values
+from tests.driving.workers import ROOT, Start, Worker, alive, cmdline
+from tests.waiting import eventually
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium")
+KILLS = {"/crash": (Outcome.CRASHED, "SIGABRT"), "/leak": (Outcome.OUT_OF_MEMORY, "SIGKILL")}
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """A folder for the files of browsers, with a short path: they put a socket there."""
+    with tempfile.TemporaryDirectory(prefix="pages-", dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def worker(
+    room: Path, start: Start, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Worker]:
+    monkeypatch.setenv("TMPDIR", str(room))
+    tasks.app.configure(config.load(flags={"database_url": database_url}))
+    yield start(slots=2, target="pages.tasks:app", folder=ROOT / "examples", cache_dir=str(tmp_path / "cache"))
+    tasks.app.configure(None)
+
+
+def browsers(folder: Path) -> list[int]:
+    """The processes of browsers that have their files in this folder."""
+    everyone = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in everyone if alive(pid) and b"chrom" in (said := cmdline(pid)) and bytes(folder) in said]
+
+
+def evidence(one: Attempt) -> tuple[Outcome, str | None]:
+    return one.outcome, one.signal
+
+
+@pytest.mark.timeout(180)
+def test_a_page_that_kills_its_browser_ends_its_own_visit_and_no_other(
+    worker: Worker, connection: db.Connection, room: Path
+) -> None:
+    with site.serve(good=2) as served:
+        poison = tasks.visit.using(memory="700MB", max_attempts=1, max_crashes=1)
+        waits_s = {"/hang": 6, "/crash": 60, "/leak": 60}
+        bad = {path: poison.using(timeout=s).enqueue(served.url + path, 0) for path, s in waits_s.items()}
+        good = [tasks.visit.enqueue(f"{served.url}/page/{n}", 0) for n in range(2)]
+        assert [job.result(timeout=90) for job in good] == ["Page 0", "Page 1"]
+        assert [len(attempts(connection, job)) for job in good] == [1, 1]
+        ends = {path: finished(job, within_s=90) for path, job in bad.items()}
+        assert ends == {"/hang": State.FAILED, "/crash": State.QUARANTINED, "/leak": State.QUARANTINED}
+        last = {path: attempts(connection, job)[-1] for path, job in bad.items()}
+        assert last["/hang"].outcome is Outcome.TIMED_OUT
+        assert {path: evidence(last[path]) for path in KILLS} == KILLS
+        assert "Page crashed" in (last["/crash"].output or "")
+        fetched = served.requests["/page/0"]
+        assert tasks.visit.enqueue(f"{served.url}/page/0", 0).result(timeout=60) == "Page 0"
+        assert fetched == served.requests["/page/0"] == 1  # The second time it comes from the cache.
+        assert [one.dedupe_key for one in tasks.app.records(tasks.PAGES)] == [
+            f"{served.url}/page/{n}" for n in range(2)
+        ]
+    eventually(lambda: not browsers(room), within_s=5, what="no browser is left")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_page_of_crawling_does_what_it_says_and_every_good_page_is_kept_once(
+    room: Path, database_url: str, connection: db.Connection, tmp_path: Path, free_port: int
+) -> None:
+    """All pages are visited through the links of the first one; the killers kill three times."""
+    (tmp_path / "pages").symlink_to(ROOT / "examples" / "pages")
+    place = f"http://127.0.0.1:{free_port}"
+    words = {"TMPDIR": str(room), "PAGES_SITE": place, "OUTLIVE_CACHE_DIR": str(tmp_path / "cache")}
+    with how_to.shell(tmp_path, database_url, **words) as shell:
+        how_to.run("how-to/crawl.md", shell, tmp_path, database_url)
+        good = [f"{place}/", *(f"{place}/page/{n}" for n in range(6))]
+        assert values(connection, "select dedupe_key from outlive.records order by 1") == good
+        ended = connection.execute(
+            "select j.args ->> 'url', array_agg(a.outcome order by a.attempt) from outlive.attempts a"
+            " join outlive.jobs j on j.id = a.job_id group by j.id, j.args ->> 'url' order by 1"
+        ).fetchall()
+    assert dict(ended) == {
+        **{url: ["succeeded"] for url in good},
+        f"{place}/crash": ["crashed"] * 3,
+        f"{place}/hang": ["timed_out"] * 2,
+        f"{place}/leak": ["out_of_memory"] * 3,
+    }
+    assert len(ended) == len(good) + 3
+    eventually(lambda: not browsers(room), within_s=5, what="no browser is left")
