@@ -1,5 +1,6 @@
 """Faults of clocks: of a worker, of the database, and of everything at once. The number is the fault's."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -7,11 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from outlive import db
+from outlive.config import Config
+from outlive.pytest.clock import Clock as ReplacedClock
+from outlive.worker.alerts import Alerts
+from outlive.worker.reaper import Reaper
+from outlive.worker.session import Session
 from tests import faults
+from tests.driving import making
 from tests.driving.commands import Cli, ended
 from tests.driving.jobs import begun
 from tests.driving.workers import ROOT, Start
@@ -21,6 +29,7 @@ from tests.matrix.servers import Server
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
+T = TypeVar("T")
 SHORT = {"heartbeat_s": "0.5", "stale_s": "1.5", "dead_s": "3", "lease_s": "3", "renew_s": "0.5", "sweep_s": "0.5"}
 
 
@@ -57,6 +66,32 @@ def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
     assert [outcomes(database_url, job) for job in held] == [["succeeded"]] * 2
     assert dead_workers(database_url) == 0
     assert not any("jumped" in worker.log() or "Dead worker" in worker.log() for worker in workers)
+
+
+def test_a_jump_of_the_databases_clock_in_the_middle_of_a_sweep_ends_nothing(
+    connection: db.Connection, database_url: str
+) -> None:
+    """25"""
+    clock = ReplacedClock(connection)
+
+    class Jumping(Session):
+        async def run(self, statement: db.Statement[T]) -> T:
+            answer = await super().run(statement)
+            if statement.name == "clock":
+                clock.advance(3600)
+            return answer
+
+    async def sweep() -> None:
+        session = Jumping(database_url)
+        await Reaper(session, Config(), Alerts()).sweep()
+        await session.close()
+
+    making.register_worker(connection, making.WORKER)
+    making.make(connection)
+    making.claim(connection)
+    asyncio.run(sweep())
+    assert making.count(connection, "running") == 1
+    assert making.values(connection, "select state from outlive.workers") == ["active"]
 
 
 @pytest.fixture

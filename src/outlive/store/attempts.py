@@ -197,9 +197,12 @@ def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
     return statement("checkpoints", pairs, ids=ids)
 
 
-def expire(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
-    """End attempts whose lease has expired as lost, a batch of those with tokens after this one."""
-    return statement("expire", structs(Lost), after=after, batch=batch)
+def expire(*, by: float | None = None, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:
+    """End attempts whose lease has expired as lost, a batch of those with tokens after this one.
+
+    `by` is the caller's own reckoning of the database's time; without it, the database's clock is trusted.
+    """
+    return statement("expire", structs(Lost), by=by, after=after, batch=batch)
 
 
 def reap(*, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:

@@ -82,9 +82,9 @@ def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
     return statement("declare_dead", structs(Dead), workers=workers.keys(), keys=workers.values())
 
 
-def give_up_silent(*, stale_s: float, dead_s: float) -> Statement[list[Dead]]:
-    """Declare workers stale, and then dead, whose heartbeat is that old."""
-    return statement("give_up_silent", structs(Dead), stale_s=stale_s, dead_s=dead_s)
+def give_up_silent(*, by: float | None = None, stale_s: float, dead_s: float) -> Statement[list[Dead]]:
+    """Declare workers stale, and then dead, whose heartbeat is that old. `by` is as for `expire`."""
+    return statement("give_up_silent", structs(Dead), by=by, stale_s=stale_s, dead_s=dead_s)
 
 
 def try_lock(name: str) -> Statement[bool]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import socket
@@ -170,7 +171,7 @@ class Reaper:
         if now < self._clock_distrusted_until or now - self._reconnected_at <= time_to_beat_s:
             return
         dead_s = self._config.dead_s
-        silent = store.give_up_silent(stale_s=self._config.stale_s, dead_s=dead_s)
+        silent = store.give_up_silent(by=self._database_time(), stale_s=self._config.stale_s, dead_s=dead_s)
         self._bury(await self.session.run(silent), f"no heartbeat for {dead_s:g} s")
         await self._end_lost_attempts()
 
@@ -210,7 +211,7 @@ class Reaper:
     async def _end_lost_attempts(self) -> None:
         await self._end_attempts(store.reap, "its worker died")
         if time.monotonic() >= self._clock_distrusted_until:
-            await self._end_attempts(store.expire, "its lease expired")
+            await self._end_attempts(functools.partial(store.expire, by=self._database_time()), "its lease expired")
 
     async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
         after = 0
@@ -232,6 +233,10 @@ class Reaper:
             self._reconnected_at = now
             self._absences.reconnected(now)
         self._generation = self.session.generation
+
+    def _database_time(self) -> float | None:
+        """The database's time by this process' clock: a jump after the last comparison is not in it."""
+        return None if self.clock_offset_s is None else time.monotonic() + self.clock_offset_s
 
     async def _compare_clocks(self) -> None:
         """If the database's clock jumps, leases and heartbeats look old: give every worker the time to renew them."""

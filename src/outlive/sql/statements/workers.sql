@@ -145,15 +145,17 @@ returning k.id, k.name, k.hostname, k.pid, k.last_seen,
 
 -- name: give_up_silent
 -- active, draining -> stale: workers without a heartbeat for :stale_s. active, stale, draining -> dead: those
--- without a heartbeat for :dead_s that have renewed no lease since. A row is a worker that is dead now.
-with silent as (
-  select k.id, k.last_seen < outlive.now() - :dead_s::double precision * interval '1 second' and not exists (
+-- without a heartbeat for :dead_s that have renewed no lease since. A row is a worker that is dead now. `by` is as
+-- for `expire`.
+with reckoned as materialized (
+  select least(outlive.now(), to_timestamp(:by::double precision)) as now),
+silent as (
+  select k.id, k.last_seen < c.now - :dead_s::double precision * interval '1 second' and not exists (
       select from outlive.running r
-      where r.worker = k.id
-        and r.heartbeat_at >= outlive.now() - :dead_s::double precision * interval '1 second') as dead
-  from outlive.workers k
+      where r.worker = k.id and r.heartbeat_at >= c.now - :dead_s::double precision * interval '1 second') as dead
+  from outlive.workers k cross join reckoned c
   where k.state in ('active', 'stale', 'draining')
-    and k.last_seen < outlive.now() - :stale_s::double precision * interval '1 second'
+    and k.last_seen < c.now - :stale_s::double precision * interval '1 second'
   order by k.id for update of k skip locked),
 changed as (
   update outlive.workers k set
