@@ -256,7 +256,9 @@ def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[.
             ours = admin.execute("select from pg_stat_activity where application_name = 'outlive'").fetchall()
             return not ours
 
+        worker.process.send_signal(signal.SIGSTOP)  # It must not connect again before strangers have every connection.
         eventually(exhausted, within_s=30, what="strangers have every connection")
+        worker.process.send_signal(signal.SIGCONT)
         assert worker.says("too many clients already")
         job = faults.add.using(connection=admin).enqueue(2, 2)
         assert worker.process.poll() is None
