@@ -17,6 +17,7 @@ import msgspec
 
 from outlive import validation
 from outlive.errors import ConfigError
+from outlive.states import State
 from outlive.validation import Duration
 
 
@@ -62,6 +63,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_listen: str | None = None
     otel: bool = False
     sentry: bool = False
+
+    @property
+    def keep_s(self) -> dict[State, float]:
+        """How long the jobs of each finished state are kept."""
+        finished_s = self.keep_finished_s
+        return {State.SUCCEEDED: finished_s, State.CANCELLED: finished_s, State.FAILED: self.keep_failed_s}
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """The settings without passwords and tokens: a configuration is printed in logs and on screens."""

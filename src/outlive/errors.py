@@ -123,6 +123,23 @@ class Stopped(BaseException):
     """Raised inside a job when its worker stops it, so that `finally` runs. Not an Exception: don't catch it."""
 
 
+def no_job(id: UUID) -> JobNotFound:
+    return JobNotFound(f"there is no job {id}: {GONE}")
+
+
+def no_batch(id: UUID) -> BatchNotFound:
+    return BatchNotFound(f"there is no batch {id}: {GONE}")
+
+
+GONE = "it was pruned, or it is in another database"
+
+
+def not_installed(setting: str, library: str, *, extra: str) -> ConfigError:
+    """The error about a setting that needs a library of an extra."""
+    advice = f"run pip install 'outlive[{extra}]', or unset {setting}"
+    return ConfigError(f"{setting} is set, but {library} is not installed: {advice}")
+
+
 def of_sqlstate(code: str, text: str, detail: str | None) -> OutliveError | None:
     """The error about a job that the database reports by this code; None: it is about something else."""
     if code == "OL001":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 from outlive import store
 from outlive.client.app import App
 from outlive.client.job import Job
-from outlive.client.task import Task
+from outlive.client.task import Task, expect_task
 from outlive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Enqueue:
 
     def __call__(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job of this task, which may have options: `enqueue(send_invoice.using(delay="1h"), 7)`."""
-        return _checked(task).using(connection=self._session).enqueue(*args, **kwargs)
+        return expect_task("enqueue takes", task).using(connection=self._session).enqueue(*args, **kwargs)
 
 
 class AsyncEnqueue:
@@ -62,13 +62,7 @@ class AsyncEnqueue:
 
     async def __call__(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job of this task."""
-        return await _checked(task).using(connection=self._session).aenqueue(*args, **kwargs)
-
-
-def _checked(task: Task[P, Any, R]) -> Task[P, Any, R]:
-    if not isinstance(task, Task):
-        raise ConfigError(f"enqueue takes a task, which is a function with @app.task, and its arguments, not {task!r}")
-    return task
+        return await expect_task("enqueue takes", task).using(connection=self._session).aenqueue(*args, **kwargs)
 
 
 def in_session(session: Any) -> Callable[..., Enqueue]:
@@ -76,25 +70,21 @@ def in_session(session: Any) -> Callable[..., Enqueue]:
 
     FastAPI gives it the same session as the function that handles the request.
     """
-
-    def enqueue(session: Any) -> Enqueue:
-        return Enqueue(session)
-
-    return _depending(enqueue, "in_session", session)
+    return _dependency(Enqueue, "in_session", session)
 
 
 def in_async_session(session: Any) -> Callable[..., AsyncEnqueue]:
     """A dependency that enqueues in the request's async session: `Annotated[AsyncSession, Depends(…)]`."""
-
-    def enqueue(session: Any) -> AsyncEnqueue:
-        return AsyncEnqueue(session)
-
-    return _depending(enqueue, "in_async_session", session)
+    return _dependency(AsyncEnqueue, "in_async_session", session)
 
 
-def _depending(dependency: Callable[[Any], R], name: str, session: Any) -> Callable[..., R]:
-    """Let FastAPI see the caller's own annotation: another one would give another session."""
+def _dependency(kind: Callable[[Any], R], name: str, session: Any) -> Callable[..., R]:
+    """A function with the caller's own annotation: for any other, FastAPI would provide another session."""
     if not hasattr(session, "__metadata__") or get_origin(session) is None:
-        raise ConfigError(f"{name} takes Annotated[…, Depends(…)] as requests get their session by it, not {session!r}")
-    dependency.__annotations__["session"] = session
-    return dependency
+        raise ConfigError(f"{name} takes Annotated[…, Depends(…)] as a request's session has it, not {session!r}")
+
+    def enqueue(session: Any) -> R:
+        return kind(session)
+
+    enqueue.__annotations__["session"] = session
+    return enqueue

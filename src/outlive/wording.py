@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 
 _COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -77,6 +78,11 @@ def roughly(seconds: float) -> str:
 def counted(number: int, one: str, many: str | None = None) -> str:
     """A number and its noun: 1 crash, 2 crashes."""
     return f"{number:,} {one}" if number == 1 else f"{number:,} {many or one + 's'}"
+
+
+def few(values: Sequence[object], most: int = 3) -> str:
+    """The first of these values, and whether there are more."""
+    return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")
 
 
 def size(number: int) -> str:

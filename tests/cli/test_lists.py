@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from outlive import db, store
-from outlive.cli.screen import innermost
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
+from outlive.wording import innermost
 from tests.driving.commands import Cli
 from tests.driving.making import (
     KILLED,

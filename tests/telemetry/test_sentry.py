@@ -44,7 +44,7 @@ def test_a_dsn_that_is_not_valid_is_refused_in_a_sentence(monkeypatch: pytest.Mo
     monkeypatch.setenv("SENTRY_DSN", "garbage")
     said = "sentry is set, but SENTRY_DSN is not valid: Unsupported scheme ''"
     with pytest.raises(ConfigError, match=said):
-        Crashes({})
+        Crashes("a worker", {})
     ran = subprocess.run(
         [sys.executable, "-m", "outlive", "worker", "tests.telemetry.observed:app"],
         env={**os.environ, "OUTLIVE_DATABASE_URL": database_url, "OUTLIVE_SENTRY": "true"},

@@ -86,7 +86,7 @@ def perform(task: Runnable, run: Run, channel: Channel) -> Done:
         except BaseException:  # A class of the job's own may lack what its base class has, or raise when it is asked.
             done = Done(run.token, Outcome.FAILED, error=_summary(error), stack=_stack(error))
         if telemetry.watchers and done.stack is not None:  # It was not raised to say how the job should end.
-            done = msgspec.structs.replace(done, told=telemetry.failed(run, error))
+            done = msgspec.structs.replace(done, told=telemetry.failed(error))
     else:
         done = _classify_result(value, run, task.codec, findings, account)
     context.leave()

@@ -1,7 +1,7 @@
 """Sentry in a child: one event for each exception that the job's code did not handle.
 
-If the app has called `sentry_sdk.init`, its client makes the events. Otherwise that is called here, with what the
-standard variables SENTRY_… say.
+If the app has called `sentry_sdk.init`, its client makes the events. Otherwise this module calls it, and the
+standard variables SENTRY_… configure it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from contextlib import ExitStack
 from types import TracebackType
 from uuid import UUID
 
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, not_installed
 from outlive.protocol import Run
 
 try:
     import sentry_sdk
     from sentry_sdk.utils import BadDsn, event_from_exception, package_version
 except ImportError:
-    raise ConfigError(
-        "sentry is set, but its SDK is not installed: run pip install 'outlive[sentry]', or unset sentry"
-    ) from None
+    raise not_installed("sentry", "its SDK", extra="sentry") from None
 
 SHARED = ("dsn", "environment", "release", "server_name")
 """The options of the app's client that the supervisor uses too: it makes the events of crashes."""
@@ -47,7 +45,7 @@ class Sentry:
         scope.set_tag("outlive.job_id", str(UUID(bytes=run.job_id)))
         scope.set_tag("outlive.attempt", str(run.attempt))
 
-    def failed(self, run: Run, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> bool:
         client = sentry_sdk.get_client()
         mechanism = {"type": "outlive", "handled": False}
         found = (type(error), error, _own_frames(error.__traceback__))

@@ -7,7 +7,6 @@ job nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from outlive import config as configuration
@@ -23,7 +22,7 @@ FLUSH_S = 1.5
 
 class Watcher(Protocol):
     def begin(self, run: Run) -> None: ...
-    def failed(self, run: Run, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> bool:
         """The job's code has raised this. Returns whether an event was made of it."""
         ...
 
@@ -42,7 +41,7 @@ def start(app: App, channel: Channel) -> dict[str, str]:
     config = configuration.load(app=app.settings)
     watchers.clear()
     if config.otel:
-        from outlive.child.tracing import Tracing  # Here, because their libraries are optional.
+        from outlive.child.tracing import Tracing  # Not at the top: the libraries are optional.
 
         watchers.append(Tracing(channel))
     if not config.sentry:
@@ -59,11 +58,11 @@ def begin(run: Run) -> None:
             one.begin(run)
 
 
-def failed(run: Run, error: BaseException) -> bool:
+def failed(error: BaseException) -> bool:
     told = False
     for one in watchers:
-        with contextlib.suppress(BaseException):  # It prints the job's exception and variables, with the job's code.
-            told = one.failed(run, error) or told
+        with contextlib.suppress(BaseException):  # It formats the job's exception, which may run the job's code.
+            told = one.failed(error) or told
     return told
 
 
@@ -78,12 +77,3 @@ def flush() -> None:
     for one in watchers:
         with contextlib.suppress(Exception):
             one.flush(FLUSH_S / len(watchers))
-
-
-def at_most(seconds: float, work: Callable[[], object]) -> None:
-    """Work in a thread, and don't wait for longer than this: libraries don't always keep their limits of time."""
-    import threading  # Not at the top: it would halve the rate of forks.
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)

@@ -6,15 +6,14 @@ soon as it ends: a span that has ended is not lost when the child is killed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
 import msgspec
 
-from outlive.child import telemetry
 from outlive.child.channel import Channel
-from outlive.errors import ConfigError
+from outlive.errors import not_installed
 from outlive.protocol import MAX_SPANS_BYTES, Run, Spans
 from outlive.telemetry import contexts
 from outlive.telemetry import spans as plain
@@ -25,9 +24,7 @@ try:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 except ImportError:
-    raise ConfigError(
-        "otel is set, but OpenTelemetry's SDK is not installed: run pip install 'outlive[otel]', or unset otel"
-    ) from None
+    raise not_installed("otel", "OpenTelemetry's SDK", extra="otel") from None
 
 
 class Tracing:
@@ -50,18 +47,27 @@ class Tracing:
         span = NonRecordingSpan(SpanContext(found.trace_id, found.span_id, True, flags, state))
         self._attached = context.attach(trace.set_span_in_context(span, context.Context()))
 
-    def failed(self, run: Run, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> bool:
         return False
 
     def end(self) -> None:
-        """Nothing of this job's context is left, whatever it has attached."""
+        """Remove the context of this job, whatever the job itself has attached."""
         if self._attached is not None:
             context.detach(self._attached)
             self._attached = None
 
     def flush(self, within_s: float) -> None:
         if self._of_app and isinstance(self._provider, TracerProvider):
-            telemetry.at_most(within_s, self._provider.force_flush)
+            _at_most(within_s, self._provider.force_flush)
+
+
+def _at_most(seconds: float, work: Callable[[], object]) -> None:
+    """Work in a thread, and wait no longer than this: libraries don't always keep to their time limits."""
+    import threading  # Not at the top: it would halve the rate of forks.
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
 class ToSupervisor(SpanExporter):

@@ -11,11 +11,10 @@ from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
+from outlive.wording import few
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-SHOWN_IDS = 3
 
 
 def _what(row: Row) -> Text:
@@ -24,7 +23,7 @@ def _what(row: Row) -> Text:
     parts = []
     for key, value in what.items():
         if isinstance(value, list):
-            value = ", ".join(map(str, value[:SHOWN_IDS])) + (", …" if len(value) > SHOWN_IDS else "")
+            value = few(value)
         parts.append(f"{key} {value}")
     return styled(screen.plain("; ".join(parts)))
 

@@ -12,9 +12,9 @@ from outlive.cli import screen
 from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
-from outlive.errors import BatchNotFound
+from outlive.errors import no_batch
 
-Id = Annotated[str, typer.Argument(help="The batch; the first digits of its id do.")]
+Id = Annotated[str, typer.Argument(help="The batch; the first digits of its id are enough.")]
 _STYLES = {"open": "yellow", "closed": "bold blue"}
 
 batches_app = typer.Typer()
@@ -96,7 +96,7 @@ def cancel(context: CommandContext, id: Id) -> None:
 def _batch(context: CommandContext, id: UUID) -> Row:
     found = context.run(store.batch(id))
     if not found:
-        raise BatchNotFound(f"there is no batch {id}: it was pruned, or it is in another database")
+        raise no_batch(id)
     return found[0]
 
 

@@ -5,29 +5,26 @@ An action on many jobs takes them in portions. Each portion is a transaction, wh
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import typer
 
 from outlive import store, validation
 from outlive.cli import completion, screen
-from outlive.errors import BadArguments, BatchNotFound, ConfigError, JobNotFound
+from outlive.cli.command import CommandContext, operator
+from outlive.errors import GONE, BadArguments, BatchNotFound, ConfigError, JobNotFound
 from outlive.model import Change, new_job_id
 from outlive.states import State
 from outlive.store import JobFilter
-
-if TYPE_CHECKING:
-    from outlive.cli.command import CommandContext
+from outlive.wording import few
 
 PORTION = 500
 NAMED = 20
@@ -39,33 +36,16 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 class Filter:
     """Options that choose jobs. A command with a parameter `filter` has them all."""
 
-    state: Annotated[
-        list[State] | None, typer.Option("--state", help="Only jobs of this state; may be given several times.")
-    ] = None
-    task: Annotated[
-        str | None, typer.Option("--task", help="Only jobs of this task.", autocompletion=completion.tasks)
-    ] = None
-    queue: Annotated[
-        str | None, typer.Option("--queue", help="Only jobs of this queue.", autocompletion=completion.queues)
-    ] = None
-    source: Annotated[
-        str | None, typer.Option("--source", help="Only jobs of this source.", autocompletion=completion.sources)
-    ] = None
-    worker: Annotated[
-        str | None,
-        typer.Option("--worker", help="Only jobs that this worker runs or has run.", autocompletion=completion.workers),
-    ] = None
-    batch: Annotated[str | None, typer.Option("--batch", help="Only jobs of this batch.")] = None
-    since: Annotated[
-        str | None,
-        typer.Option("--since", help="Only jobs that ended within this time, e.g. 2h, or were created in it."),
-    ] = None
+    state: Annotated[list[State] | None, _only("of this state; may be given several times.")] = None
+    task: Annotated[str | None, _only("of this task.", completion.tasks)] = None
+    queue: Annotated[str | None, _only("of this queue.", completion.queues)] = None
+    source: Annotated[str | None, _only("of this source.", completion.sources)] = None
+    worker: Annotated[str | None, _only("that this worker runs or has run.", completion.workers)] = None
+    batch: Annotated[str | None, _only("of this batch.")] = None
+    since: Annotated[str | None, _only("that ended within this time, e.g. 2h, and unfinished ones made in it.")] = None
     text: Annotated[
         str | None,
-        typer.Option(
-            "--text",
-            help="Only jobs with this in task, error or arguments (blanks don't count); of the newest 100,000.",
-        ),
+        _only("with this text in task, error or arguments, among the newest 100,000. Blanks don't count."),
     ] = None
 
     def __bool__(self) -> bool:
@@ -85,6 +65,10 @@ class Filter:
         )
 
 
+def _only(what: str, complete: Callable[[str], list[str]] | None = None) -> Any:
+    return typer.Option(help=f"Only jobs {what}", autocompletion=complete)
+
+
 def found_id(context: CommandContext, thing: Literal["job", "batch"], text: str) -> UUID:
     """The id of a job or batch that these digits begin. A whole id may be unknown; the caller says so."""
     digits = text.replace("-", "").lower()
@@ -94,18 +78,15 @@ def found_id(context: CommandContext, thing: Literal["job", "batch"], text: str)
         )
     if len(digits) == 32:
         return UUID(digits)
-    several = "jobs" if thing == "job" else "batches"
-    match context.run(store.with_prefix("jobs" if thing == "job" else "batches", digits)):
+    several: Literal["jobs", "batches"] = "jobs" if thing == "job" else "batches"
+    match context.run(store.with_prefix(several, digits)):
         case [one]:
             return one
         case []:
             missing = JobNotFound if thing == "job" else BatchNotFound
-            raise missing(
-                f"there is no {thing} whose id begins with {text}: it was pruned, or it is in another database"
-            )
+            raise missing(f"there is no {thing} whose id begins with {text}: {GONE}")
         case many:
-            named = ", ".join(map(str, many[:3])) + (", …" if len(many) > 3 else "")
-            raise BadArguments(f"several {several} begin with {text}: {named}; give more digits")
+            raise BadArguments(f"several {several} begin with {text}: {few(many)}; give more digits")
 
 
 def matching(
@@ -135,7 +116,7 @@ def count(context: CommandContext, wanted: JobFilter) -> int:
 def counted(jobs: int) -> str:
     if jobs > store.MOST_COUNTED:
         return f"more than {store.MOST_COUNTED:,} jobs"
-    return "1 job" if jobs == 1 else f"{jobs:,} jobs"
+    return screen.counted(jobs, "job")
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -147,17 +128,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if not typer.confirm(f"{question}?", err=True):
         screen.complain("nothing was changed")
         raise typer.Exit(1)
-
-
-def operator() -> str:
-    """Who runs this command, for the audit."""
-    import getpass
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # Its id has no name here.
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()} (cli)"
 
 
 @dataclass(slots=True)

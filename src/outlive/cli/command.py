@@ -29,9 +29,11 @@ RUN, LOOK, ACT, SET_UP = "Run", "Look", "Act", "Set up"
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
+JobId = Annotated[str, typer.Argument(help="The job; the first digits of its id are enough.")]
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until q or Ctrl-C.")]
-ManyRows = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many rows at most.")]
+ManyRows = Annotated[int, typer.Option(min=1, max=1_000_000, help="How many rows at most.")]
 
 
 def _common(name: str, kind: Any, flag: str, help: str, *, default: object = None) -> inspect.Parameter:
@@ -106,7 +108,7 @@ class CommandContext:
             return db.connect(self._address())
 
     def _address(self) -> str:
-        """The address of the database. That it is the embedded server's is said in one short line."""
+        """The address of the database. One short line says so if it is the embedded server's."""
         if self.config.database_url:
             return migrate.address(self.config)
         from outlive import embedded  # Not at the top: few commands start a server.
@@ -139,8 +141,6 @@ class CommandContext:
 
     def audited(self, statement: db.Statement[T], action: str, what: object, *, jobs: int = 0) -> T:
         """Run an operator's statement, and write it to the audit in the same transaction, unless it did nothing."""
-        from outlive.cli.choosing import operator
-
         connection = self._ready_connection
         with db.translated_errors(), connection.transaction():
             done = db.run(connection, statement)
@@ -152,6 +152,18 @@ class CommandContext:
     def close(self) -> None:
         if "connection" in self.__dict__:
             self.connection.close()
+
+
+def operator() -> str:
+    """Who runs this command, for the audit."""
+    import getpass  # Not at the top: most commands change nothing.
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # Its id has no name here.
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()} (cli)"
 
 
 def command(

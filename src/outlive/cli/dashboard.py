@@ -16,13 +16,9 @@ from outlive.errors import ConfigError
 
 NEEDED = ("jinja2", "starlette", "uvicorn")
 STOP_S = 3.0
-Listen = Annotated[
-    str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:8321.")
-]
-Token = Annotated[
-    str | None, typer.Option("--token", help="The operator's token. Default: dashboard_token, or a new one.")
-]
-Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="Stop when this process is gone.")]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:8321.")]
+Token = Annotated[str | None, typer.Option(help="The operator's token. Default: dashboard_token, or a new one.")]
+Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
 
 
 @command(app, panel=RUN)
@@ -44,7 +40,7 @@ def expect_installed() -> None:
         raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'outlive[dashboard]'")
 
 
-class Beside:
+class DashboardProcess:
     """The dashboard as a process beside a worker, if its extra is installed."""
 
     def __init__(self) -> None:

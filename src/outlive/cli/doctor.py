@@ -8,20 +8,9 @@ import typer
 from rich.text import Text
 
 from outlive import config, db, migrate, store
-from outlive.cli import choosing, screen
+from outlive.cli import choosing, judging, screen
 from outlive.cli.command import SET_UP, CommandContext, Json, app, command
-from outlive.cli.judging import (
-    Finding,
-    judge_clock,
-    judge_failures,
-    judge_jobs,
-    judge_paused,
-    judge_schedules,
-    judge_server,
-    judge_tasks,
-    judge_vacuum,
-    judge_workers,
-)
+from outlive.cli.judging import Finding
 from outlive.cli.machine import judge_machine
 from outlive.errors import SchemaMismatch
 from outlive.states import State
@@ -84,20 +73,20 @@ def examine(context: CommandContext) -> Iterator[Finding]:
         )
     [health] = context.run(store.health())
     yield _compared_clocks(context)
-    yield from judge_server(health)
-    yield from judge_vacuum(health)
+    yield from judging.judge_server(health)
+    yield from judging.judge_vacuum(health)
     queues = context.run(store.list_queues())
-    yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
+    yield from judging.judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
     failed = choosing.count(context, store.JobFilter(states=(State.FAILED,), since_s=DAY_S))
-    yield from judge_failures(choosing.counted(failed) if failed else None)
+    yield from judging.judge_failures(choosing.counted(failed) if failed else None)
     workers = context.run(store.list_workers())
-    yield from judge_workers(workers)
+    yield from judging.judge_workers(workers)
     lanes = context.run(store.list_lanes(limit=10_000))
-    yield from judge_tasks(lanes, workers)
-    yield from judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
+    yield from judging.judge_tasks(lanes, workers)
+    yield from judging.judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
     sources = context.run(store.list_sources())
-    yield from judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
-    yield from judge_schedules(context.run(store.list_schedules()))
+    yield from judging.judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
+    yield from judging.judge_schedules(context.run(store.list_schedules()))
     yield from judge_machine(context.config.slots or os.cpu_count() or 1)
     yield judge_limits(cgroups.find())
 
@@ -106,7 +95,7 @@ def _compared_clocks(context: CommandContext) -> Finding:
     before = time.time()
     there = context.run(store.clock())
     after = time.time()
-    return judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
+    return judging.judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
 
 
 def judge_limits(place: cgroups.Place | None) -> Finding:

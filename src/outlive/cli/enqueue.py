@@ -10,7 +10,7 @@ from rich.text import Text
 from outlive import importing
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
-from outlive.cli.command import ACT, CommandContext, Json, app, command
+from outlive.cli.command import ACT, CommandContext, Json, Target, app, command
 from outlive.client.app import App
 from outlive.client.task import JobOptions, Task
 from outlive.errors import BadArguments, TaskNotFound
@@ -20,36 +20,26 @@ from outlive.model import new_job_id
 @command(app, panel=ACT)
 def enqueue(
     context: CommandContext,
-    where: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")],
+    where: Target,
     task: Annotated[str, typer.Argument(help="The task's name; its function's name is enough if it is unique.")],
     arguments: Annotated[
         str, typer.Argument(metavar="[JSON]", help="An object of named arguments, or an array of positional ones.")
     ] = "{}",
-    queue: Annotated[str | None, typer.Option("--queue", help="Use this queue, not the task's.")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="Use this source, not the task's.")] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", help="From 0, the most urgent, to 9. Default: 5.")
-    ] = None,
-    delay: Annotated[
-        str | None, typer.Option("--delay", help="Wait this long before the first attempt, e.g. 5m.")
-    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Use this queue, not the task's.")] = None,
+    source: Annotated[str | None, typer.Option(help="Use this source, not the task's.")] = None,
+    priority: Annotated[int | None, typer.Option(help="From 0, the most urgent, to 9. Default: 5.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Wait this long before the first attempt, e.g. 5m.")] = None,
     dedupe_key: Annotated[
-        str | None, typer.Option("--dedupe-key", help="A key that only one unfinished job of the task can have.")
+        str | None, typer.Option(help="A key that only one unfinished job of the task can have.")
     ] = None,
-    on_conflict: Annotated[
-        str, typer.Option("--on-conflict", help="If the key is taken: skip, raise or replace.")
-    ] = "skip",
-    after: Annotated[
-        list[str] | None, typer.Option("--after", help="Wait for this job; give it once for each of several.")
-    ] = None,
+    on_conflict: Annotated[str, typer.Option(help="If the key is taken: skip, raise or replace.")] = "skip",
+    after: Annotated[list[str] | None, typer.Option(help="Wait for this job; may be given several times.")] = None,
     on_failure: Annotated[
-        str, typer.Option("--on-failure", help="If a job that it waits for does not succeed: block, proceed or cancel.")
+        str, typer.Option(help="If a job that it waits for does not succeed: block, proceed or cancel.")
     ] = "block",
-    concurrency_key: Annotated[
-        str | None, typer.Option("--concurrency-key", help="A key of which only so many jobs run at a time.")
-    ] = None,
+    concurrency_key: Annotated[str | None, typer.Option(help="A key that limits how many jobs run at a time.")] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="How many jobs with that key run at a time. Default: 1.")
+        int | None, typer.Option(help="How many jobs with that key run at a time. Default: 1.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -193,4 +193,4 @@ def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:
 
 
 def _are(count: int, thing: str) -> str:
-    return f"1 {thing} is" if count == 1 else f"{count:,} {thing}s are"
+    return screen.counted(count, f"{thing} is", f"{thing}s are")

@@ -48,17 +48,15 @@ def bench(context: typer.Context) -> None:
 @command(app, panel=SET_UP)
 def gameday(
     context: CommandContext,
-    kills: Annotated[int | None, typer.Option("--kills", help="Stop after this many SIGKILLs. Default: 200.")] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help="Stop after this time instead.")] = None,
-    rate: Annotated[float, typer.Option("--rate", help="Faults per second.")] = 2.5,
-    workers: Annotated[int, typer.Option("--workers", help="How many workers run.")] = 3,
-    slots: Annotated[int, typer.Option("--slots", help="How many jobs each worker runs at once.")] = 4,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Repeat the faults of this seed. Default: a random seed.")
-    ] = None,
+    kills: Annotated[int | None, typer.Option(help="Stop after this many SIGKILLs. Default: 200.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time instead.")] = None,
+    rate: Annotated[float, typer.Option(help="Faults per second.")] = 2.5,
+    workers: Annotated[int, typer.Option(help="How many workers run.")] = 3,
+    slots: Annotated[int, typer.Option(help="How many jobs each worker runs at once.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="Repeat the faults of this seed. Default: a random seed.")] = None,
     json: Json = False,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write gameday-SEED.md, .json and .png to this directory.")
+        Path | None, typer.Option(help="Write gameday-SEED.md, .json and .png to this directory.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Play even in a database that has other jobs.")] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Allow more time: this machine has other work.")] = False,

@@ -18,12 +18,13 @@ from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.model import Record
+from outlive.wording import few
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows at most, the newest first.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many rows at most, the newest first.")]
 
 
 def tries(row: Row) -> Text:
@@ -128,7 +129,7 @@ def _jobs_table(rows: Sequence[Row]) -> RenderableType:
         return screen.table(JOBS, rows)
     from rich.console import Group
 
-    named = screen.plain(", ".join(unserved[:3]) + (", …" if len(unserved) > 3 else ""))
+    named = screen.plain(few(unserved))
     return Group(
         screen.table(JOBS, rows),
         styled(f"no active worker has the task or serves the queue of: {named}", style="yellow"),
@@ -218,8 +219,8 @@ RECORDS = (
 @command(app, panel=LOOK)
 def records(
     context: CommandContext,
-    scope: Annotated[str | None, typer.Option("--scope", help="Only records of this scope.")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="Only records of this source.")] = None,
+    scope: Annotated[str | None, typer.Option(help="Only records of this scope.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
     limit: ManyRows = 10_000,
     json: Json = False,
     watch: Watch = False,

@@ -1,15 +1,18 @@
 """logs: prints what a job has said, and follows one that runs."""
 
+from __future__ import annotations
+
 import time
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
 from outlive import store
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
-from outlive.cli.command import LOOK, CommandContext, Json, app, command
-from outlive.errors import JobNotFound
+from outlive.cli.command import LOOK, CommandContext, JobId, Json, app, command
+from outlive.errors import JobNotFound, no_job
 from outlive.model import Said
 from outlive.states import State
 
@@ -22,12 +25,12 @@ OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
 @command(app, panel=LOOK)
 def logs(
     context: CommandContext,
-    id: Annotated[str, typer.Argument(help="The job; the first digits of its id do.")],
+    id: JobId,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has finished, through all its attempts.")
+        bool, typer.Option("--follow", "-f", help="Continue until the job has finished, through all its attempts.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Only this attempt. The default is the newest one.")
+        int | None, typer.Option(min=1, help="Only this attempt. The default is the newest one.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -36,32 +39,51 @@ def logs(
     Example: outlive logs 01a1dd38 --follow
     """
     job = found_id(context, "job", id)
-    printer = _Printer(json=json)
+    (_follow if follow else _print)(context, job, attempt, _Printer(json=json))
+
+
+def _print(context: CommandContext, job: UUID, attempt: int | None, printer: _Printer) -> None:
+    """Print what there is. A worker needs a moment to write the first lines of a running job."""
     patience = time.monotonic() + FIRST_S
+    said = _said(context, job, attempt, printer.last)
+    while said.live and not said.lines and time.monotonic() <= patience:
+        time.sleep(AGAIN_S)
+        said = _said(context, job, attempt, printer.last)
+    if said.attempt is None and attempt is not None:
+        raise _no_attempt(job, attempt)
+    printer.print(said)
+    if not printer.last:
+        screen.complain(f"it has said nothing yet; it is {said.state}")
+
+
+def _follow(context: CommandContext, job: UUID, attempt: int | None, printer: _Printer) -> None:
+    """Print one attempt to its end, or one after the other until the job has finished."""
     number = attempt
     while True:
-        said = context.run(store.watch(job, attempt=number, after=printer.last))
-        if said is None:
-            raise JobNotFound(f"there is no job {job}: it was pruned, or it is in another database")
-        if said.attempt is None and attempt is not None and not (follow and said.state not in OVER):
-            raise JobNotFound(f"job {job} has no attempt {attempt}")
+        said = _said(context, job, number, printer.last)
+        if said.attempt is None and attempt is not None and said.state in OVER:
+            raise _no_attempt(job, attempt)
         printer.print(said)
-        if not follow:
-            if not said.live or said.lines or time.monotonic() > patience:
-                if not printer.last:
-                    screen.complain(f"it has said nothing yet; it is {said.state}")
-                return
-        elif said.live:
+        if said.live:
             number = said.attempt  # To its end, even if the next one has begun by then.
-        elif said.attempt is None:
-            if said.state in OVER:
-                return
-        elif attempt is not None:
-            return
-        else:
+        elif said.attempt is not None and attempt is None:
             number = said.attempt + 1
             printer.last = 0
-        time.sleep(AGAIN_S if number == said.attempt or said.attempt is None else 0)
+            continue
+        elif said.attempt is not None or said.state in OVER:
+            return
+        time.sleep(AGAIN_S)
+
+
+def _said(context: CommandContext, job: UUID, attempt: int | None, after: int) -> Said:
+    said = context.run(store.watch(job, attempt=attempt, after=after))
+    if said is None:
+        raise no_job(job)
+    return said
+
+
+def _no_attempt(job: UUID, attempt: int) -> JobNotFound:
+    return JobNotFound(f"job {job} has no attempt {attempt}")
 
 
 class _Printer:

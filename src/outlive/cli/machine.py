@@ -31,7 +31,8 @@ def _open_files(slots: int) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max(FEW_FILES, FILES_PER_SLOT * slots)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return Finding("fine", f"a process may open {_limit(soft)} files")
+        most = "any number of" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+        return Finding("fine", f"a process may open {most} files")
     return Finding(
         "advice",
         f"a process may open only {soft} files: a worker with {screen.counted(slots, 'slot')}, "
@@ -123,7 +124,3 @@ def _nearest(place: Path, controller: str) -> tuple[int, int] | None:
         except (OSError, ValueError):
             continue
     return min(found, key=lambda one: one[1] - one[0], default=None)
-
-
-def _limit(number: int) -> str:
-    return "any number of" if number == resource.RLIM_INFINITY else f"{number:,}"

@@ -3,9 +3,8 @@
 Jobs are given by id, or chosen by a filter together with `--all`. `states.legal` says which states a command accepts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 import msgspec
 import typer
@@ -18,11 +17,11 @@ from outlive.errors import ConfigError
 from outlive.states import State, legal
 from outlive.store import JobFilter, Verb
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The jobs; the first digits of an id do.")]
-All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
-OlderThan = Annotated[
-    str | None, typer.Option("--older-than", help="Only jobs that have been in their state for this long, e.g. 30d.")
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="The jobs; the first digits of an id are enough.")
 ]
+All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
+OlderThan = Annotated[str | None, typer.Option(help="Only jobs that have been in their state for this long, e.g. 30d.")]
 _PAST: dict[Verb, str] = {"retry": "retried", "cancel": "cancelled", "release": "released", "prune": "pruned"}
 
 
@@ -47,12 +46,7 @@ def _add_command(verb: Verb, *, states: Sequence[State]) -> None:
     """A command that applies a verb to jobs, by default to those of `states`."""
 
     def run(
-        context: CommandContext,
-        filter: Filter,
-        ids: Ids = None,
-        all: All = False,
-        yes: Yes = False,
-        json: Json = False,
+        context: CommandContext, filter: Filter, ids: Ids = None, all: All = False, yes: Yes = False, json: Json = False
     ) -> None:
         if ids and (all or filter):
             raise ConfigError(f"{verb} was given ids and a filter: give only one of them")
@@ -96,11 +90,8 @@ def _on_all(context: CommandContext, verb: Verb, wanted: JobFilter, *, yes: bool
         return Done(json)
     choosing.confirm(f"{verb} {choosing.counted(jobs)}", yes=yes)
     total = jobs if jobs <= store.MOST_COUNTED else None
-    return choosing.act(context, verb, _portions(context, wanted), what=wanted, total=total, json=json)
-
-
-def _portions(context: CommandContext, wanted: JobFilter) -> Iterator[list[UUID]]:
-    return (found.ids for found in choosing.matching(context, wanted, limit=PORTION))
+    portions = (found.ids for found in choosing.matching(context, wanted, limit=PORTION))
+    return choosing.act(context, verb, portions, what=wanted, total=total, json=json)
 
 
 def _report(verb: Verb, done: Done, *, json: bool) -> None:
@@ -166,8 +157,7 @@ def prune(
 
 def _prune_old(context: CommandContext) -> int:
     """Delete the jobs that are past the configured retention, in batches, the oldest first."""
-    keep_s = dict.fromkeys((State.SUCCEEDED, State.CANCELLED), context.config.keep_finished_s)
-    keep_s[State.FAILED] = context.config.keep_failed_s
+    keep_s = context.config.keep_s
     pruned = 0
     with choosing.progress("pruned", None) as advance:
         for state in keep_s:

@@ -86,31 +86,24 @@ class Pulse:
         from rich.console import Group
 
         head = styled("outlive", style="bold").append(f"  {seen.at:%H:%M:%S}   q or Ctrl-C ends", style="dim")
-        return Group(
-            *map(
-                _cut,
-                [
-                    head,
-                    *self._jobs(seen),
-                    *self._rates_of(seen),
-                    _times("wait", seen.wait_s),
-                    _times("run", seen.run_s),
-                    *_part("queues", seen.queues, QUEUES, _queue, "no queue has a job"),
-                    *_part("workers", _troubled_first(seen.workers), WORKERS, _worker, "no worker runs"),
-                    *_part("killers", seen.killers, KILLERS, _killer, "no job is in quarantine"),
-                    *_part("sources", seen.sources, SOURCES, _source, "no app has declared a source"),
-                ],
-            )
-        )
+        lines = [
+            head,
+            *self._jobs(seen),
+            *self._rates_of(seen),
+            _times("wait", seen.wait_s),
+            _times("run", seen.run_s),
+            *_part("queues", seen.queues, QUEUES, _queue, "no queue has a job"),
+            *_part("workers", _troubled_first(seen.workers), WORKERS, _worker, "no worker runs"),
+            *_part("killers", seen.killers, KILLERS, _killer, "no job is in quarantine"),
+            *_part("sources", seen.sources, SOURCES, _source, "no app has declared a source"),
+        ]
+        return Group(*map(_cut, lines))
 
     def _jobs(self, seen: Seen) -> list[Text]:
         lines = []
-        for name, states in (
-            ("jobs", [state for state in State if state not in FINISHED]),
-            ("", [state for state in State if state in FINISHED]),
-        ):
+        for name, finished in (("jobs", False), ("", True)):
             line = _label(name)
-            for state in states:
+            for state in (one for one in State if (one in FINISHED) is finished):
                 rough = seen.estimated and seen.states[state] > 5000
                 line.append(screen.number(seen.states[state], estimated=rough), "bold" if seen.states[state] else "dim")
                 line.append_text(styled(" ").append_text(screen.state(state))).append("  ")
@@ -191,9 +184,11 @@ def _killer(row: Row) -> Text:
 
 
 def _source(row: Row) -> Text:
-    style = {"closed": "green", "open": "bold red", "half-open": "yellow"}[row["breaker"]]
     text = styled(_short(row["name"])).append("  ")
-    text.append("paused" if not row["enabled"] else row["breaker"], style if row["enabled"] else "yellow")
+    if row["enabled"]:
+        text.append(row["breaker"], screen.BREAKER_STYLES[row["breaker"]])
+    else:
+        text.append("paused", "yellow")
     if row["tokens"] is not None:
         text.append(f"  {row['tokens']} of {row['burst']} tokens", "dim")
     return (

@@ -22,7 +22,6 @@ from outlive import logs
 from outlive.wording import brief as brief
 from outlive.wording import counted as counted
 from outlive.wording import duration as duration
-from outlive.wording import innermost as innermost
 from outlive.wording import moment as moment
 from outlive.wording import number as number
 from outlive.wording import one_line as one_line
@@ -64,6 +63,7 @@ _STATE_STYLES = {
     "released": "dim",
 }
 
+BREAKER_STYLES = {"closed": "green", "half-open": "yellow", "open": "bold red"}
 WORKER_STYLES = {"active": "green", "draining": "yellow", "stale": "yellow", "dead": "bold red", "stopped": "dim"}
 
 
@@ -237,10 +237,6 @@ def _keys() -> Iterator[Callable[[bytes, float], bool]]:
 
 def of(key: str, style: str = "") -> Cell:
     return lambda row: styled("" if row[key] is None else plain(one_line(row[key])), style=style)
-
-
-def state_of(key: str) -> Cell:
-    return lambda row: state(row[key])
 
 
 def state(word: object) -> Text:

@@ -12,8 +12,8 @@ from rich.text import Text
 from outlive import output, stacks, store
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
-from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
-from outlive.errors import JobNotFound
+from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, command
+from outlive.errors import no_job
 from outlive.model import Attempt, MemoryCourse
 from outlive.states import State
 
@@ -25,7 +25,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 @command(app, panel=LOOK)
 def show(
     context: CommandContext,
-    id: Annotated[str, typer.Argument(help="The job; the first digits of its id do.")],
+    id: JobId,
     json: Json = False,
     watch: Watch = False,
     full: Annotated[
@@ -41,7 +41,7 @@ def show(
     def look() -> tuple[dict[str, Any], list[Attempt]]:
         found = context.run(store.job(job))
         if not found:
-            raise JobNotFound(f"there is no job {job}: it was pruned, or it is in another database")
+            raise no_job(job)
         return found[0], context.run(store.list_attempts(job))
 
     screen.listing(
@@ -126,7 +126,7 @@ def _others(job: dict[str, Any], name: str) -> str | None:
     first = msgspec.json.decode(job[f"{name}_first"])
     named = [one if isinstance(one, str) else f"{one['id']} ({one['state']})" for one in first]
     more = ", …" if len(named) < job[name] else ""
-    return f"{job[name]:,} job{'s' if job[name] > 1 else ''}: {', '.join(named)}{more}"
+    return f"{screen.counted(job[name], 'job')}: {', '.join(named)}{more}"
 
 
 def _key(job: dict[str, Any]) -> str | None:

@@ -23,8 +23,7 @@ app.add_typer(sources_app, name="sources", rich_help_panel=LOOK)
 def _breaker(row: Row) -> Text:
     if not row["enabled"]:
         return Text("paused by an operator", style="yellow")
-    style = {"closed": "green", "open": "bold red", "half-open": "yellow"}[row["breaker"]]
-    return Text(row["breaker"], style=style)
+    return Text(row["breaker"], style=screen.BREAKER_STYLES[row["breaker"]])
 
 
 def _rate(row: Row) -> Text:
@@ -69,7 +68,8 @@ def set_(
     """
     limits = dict(_parsed(value) for value in values)
     _expect(context.audited(store.set_source(name, limits), "set source", {"source": name, **limits}), name)
-    screen.say(Text(f"{name}: " + ", ".join(f"{key} is {_words(value)}" for key, value in limits.items())))
+    words = {key: "as the app declares it" if value is None else f"{value:g}" for key, value in limits.items()}
+    screen.say(Text(f"{name}: " + ", ".join(f"{key} is {value}" for key, value in words.items())))
 
 
 @command(sources_app)
@@ -103,10 +103,6 @@ def _parsed(word: str) -> tuple[str, float | None]:
     except ValueError:
         raise refused(key, value, f"a {'whole ' if key in _WHOLE else ''}number") from None
     return key, positive(key, number)
-
-
-def _words(value: float | None) -> str:
-    return "as the app declares it" if value is None else f"{value:g}"
 
 
 def _expect(found: bool, name: str) -> None:

@@ -37,7 +37,7 @@ LANES = (
 def stats(
     context: CommandContext,
     lanes: Annotated[bool, typer.Option("--lanes", help="Count the waiting jobs by lane, the fullest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many lanes at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many lanes at most.")] = 100,
     json: Json = False,
     watch: Watch = False,
 ) -> None:

@@ -12,24 +12,18 @@ import typer
 
 from outlive import db, migrate
 from outlive.cli import screen
-from outlive.cli.command import RUN, CommandContext, app, command
+from outlive.cli.command import RUN, CommandContext, Target, app, command
 from outlive.config import Config
 
 if TYPE_CHECKING:
-    from outlive.cli.dashboard import Beside
+    from outlive.cli.dashboard import DashboardProcess
     from outlive.worker.reaper import Reaper
 
-Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
-Slots = Annotated[int | None, typer.Option("--slots", help="How many jobs to run at once. Default: one per core.")]
-Queues = Annotated[
-    str | None, typer.Option("--queues", help="Which queues to serve, separated by commas. Default: all.")
-]
-Name = Annotated[str | None, typer.Option("--name", help="The name of this worker. Default: host name and pid.")]
+Slots = Annotated[int | None, typer.Option(help="How many jobs to run at once. Default: one per core.")]
+Queues = Annotated[str | None, typer.Option(help="Which queues to serve, separated by commas. Default: all.")]
+Name = Annotated[str | None, typer.Option(help="The name of this worker. Default: host name and pid.")]
 LogLevel = Annotated[
-    str | None,
-    typer.Option(
-        "--log-level", metavar="LEVEL", help="debug, info (a line for each job, at its end), warning or error."
-    ),
+    str | None, typer.Option(metavar="LEVEL", help="debug, info (a line for each job, at its end), warning or error.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]
 
@@ -54,20 +48,16 @@ def worker(
 
 @command(app, panel=RUN)
 def up(
-    context: CommandContext,
-    target: Target,
-    slots: Slots = None,
-    log_level: LogLevel = None,
-    quiet: Quiet = False,
+    context: CommandContext, target: Target, slots: Slots = None, log_level: LogLevel = None, quiet: Quiet = False
 ) -> None:
     """Start everything on this machine: the database (embedded if none is configured), its schema, a worker, and the
     dashboard, if it is installed.
 
     Example: outlive up shop.tasks:app
     """
-    from outlive.cli.dashboard import Beside
+    from outlive.cli.dashboard import DashboardProcess
 
-    dashboard = Beside()
+    dashboard = DashboardProcess()
     try:
         work(context, target, slots=slots, log_level="warning" if quiet else log_level, dashboard=dashboard)
     finally:
@@ -82,7 +72,7 @@ def work(
     log_level: str | None,
     queues: str | None = None,
     name: str | None = None,
-    dashboard: Beside | None = None,
+    dashboard: DashboardProcess | None = None,
 ) -> None:
     """Run a worker until it is told to stop; with a dashboard, bring the schema up to date first."""
     from outlive.worker import supervisor
@@ -132,10 +122,10 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     from outlive.worker.alerts import LIMIT_S, Alerts
     from outlive.worker.reaper import Reaper
     from outlive.worker.session import Session
-    from outlive.worker.telling import telling
+    from outlive.worker.telemetry import telemetry
 
     reaper = Reaper(Session(url), config, Alerts())
-    reaper.telling = telling(config, config.name or "reaper")
+    reaper.telemetry = telemetry(config, config.name or "reaper")
     if once:
         await reaper.check()
         await asyncio.sleep(MISSING_S)
@@ -145,8 +135,8 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
         await _reap_until_stopped(config, reaper)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
-    if reaper.telling is not None:
-        await reaper.telling.close()
+    if reaper.telemetry is not None:
+        await reaper.telemetry.close()
     return reaper.attempts_ended
 
 

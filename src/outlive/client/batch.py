@@ -15,7 +15,7 @@ from uuid import UUID
 
 from outlive import store
 from outlive.client.statement_runner import StatementRunner
-from outlive.errors import BatchNotFound
+from outlive.errors import no_batch
 from outlive.model import BatchCounts
 from outlive.statement import Statement
 from outlive.validation import refused
@@ -107,7 +107,7 @@ class Batch:
 
     def _found(self, found: T | None) -> T:
         if found is None:
-            raise BatchNotFound(f"there is no batch {self.id}: it was pruned, or it is in another database")
+            raise no_batch(self.id)
         return found
 
     def _too_late(self, timeout: float | None) -> TimeoutError:

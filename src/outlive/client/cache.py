@@ -206,7 +206,7 @@ class _Flight:
         return False
 
     def close(self) -> None:
-        """Close the file. The next answer opens it again."""
+        """Give the right back."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
 

@@ -45,7 +45,7 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[db.Connection] = []
         self._async_idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[db.AsyncConnection]] = WeakKeyDictionary()
-        self._waiting = Waiting(self)
+        self._waiting = Waiting(self.within)
         self._checked: Config | None = None  # The configuration whose database is known to have the right schema.
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
 

@@ -9,12 +9,13 @@ from uuid import UUID
 
 from outlive import store
 from outlive.client import results
-from outlive.errors import ConfigError, OutliveError
+from outlive.errors import ConfigError, OutliveError, no_job
 from outlive.model import Change
 from outlive.states import State
 
 if TYPE_CHECKING:
     from outlive.client.app import App
+    from outlive.client.statement_runner import StatementRunner
 
 R = TypeVar("R")
 
@@ -37,11 +38,11 @@ class Job(Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
-        return cast("R", results.finish(self._app.runner, self._collect(timeout))[0])
+        return cast("R", results.collect(self._app.runner, self._wanted(timeout))[0])
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109
         """The async twin of `result`."""
-        return cast("R", (await results.afinish(self._app.runner, self._collect(timeout)))[0])
+        return cast("R", (await results.acollect(self._app.runner, self._wanted(timeout)))[0])
 
     def cancel(self) -> bool:
         """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
@@ -53,15 +54,15 @@ class Job(Generic[R]):
 
     def _state(self, states: dict[UUID, State]) -> State:
         if self.id not in states:
-            raise results.unknown(self.id)
+            raise no_job(self.id)
         return states[self.id]
 
-    def _collect(self, timeout: float | None) -> results.Steps[list[Any]]:
-        return results.collect([self.id], timeout, self._app.decode_result)
+    def _wanted(self, timeout: float | None) -> results.Wanted:
+        return results.Wanted([self.id], timeout, self._app.decode_result)
 
     def _cancelled(self, changes: list[Change]) -> bool:
         if not changes:
-            raise results.unknown(self.id)
+            raise no_job(self.id)
         return changes[0].changed
 
 
@@ -82,9 +83,7 @@ def gather(jobs: Iterable[Job[Any]], timeout: float | None = None, *, return_exc
     jobs = list(jobs)
     if not jobs:
         return []
-    app = _app_of(jobs)
-    steps = results.collect([job.id for job in jobs], timeout, app.decode_result, return_exceptions)
-    return results.finish(app.runner, steps)
+    return results.collect(*_all_wanted(jobs, timeout, return_exceptions))
 
 
 @overload
@@ -111,13 +110,13 @@ async def agather(
     jobs = list(jobs)
     if not jobs:
         return []
-    app = _app_of(jobs)
-    steps = results.collect([job.id for job in jobs], timeout, app.decode_result, return_exceptions)
-    return await results.afinish(app.runner, steps)
+    return await results.acollect(*_all_wanted(jobs, timeout, return_exceptions))
 
 
-def _app_of(jobs: list[Job[Any]]) -> App:
-    apps = {id(job._app): job._app for job in jobs}
-    if len(apps) > 1:
+def _all_wanted(
+    jobs: list[Job[Any]], timeout: float | None, return_exceptions: bool
+) -> tuple[StatementRunner, results.Wanted]:
+    app = jobs[0]._app
+    if any(job._app is not app for job in jobs):
         raise ConfigError("these jobs are of different apps: gather the jobs of each app by themselves")
-    return jobs[0]._app
+    return app.runner, results.Wanted([job.id for job in jobs], timeout, app.decode_result, return_exceptions)

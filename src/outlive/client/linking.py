@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
 
@@ -30,35 +30,28 @@ D = TypeVar("D")
 R = TypeVar("R")
 
 
+class ChainOptions(TypedDict, total=False):
+    on_failure: OnFailure | None
+    connection: SyncConnection | None
+
+
+class AsyncChainOptions(TypedDict, total=False):
+    on_failure: OnFailure | None
+    connection: AsyncConnection | None
+
+
+@overload
+def chain(a: BoundJob[A], b: BoundJob[B], /, **options: Unpack[ChainOptions]) -> tuple[Job[A], Job[B]]: ...
 @overload
 def chain(
-    a: BoundJob[A], b: BoundJob[B], /, *, on_failure: OnFailure | None = ..., connection: SyncConnection | None = ...
-) -> tuple[Job[A], Job[B]]: ...
-@overload
-def chain(
-    a: BoundJob[A],
-    b: BoundJob[B],
-    c: BoundJob[C],
-    /,
-    *,
-    on_failure: OnFailure | None = ...,
-    connection: SyncConnection | None = ...,
+    a: BoundJob[A], b: BoundJob[B], c: BoundJob[C], /, **options: Unpack[ChainOptions]
 ) -> tuple[Job[A], Job[B], Job[C]]: ...
 @overload
 def chain(
-    a: BoundJob[A],
-    b: BoundJob[B],
-    c: BoundJob[C],
-    d: BoundJob[D],
-    /,
-    *,
-    on_failure: OnFailure | None = ...,
-    connection: SyncConnection | None = ...,
+    a: BoundJob[A], b: BoundJob[B], c: BoundJob[C], d: BoundJob[D], /, **options: Unpack[ChainOptions]
 ) -> tuple[Job[A], Job[B], Job[C], Job[D]]: ...
 @overload
-def chain(
-    *jobs: BoundJob[R], on_failure: OnFailure | None = ..., connection: SyncConnection | None = ...
-) -> tuple[Job[R], ...]: ...
+def chain(*jobs: BoundJob[R], **options: Unpack[ChainOptions]) -> tuple[Job[R], ...]: ...
 def chain(
     *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: SyncConnection | None = None
 ) -> tuple[Job[Any], ...]:
@@ -68,39 +61,17 @@ def chain(
 
 
 @overload
-async def achain(
-    a: BoundJob[A],
-    b: BoundJob[B],
-    /,
-    *,
-    on_failure: OnFailure | None = ...,
-    connection: AsyncConnection | None = ...,
-) -> tuple[Job[A], Job[B]]: ...
+async def achain(a: BoundJob[A], b: BoundJob[B], /, **options: Unpack[AsyncChainOptions]) -> tuple[Job[A], Job[B]]: ...
 @overload
 async def achain(
-    a: BoundJob[A],
-    b: BoundJob[B],
-    c: BoundJob[C],
-    /,
-    *,
-    on_failure: OnFailure | None = ...,
-    connection: AsyncConnection | None = ...,
+    a: BoundJob[A], b: BoundJob[B], c: BoundJob[C], /, **options: Unpack[AsyncChainOptions]
 ) -> tuple[Job[A], Job[B], Job[C]]: ...
 @overload
 async def achain(
-    a: BoundJob[A],
-    b: BoundJob[B],
-    c: BoundJob[C],
-    d: BoundJob[D],
-    /,
-    *,
-    on_failure: OnFailure | None = ...,
-    connection: AsyncConnection | None = ...,
+    a: BoundJob[A], b: BoundJob[B], c: BoundJob[C], d: BoundJob[D], /, **options: Unpack[AsyncChainOptions]
 ) -> tuple[Job[A], Job[B], Job[C], Job[D]]: ...
 @overload
-async def achain(
-    *jobs: BoundJob[R], on_failure: OnFailure | None = ..., connection: AsyncConnection | None = ...
-) -> tuple[Job[R], ...]: ...
+async def achain(*jobs: BoundJob[R], **options: Unpack[AsyncChainOptions]) -> tuple[Job[R], ...]: ...
 async def achain(
     *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: AsyncConnection | None = None
 ) -> tuple[Job[Any], ...]:

@@ -31,7 +31,7 @@ def apps() -> list[App]:
 
 @contextmanager
 def redirected(url: str) -> Iterator[None]:
-    """Let all apps use this database, also those that are made meanwhile. Afterwards each has its settings again."""
+    """Let all apps use this database, even those that are made meanwhile, and restore their settings afterwards."""
     global database_url
     database_url = url
     before = {id(app): app.configure(None) for app in apps()}

@@ -152,6 +152,13 @@ class Task(Generic[P, C, R]):
         return JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs), **self._fields)
 
 
+def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:
+    """The task itself. ConfigError if it is something else, such as a plain function."""
+    if not isinstance(task, Task):
+        raise ConfigError(f"{words} a task, which is a function with @app.task, not {task!r}")
+    return task
+
+
 def moment(name: str, value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise refused(name, value, "a datetime with a time zone")

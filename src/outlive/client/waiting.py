@@ -21,15 +21,11 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psycopg
 
 from outlive import db, store
-
-if TYPE_CHECKING:
-    from outlive.client.connections import Connections
 
 FIRST_LOOK_S, LOOKS_GROW, LAST_LOOK_S = 0.01, 5.0, 2.0
 """The pauses between looks at a job whose end is notified. The first ones find ends that were just being written."""
@@ -71,8 +67,9 @@ class Waiter:
 class Waiting:
     """Everything that one process waits for on one database."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, within: Callable[[Callable[[db.Connection], None]], None]) -> None:
+        """`within` does work on one of the app's connections."""
+        self._within = within
         self._lock = threading.Lock()
         self._waiters: set[Waiter] = set()
         self._by_job: dict[UUID, set[Waiter]] = {}
@@ -130,7 +127,7 @@ class Waiting:
     def _run(self) -> None:
         try:
             while self._go_on():
-                self._connections.within(self._serve)
+                self._within(self._serve)
         except Exception as error:
             with self._lock:
                 for waiter in self._waiters:

@@ -25,7 +25,7 @@ from outlive.model import new_job_id
 from outlive.states import State, legal
 from outlive.store import JobFilter
 from outlive.validation import positive
-from outlive.wording import number
+from outlive.wording import counted, number
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -82,89 +82,63 @@ VERBS: dict[store.Verb, Verb] = {
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An action on one queue, source or schedule."""
+    """An action on one queue, source, worker or schedule. `make` takes its name, and for a rate the new limits."""
 
     word: str
     noun: str
-    note: str
     done: str
-    make: Callable[[str, Mapping[str, str]], db.Statement[Any]]
+    make: Callable[..., db.Statement[Any]]
+    note: str
     question: str = "{word} the {noun} {name}?"
 
 
-def _rate(name: str, fields: Mapping[str, str]) -> db.Statement[Any]:
-    text = fields.get("rate", "").strip()
-    try:
-        rate = positive("the rate", float(text)) if text else None
-    except ValueError:
-        raise BadArguments(f"the rate is {text[:40]!r}: it must be a number") from None
-    return store.set_source(name, {"rate_limit_per_minute": rate})
-
-
+_PAUSED = "Its jobs are claimed no more until it is resumed. Running jobs continue."
 THINGS = {
-    "pause_queue": Thing(
-        "Pause",
-        "queue",
-        "Its jobs are claimed no more until it is resumed. Running jobs continue.",
-        "paused",
-        lambda name, _: store.pause_queue(name),
-    ),
-    "resume_queue": Thing(
-        "Resume", "queue", "Its jobs are claimed again.", "resumed", lambda name, _: store.resume_queue(name)
-    ),
-    "pause_source": Thing(
-        "Pause",
-        "source",
-        "Its jobs are claimed no more until it is resumed. Running jobs continue.",
-        "paused",
-        lambda name, _: store.pause_source(name),
-    ),
+    "pause_queue": Thing("Pause", "queue", "paused", store.pause_queue, _PAUSED),
+    "resume_queue": Thing("Resume", "queue", "resumed", store.resume_queue, "Its jobs are claimed again."),
+    "pause_source": Thing("Pause", "source", "paused", store.pause_source, _PAUSED),
     "resume_source": Thing(
-        "Resume",
-        "source",
-        "Its jobs are claimed again, and its breaker is closed.",
-        "resumed",
-        lambda name, _: store.resume_source(name),
+        "Resume", "source", "resumed", store.resume_source, "Its jobs are claimed again, and its breaker is closed."
     ),
     "set_rate": Thing(
         "Set rate",
         "source",
-        "It holds for all workers, at once.",
         "set",
-        _rate,
+        store.set_source,
+        "It holds for all workers, at once.",
         "Set the rate of the source {name}?",
     ),
     "drain_worker": Thing(
         "Drain",
         "worker",
-        "It takes no more jobs, finishes those that it runs, and stops.",
         "told to drain",
-        lambda name, _: store.drain_workers(name),
+        store.drain_workers,
+        "It takes no more jobs, finishes those that it runs, and stops.",
     ),
     "pause_schedule": Thing(
         "Pause",
         "schedule",
-        "It fires no more until it is resumed. Its jobs continue.",
         "paused",
-        lambda name, _: store.pause_schedule(name),
+        store.pause_schedule,
+        "It fires no more until it is resumed. Its jobs continue.",
     ),
     "resume_schedule": Thing(
         "Resume",
         "schedule",
-        "It fires again. What it has missed meanwhile follows its option missed.",
         "resumed",
-        lambda name, _: store.resume_schedule(name),
+        store.resume_schedule,
+        "It fires again. What it has missed meanwhile follows its option missed.",
     ),
     "run_schedule": Thing(
         "Run now",
         "schedule",
-        "A job of it is enqueued now, beside its firings.",
         "enqueued",
-        lambda name, _: store.run_schedule(name),
+        store.run_schedule,
+        "A job of it is enqueued now, beside its firings.",
         "Run the schedule {name} now?",
     ),
 }
-BATCHES = {"cancel_batch": "Cancel batch", "close_batch": "Close batch"}
+BATCHES = ("cancel_batch", "close_batch")
 
 
 async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -194,7 +168,7 @@ async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
         raise Elsewhere(words, found["back"])
     return {
         **found,
-        "words": f"{VERBS[verb].word} {'more than ' if more else ''}{_jobs(jobs)}?",
+        "words": f"{VERBS[verb].word} {'more than ' if more else ''}{counted(jobs, 'job')}?",
         "note": VERBS[verb].note_on_one if jobs == 1 else VERBS[verb].note,
         "chosen": await _chosen_in_words(site, wanted, ids),
         "danger": verb == "prune",
@@ -223,7 +197,7 @@ async def _ask_of_batch(site: Site, action: str, name: str, back: str) -> Mappin
     if not left:
         raise Elsewhere("No job of this batch can be cancelled: all have ended.", back)
     note = VERBS["cancel"].note_on_one if left == 1 else VERBS["cancel"].note
-    return {"words": f"Cancel {_jobs(left)} of this batch?", "note": note, "chosen": chosen}
+    return {"words": f"Cancel {counted(left, 'job')} of this batch?", "note": note, "chosen": chosen}
 
 
 async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
@@ -233,7 +207,8 @@ async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
     entry = new_job_id()
     if action in THINGS:
         thing = THINGS[action]
-        await _do_one(site, thing.make(name, values), who=who, action=action, name=name, entry=entry)
+        statement = thing.make(name, _limits(values)) if action == "set_rate" else thing.make(name)
+        await _do_one(site, statement, who=who, action=action, name=name, entry=entry)
         words = f"{thing.noun} {name} is {thing.done}" if action != "run_schedule" else f"a job of {name} is enqueued"
         site.tell(entry, words)
         return entry
@@ -254,6 +229,15 @@ async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
     if done:
         await task
     return entry
+
+
+def _limits(fields: Mapping[str, str]) -> dict[str, float | None]:
+    """The rate that was written into the form."""
+    text = fields.get("rate", "").strip()
+    try:
+        return {"rate_limit_per_minute": positive("the rate", float(text)) if text else None}
+    except ValueError:
+        raise BadArguments(f"the rate is {text[:40]!r}: it must be a number") from None
 
 
 async def count(site: Site, wanted: JobFilter) -> tuple[int, bool]:
@@ -319,9 +303,9 @@ async def _act(
             if past is None:
                 break
     except Exception as error:
-        site.said[entry] = f"{_jobs(changed)} {VERBS[verb].done}, then it failed: {error}"
+        site.said[entry] = f"{counted(changed, 'job')} {VERBS[verb].done}, then it failed: {error}"
         raise
-    words = f"{_jobs(changed - stopping)} {VERBS[verb].done}"
+    words = f"{counted(changed - stopping, 'job')} {VERBS[verb].done}"
     words += f", {number(stopping)} asked to stop" if stopping else ""
     words += f", {number(unchanged)} not changed{': ' + note if note else ''}" if unchanged else ""
     site.said[entry] = words
@@ -344,7 +328,7 @@ async def _cancel_batch(site: Site, id: UUID, *, who: str, entry: UUID) -> None:
     past = await site.actions.run(store.cancel_batch(id))
     while past is not None:
         past = await site.actions.run(store.cancel_batch(id, past))
-    site.said[entry] = f"the batch and {_jobs(left)} of it were cancelled"
+    site.said[entry] = f"the batch and {counted(left, 'job')} of it were cancelled"
 
 
 async def _left(site: Site, name: str) -> int:
@@ -366,7 +350,3 @@ def _uuid(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise BadArguments(f"{text[:40]!r} is not an id") from None
-
-
-def _jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{number(count)} jobs"

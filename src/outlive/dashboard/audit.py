@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from outlive import store
-from outlive.dashboard.actions import BATCHES, VERBS
+from outlive.dashboard.actions import VERBS
 from outlive.dashboard.choosing import told
 from outlive.dashboard.rendering import Links
 from outlive.dashboard.visits import Visit
@@ -36,7 +36,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
 def _word(action: str) -> str:
     """What was done, as the button is called that does it."""
     verbs = {str(name): verb.word for name, verb in VERBS.items()}
-    return verbs.get(action) or BATCHES.get(action) or action.replace("_", " ").capitalize()
+    return verbs.get(action) or action.capitalize()
 
 
 def _told(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:

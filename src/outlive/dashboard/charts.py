@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
@@ -20,6 +20,8 @@ TICKS = [
 """Seconds that a scale of time may name. Longer labels would be cut."""
 HOUR = ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end"))
 """Where on the scale of time each word stands."""
+Scale = tuple[Callable[[float], float], list[tuple[float, str]]]
+"""Where on a scale a value is, from 0 to 1, and the ticks with their words."""
 INNER, TALL = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
@@ -119,7 +121,7 @@ def _pieces(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
     return [piece for piece in found if piece]
 
 
-def _linear_scale(values: Sequence[float], *, percent: bool):  # type: ignore[no-untyped-def]
+def _linear_scale(values: Sequence[float], *, percent: bool) -> Scale:
     most = _nice(max(values, default=0))
     ticks = [(0.0, "0"), (0.5, f"{most / 2:.3g} %"), (1.0, f"{most:.3g} %")] if percent else _counts(most)
     return lambda value: value / most, ticks
@@ -131,7 +133,7 @@ def _counts(most: float) -> list[tuple[float, str]]:
     return [(0.0, "0"), *half, (1.0, _count(most))]
 
 
-def _log_scale(values: Sequence[float]):  # type: ignore[no-untyped-def]
+def _log_scale(values: Sequence[float]) -> Scale:
     least, most = min(values, default=0.001), max(values, default=1.0)
     first = max((n for n, (tick, _) in enumerate(TICKS[:-1]) if tick <= least), default=0)
     last = next((n for n, (tick, _) in enumerate(TICKS) if tick >= most and n > first), len(TICKS) - 1)

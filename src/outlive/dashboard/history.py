@@ -24,6 +24,7 @@ from outlive.store.charts import MinuteTimes
 MINUTES = 60
 DEPTH_S = 5.0
 LOOK_S = 1.0
+"""How often an open page looks at what it shows."""
 SLOW_S = 0.03
 OLD_S = 30.0
 T = TypeVar("T")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from outlive.dashboard.actions import VERBS
 from outlive.dashboard.choosing import FIELDS, BadField, ends, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import NotFound, Visit
+from outlive.errors import GONE
 from outlive.model import Attempt
 from outlive.states import State, legal
 from outlive.store import Found, JobFilter
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
 PAGE = 50
-LOOK_S = 0.03
-LOOK, TEXT_LOOK = 4000, 1500
+SEARCH_S = 0.03
+"""How long a page searches before it shows what it has found."""
+MOST_SEEN, MOST_SEEN_FOR_TEXT = 4000, 1500
 """How many jobs one statement looks at: some milliseconds."""
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
@@ -73,13 +76,13 @@ async def _page_of(site: Site, wanted: JobFilter, past: str | None) -> Found:
     """The next jobs that match. Where few do, a page takes what it has found after some time."""
     ids: list[UUID] = []
     began = time.monotonic()
-    look, most = 4 * PAGE, LOOK if wanted.text is None else TEXT_LOOK
+    look, most = 4 * PAGE, MOST_SEEN if wanted.text is None else MOST_SEEN_FOR_TEXT
     while True:
         found = await site.database.run(store.find_jobs(wanted, past=past, limit=PAGE - len(ids), look=look))
         look = min(4 * look, most)  # Few are enough where most of them match.
         ids += found.ids
         past = found.next
-        if past is None or len(ids) >= PAGE or time.monotonic() - began > LOOK_S:
+        if past is None or len(ids) >= PAGE or time.monotonic() - began > SEARCH_S:
             return Found(ids, len(ids), found.seen, past, found.cut)
 
 
@@ -87,7 +90,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
     id = visit.id()
     found = await site.database.run(store.job(id))
     if not found:
-        raise NotFound(f"There is no job {id}: it was pruned, or it is in another database.")
+        raise NotFound(f"There is no job {id}: {GONE}.")
     (job,) = found
     attempts = await site.database.run(store.list_attempts(id))
     # What a running job says is written only while it is followed, so this is no read.
@@ -113,25 +116,18 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 def timeline(job: Mapping[str, Any], attempts: Sequence[Attempt]) -> object:
     """The attempts from the first to the last, in proportion to their time; None if there is only one."""
-    ran = [one for one in attempts if one.started_at is not None]
-    begins = [one.started_at for one in ran] + ([job["locked_at"]] if job["locked_at"] else [])
-    if len(begins) < 2:
-        return None
-    first = min(begin for begin in begins if begin is not None)
-    last = max([one.ended_at for one in ran] + ([job["heartbeat_at"]] if job["heartbeat_at"] else []))
-    whole_s = max(0.001, (last - first).total_seconds())
-    spans = [
-        (
-            str(one.outcome),
-            (one.started_at - first).total_seconds() / whole_s,
-            (one.ended_at - first).total_seconds() / whole_s,
-            f"attempt {one.attempt}: {one.outcome.replace('_', ' ')} after "
-            f"{seconds((one.ended_at - one.started_at).total_seconds())}",
-        )
-        for one in ran
-        if one.started_at is not None
-    ]
+    spans: list[tuple[str, datetime, datetime, str]] = []
+    for one in attempts:
+        if one.started_at is not None:
+            after = seconds((one.ended_at - one.started_at).total_seconds())
+            words = f"attempt {one.attempt}: {one.outcome.replace('_', ' ')} after {after}"
+            spans.append((str(one.outcome), one.started_at, one.ended_at, words))
     if job["locked_at"]:
-        begin = (job["locked_at"] - first).total_seconds() / whole_s
-        spans.append(("running", begin, 1.0, f"attempt {job['attempt']}: running"))
-    return charts.timeline(spans, about=f"{len(spans)} attempts within {seconds(whole_s)}")
+        now = max([job["heartbeat_at"] or job["locked_at"], *(end for _, _, end, _ in spans)])
+        spans.append(("running", job["locked_at"], now, f"attempt {job['attempt']}: running"))
+    if len(spans) < 2:
+        return None
+    first, last = min(begin for _, begin, _, _ in spans), max(end for _, _, end, _ in spans)
+    whole = max(last - first, timedelta(milliseconds=1))
+    parts = [(outcome, (begin - first) / whole, (end - first) / whole, words) for outcome, begin, end, words in spans]
+    return charts.timeline(parts, about=f"{len(parts)} attempts within {seconds(whole.total_seconds())}")

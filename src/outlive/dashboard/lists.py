@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outlive import stacks, store, ticks
 from outlive.dashboard import postmortem
 from outlive.dashboard.visits import NotFound, Visit
+from outlive.errors import GONE
 from outlive.states import State
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def batch(site: Site, visit: Visit) -> Mapping[str, Any]:
     id = visit.id()
     found = await site.database.run(store.batch(id))
     if not found:
-        raise NotFound(f"There is no batch {id}: it was pruned, or it is in another database.")
+        raise NotFound(f"There is no batch {id}: {GONE}.")
     failed = await site.database.run(store.find_jobs(store.JobFilter(batch=id, states=FAILED), limit=BATCH_JOBS))
     newest = await site.database.run(store.find_jobs(store.JobFilter(batch=id), limit=BATCH_JOBS))
     ids = list(dict.fromkeys([*failed.ids, *newest.ids]))[:BATCH_JOBS]

@@ -1,6 +1,6 @@
 """Live pages: server-sent events that carry the parts of a page that have changed.
 
-Each page that is open is looked at once a second, however many people have it open.
+Each open page is rendered once a second, however many people have it open.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import msgspec
 
 from outlive.dashboard.database import Away
+from outlive.dashboard.history import LOOK_S
 from outlive.dashboard.visits import NotFound, Visit
 from outlive.errors import OutliveError
 
-LOOK_S = 1.0
 PULSE_S = 15.0
 MAX_STREAMS = 200
 MAX_WATCHED = 50

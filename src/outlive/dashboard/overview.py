@@ -15,7 +15,7 @@ from outlive.dashboard.history import MINUTES, History
 from outlive.dashboard.rendering import Links, seconds
 from outlive.dashboard.visits import Visit
 from outlive.states import Outcome, State
-from outlive.wording import number
+from outlive.wording import counted, number
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -80,14 +80,13 @@ def troubles(
 ) -> Iterator[tuple[str, str, str]]:
     """What a person should look at: how bad it is, a sentence, and where to look."""
     if by_state["quarantined"]:
-        many = by_state["quarantined"]
-        words = "1 job is in quarantine: it" if many == 1 else f"{number(many)} jobs are in quarantine: each"
+        words = counted(by_state["quarantined"], "job is in quarantine: it", "jobs are in quarantine: each")
         yield "bad", f"{words} kept killing its process", at("killers")
     waiting = by_state["pending"] + by_state["retryable"]
     if waiting and not any(row["state"] == "active" for row in workers):
         yield "bad", "Jobs wait, and no worker is active", at("workers")
     if dead := sum(map(died_lately, workers)):
-        yield "bad", f"{number(dead)} {'worker has' if dead == 1 else 'workers have'} died", at("workers")
+        yield "bad", f"{counted(dead, 'worker has', 'workers have')} died", at("workers")
     if stuck:
         yield "bad", "Running jobs are stuck: their workers are silent", at("jobs", state="running")
     for row in workers:
@@ -95,7 +94,7 @@ def troubles(
             yield "bad", f"Worker {row['name']} starts no job: {row['trouble']}", at("workers")
     for row in queues:
         if row["paused"] and row["ready"]:
-            ready = "1 job in it is" if row["ready"] == 1 else f"{number(row['ready'])} jobs in it are"
+            ready = counted(row["ready"], "job in it is", "jobs in it are")
             yield "warn", f"Queue {row['name']} is paused, and {ready} ready", at("queues")
     for row in sources:
         if row["breaker"] != "closed":

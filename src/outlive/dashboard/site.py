@@ -77,8 +77,8 @@ class Site:
                 routes.append(Route(f"/live{page.path}", self._stream(page), methods=["GET"]))
         answers = {
             OutliveError: self._failed,
-            NotFound: self._not_found,
-            Refused: self._not_allowed,
+            NotFound: self._failed,
+            Refused: self._failed,
             Elsewhere: self._go_back,
             HTTPException: self._refused,
             Exception: self._broken,
@@ -183,15 +183,13 @@ class Site:
 
     def _without_bearer(self, request: Request) -> Response | None:
         """The answer to a request whose header Authorization has no token of this dashboard."""
-        address = request.client.host if request.client else ""
-        if self.access.attempts.too_many(address):
+        if self.access.attempts.too_many(_address(request)):
             return PlainTextResponse("there were too many wrong tokens: wait a minute", 429)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.access.role_of(token.strip()) is not None:
             return None
         if token:
-            self.access.attempts.wrong(address)
-            _log.warning("a wrong token was given by %s", address)
+            self._note_wrong_token(request)
         words = "send a token of this dashboard: Authorization: Bearer TOKEN"
         return PlainTextResponse(words, 401, headers={"www-authenticate": "Bearer"})
 
@@ -208,18 +206,17 @@ class Site:
     # Actions
 
     async def _act(self, request: Request) -> Response:
-        if why := refusal(request):
-            return self.say(request, 403, "Refused", why)
+        _expect_own_page(request)
         role = self.access.role_in(request)
         if role is None:
             return self._ask(request, 401)
         given = await fields(request)
         values = dict(given)
         if role is not Role.OPERATOR:
-            return self.say(request, 403, "Refused", "A viewer looks, and does not act.")
+            raise Refused("A viewer looks, and does not act.")
         if not self.access.proves(request, values.get("proof", "")):
-            return self.say(request, 403, "Refused", "This form is from another session: go back, and try once more.")
-        who = f"{role} from {request.client.host if request.client else 'here'} (dashboard)"
+            raise Refused("This form is from another session: go back, and try once more.")
+        who = f"{role} from {_address(request) or 'here'} (dashboard)"
         entry = await actions.do(self, given, who)
         back = values.get("back", "")
         if values.get("action") == "prune" and back.startswith("/jobs/"):
@@ -264,13 +261,11 @@ class Site:
         return HTMLResponse(self.templates.page("login.html", {**found, **self.frame(request), "role": None}), status)
 
     def _let_in(self, request: Request, token: str, there: str) -> Response:
-        address = request.client.host if request.client else ""
-        if self.access.attempts.too_many(address):
+        if self.access.attempts.too_many(_address(request)):
             return self._ask(request, 429, "There were too many wrong tokens: wait a minute.")
         role = self.access.role_of(token)
         if role is None:
-            self.access.attempts.wrong(address)
-            _log.warning("a wrong token was given by %s", address)
+            self._note_wrong_token(request)
             return self._ask(request, 401, "This token is wrong.")
         response = RedirectResponse(there if there.startswith("/") and not there.startswith("//") else "/", 303)
         response.set_cookie(
@@ -284,17 +279,19 @@ class Site:
         )
         return response
 
+    def _note_wrong_token(self, request: Request) -> None:
+        self.access.attempts.wrong(_address(request))
+        _log.warning("a wrong token was given by %s", _address(request))
+
     async def _login(self, request: Request) -> Response:
         home = Links(_root(request))()
         if request.method == "GET":
             return self._ask(request, 200)
-        if why := refusal(request):
-            return self.say(request, 403, "Refused", why)
+        _expect_own_page(request)
         return self._let_in(request, dict(await fields(request)).get("token", "").strip(), home)
 
     async def _logout(self, request: Request) -> Response:
-        if why := refusal(request):
-            return self.say(request, 403, "Refused", why)
+        _expect_own_page(request)
         response = RedirectResponse(Links(_root(request))("login"), 303)
         response.delete_cookie(self.access.cookie, path=_root(request) or "/", httponly=True, samesite="strict")
         return response
@@ -309,16 +306,14 @@ class Site:
                 return self.say(request, 503, "The database is slow", str(error))
             case SchemaMismatch():
                 return self.say(request, 503, "The database has another schema", str(error))
+            case NotFound():
+                return self.say(request, 404, "Not found", str(error))
+            case Refused():
+                return self.say(request, 403, "Refused", str(error))
             case BadArguments() | ConfigError():
                 return self.say(request, 400, "This can't be done", str(error))
             case _:
                 return self.say(request, 502, "The database refused", str(error))
-
-    async def _not_found(self, request: Request, error: Exception) -> Response:
-        return self.say(request, 404, "Not found", str(error))
-
-    async def _not_allowed(self, request: Request, error: Exception) -> Response:
-        return self.say(request, 403, "Refused", str(error))
 
     async def _go_back(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Elsewhere)
@@ -345,6 +340,16 @@ async def fields(request: Request) -> list[tuple[str, str]]:
         (key, value.replace("\0", ""))
         for key, value in parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=5000)
     ]
+
+
+def _expect_own_page(request: Request) -> None:
+    """Refuse a write that does not come from a page of this dashboard."""
+    if why := refusal(request):
+        raise Refused(why)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _root(request: Request) -> str:

@@ -41,6 +41,7 @@ def options(**given: Unpack[TaskOptions]) -> Callable[[F], F]:
 
 def app(alias: str = "default") -> App:
     """The outlive.App behind a backend, for what Django's API lacks: `app().get_job(UUID(result.id)).result(10)`."""
+    from outlive.django.backend import backend_of
     from outlive.django.registry import app_of
 
-    return app_of(alias)
+    return app_of(backend_of(alias))

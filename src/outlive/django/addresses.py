@@ -10,7 +10,7 @@ from outlive.errors import ConfigError
 
 
 def address(alias: str) -> str:
-    """What DATABASES[alias] says, as far as libpq knows it. The role of `assume_role` is set at the connection."""
+    """What DATABASES[alias] says, as far as libpq understands it. The connection sets the role of `assume_role`."""
     connection = connections[alias]
     if connection.vendor != "postgresql":  # libpq would take its own defaults, and find some other database.
         raise ConfigError(

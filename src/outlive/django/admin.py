@@ -11,8 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from outlive.django.api import task_backends
-from outlive.django.backend import OutliveBackend
+from outlive.django.backend import OutliveBackend, backends
 from outlive.django.models import Job, Killer, Worker
 
 MOST_COUNTED = 10_000
@@ -28,7 +27,7 @@ class BoundedPaginator(Paginator):
 
 def _backend() -> OutliveBackend | None:
     """The first backend of outlive: the pages show the jobs of its database."""
-    return next((one for one in task_backends.all() if isinstance(one, OutliveBackend)), None)
+    return next(iter(backends().values()), None)
 
 
 class ReadOnly(admin.ModelAdmin):

@@ -1,4 +1,4 @@
-"""The app of Django: `manage.py migrate` brings outlive's schema, `manage.py flush` removes the jobs."""
+"""The app of Django: `manage.py migrate` installs outlive's schema, and `manage.py flush` removes the jobs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class OutliveConfig(AppConfig):
 
 def databases() -> set[str]:
     """The aliases of the databases in which backends keep their jobs."""
-    from outlive.django.api import task_backends
-    from outlive.django.backend import OutliveBackend
+    from outlive.django.backend import backends
 
-    return {one.database for one in task_backends.all() if isinstance(one, OutliveBackend)}
+    return {one.database for one in backends().values()}
 
 
 def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object) -> None:

@@ -20,6 +20,7 @@ from outlive.django.api import (
     TaskResult,
     TaskResultStatus,
     normalize_json,
+    task_backends,
     task_enqueued,
 )
 from outlive.django.checks import APP, problems
@@ -49,31 +50,31 @@ class OutliveBackend(BaseTaskBackend):
         self.validate_task(task)
         if not apps.is_installed(APP):
             raise ImproperlyConfigured(f"{APP!r} is not in INSTALLED_APPS: add it, then run `manage.py migrate`")
+        args = [_plain(task, f"args[{index}]", value) for index, value in enumerate(args)]
+        kwargs = {name: _plain(task, name, value) for name, value in kwargs.items()}
+        _expect_fit(task, args, kwargs)
+        options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
+        if (moment := task.run_after) is not None:
+            options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
+        ours = register(self, task).using(connection=connections[self.database], **options)
+        try:
+            job = ours.enqueue(*args, **kwargs)
+        except errors.SchemaMismatch as error:
+            raise errors.SchemaMismatch(in_django(error, self.database)) from error
         result = TaskResult(
             task=task,
-            id="",
+            id=str(job.id),
             status=TaskResultStatus.READY,
-            enqueued_at=None,
+            enqueued_at=timezone.now(),
             started_at=None,
             last_attempted_at=None,
             finished_at=None,
-            args=[_plain(task, f"args[{index}]", value) for index, value in enumerate(args)],
-            kwargs={name: _plain(task, name, value) for name, value in kwargs.items()},
+            args=args,
+            kwargs=kwargs,
             backend=self.alias,
             errors=[],
             worker_ids=[],
         )
-        _expect_fit(task, result)
-        options: dict[str, Any] = {"queue": task.queue_name, "priority": outlive_priority(task.priority)}
-        if (moment := task.run_after) is not None:
-            options["run_at"] = moment if timezone.is_aware(moment) else timezone.make_aware(moment)
-        ours = register(self.alias, task).using(connection=connections[self.database], **options)
-        try:
-            job = ours.enqueue(*result.args, **result.kwargs)
-        except errors.SchemaMismatch as error:
-            raise errors.SchemaMismatch(in_django(error, self.database)) from error
-        object.__setattr__(result, "id", str(job.id))
-        object.__setattr__(result, "enqueued_at", timezone.now())
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -82,18 +83,31 @@ class OutliveBackend(BaseTaskBackend):
         # Not at the top: tasks, and so this module, may be imported before the models are.
         from outlive.django.results import result_of
 
-        return result_of(result_id, alias=self.alias, database=self.database)
+        return result_of(result_id, self)
 
     def check(self, **_: Any) -> Iterator[checks.CheckMessage]:
         """What is wrong with the settings of this backend."""
         return problems(self)
 
 
-def _expect_fit(task: Task, result: TaskResult) -> None:
+def backends() -> dict[str, OutliveBackend]:
+    """The backends of outlive in TASKS, by alias."""
+    return {one.alias: one for one in task_backends.all() if isinstance(one, OutliveBackend)}
+
+
+def backend_of(alias: str) -> OutliveBackend:
+    """The backend TASKS[alias], which must be one of outlive."""
+    backend = task_backends[alias]
+    if not isinstance(backend, OutliveBackend):
+        raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of outlive but {type(backend).__qualname__}")
+    return backend
+
+
+def _expect_fit(task: Task, args: list[Any], kwargs: dict[str, Any]) -> None:
     """TypeError if the function can't be called with these arguments: no attempt could succeed."""
     context = (None,) if task.takes_context else ()
     try:
-        inspect.signature(task.func).bind(*context, *result.args, **result.kwargs)
+        inspect.signature(task.func).bind(*context, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{task.module_path} can't be enqueued: {error}") from None
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import connections
 
@@ -19,21 +18,18 @@ from outlive.client.app import App
 from outlive.client.task import Task as OutliveTask
 from outlive.django import ATTRIBUTE
 from outlive.django.addresses import address
-from outlive.django.api import Task, task_backends
+from outlive.django.api import Task
 from outlive.django.running import runner
+
+if TYPE_CHECKING:
+    from outlive.django.backend import OutliveBackend
 
 _apps: dict[tuple[str, str], App] = {}
 _lock = threading.Lock()
 
 
-def app_of(alias: str) -> App:
-    """The app of the backend TASKS[alias]."""
-    from outlive.django.backend import OutliveBackend
-
-    backend = task_backends[alias]
-    if not isinstance(backend, OutliveBackend):
-        raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of outlive but {type(backend).__qualname__}")
-    key = alias, str(connections[backend.database].settings_dict["NAME"])
+def app_of(backend: OutliveBackend) -> App:
+    key = backend.alias, str(connections[backend.database].settings_dict["NAME"])
     with _lock:
         if key not in _apps:
             _apps[key] = _new_app(backend.database, backend.settings)
@@ -48,14 +44,14 @@ def _new_app(database: str, settings: Mapping[str, Any]) -> App:
     return app
 
 
-def register(alias: str, task: Task) -> OutliveTask[..., Any, Any]:
+def register(backend: OutliveBackend, task: Task) -> OutliveTask[..., Any, Any]:
     """Django's task as a task of the app. It has the same name in both: its module path."""
-    app = app_of(alias)
+    app = app_of(backend)
     with _lock:
         found = app.tasks.get(task.module_path)
         if found is None:
             options = getattr(task.func, ATTRIBUTE, {})
-            found = app.task(queue=task.queue_name, **options)(runner(task, alias))
+            found = app.task(queue=task.queue_name, **options)(runner(task, backend.alias))
         return found
 
 

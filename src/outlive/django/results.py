@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import TextField
@@ -17,6 +17,9 @@ from outlive.django.models import Attempt, Job, Request
 from outlive.django.priorities import django_priority, outlive_priority
 from outlive.django.registry import register
 from outlive.states import Outcome, State
+
+if TYPE_CHECKING:
+    from outlive.django.backend import OutliveBackend
 
 _STATUS = {
     State.PENDING: TaskResultStatus.READY,
@@ -32,8 +35,9 @@ _NO_ERROR = (Outcome.SUCCEEDED, Outcome.RELEASED)
 _RAISED = (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CANCELLED)
 
 
-def result_of(id: str, *, alias: str, database: str) -> TaskResult:
-    """The result of a job in this database, for the backend TASKS[alias]."""
+def result_of(id: str, backend: OutliveBackend) -> TaskResult:
+    """The result of a job of this backend."""
+    database = backend.database
     try:
         job = Job.objects.using(database).get(id=UUID(id))
         task = _task(job.task)
@@ -46,10 +50,10 @@ def result_of(id: str, *, alias: str, database: str) -> TaskResult:
     attempts = list(ended.order_by("attempt"))
     running = [job] if job.status == State.RUNNING else []
     started = [*(one.started_at for one in attempts), *(one.locked_at for one in running)]
-    codec = register(alias, task).codec
+    codec = register(backend, task).codec
     args, kwargs = codec.unpack(request["text"].encode())
     result = TaskResult(
-        task=_as_enqueued(task, alias, job, request),
+        task=_as_enqueued(task, backend.alias, job, request),
         id=str(job.id),
         status=_STATUS[State(job.status)],
         enqueued_at=job.created_at,
@@ -58,7 +62,7 @@ def result_of(id: str, *, alias: str, database: str) -> TaskResult:
         finished_at=job.completed_at or (job.held_since if job.status == State.QUARANTINED else None),
         args=args,
         kwargs=kwargs,
-        backend=alias,
+        backend=backend.alias,
         errors=[_error(one) for one in attempts if one.outcome not in _NO_ERROR],
         worker_ids=[*(one.worker or "" for one in attempts), *(one.locked_by for one in running)],
     )

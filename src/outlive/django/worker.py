@@ -15,8 +15,8 @@ from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from outlive.client.app import App
-from outlive.django.api import Task, task_backends
-from outlive.django.backend import OutliveBackend
+from outlive.django.api import Task
+from outlive.django.backend import backends
 from outlive.django.registry import app_of, register
 
 
@@ -25,8 +25,8 @@ def _import_tasks() -> None:
     autodiscover_modules("tasks")
     if root := getattr(settings, "ROOT_URLCONF", None):
         importlib.import_module(root)
-    for backend in task_backends.all():
-        for name in backend.modules if isinstance(backend, OutliveBackend) else ():
+    for backend in backends().values():
+        for name in backend.modules:
             importlib.import_module(name)
 
 
@@ -45,11 +45,12 @@ def _close_connections() -> None:
 
 def __getattr__(alias: str) -> App:
     """The app of a backend, with all tasks."""
-    if alias not in task_backends.settings or not isinstance(task_backends[alias], OutliveBackend):
+    backend = backends().get(alias)
+    if backend is None:
         raise AttributeError(alias)
     for task in _all_tasks():
-        register(alias, task)
-    return app_of(alias)
+        register(backend, task)
+    return app_of(backend)
 
 
 django.setup()

@@ -43,12 +43,13 @@ class Program:
             self._tail = (self._tail + some)[-TAIL_BYTES:]
 
     def tail(self) -> str:
+        if self.process.poll() is not None:
+            self._reader.join(1.0)  # It may not have read the last words yet.
         return self._tail.decode(errors="replace")
 
     def expect_alive(self) -> None:
         """Raise an error with the end of the output if the program has ended."""
         if (code := self.process.poll()) is not None:
-            self._reader.join(1.0)
             raise OutliveError(f"{self.name} ended with exit code {code}: {self.tail()}")
 
     def stop(self) -> None:

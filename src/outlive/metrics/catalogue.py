@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from outlive.states import Outcome, State
+from outlive.states import State
 
 BUCKETS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -146,8 +146,6 @@ OF_DATABASE = (
     Metric("outlive_schedules_in_trouble", "gauge", "Schedules that can't fire; `outlive schedules` says why."),
 )
 """Workers, `outlive reap` and the dashboard serve these, and all of them say the same: don't sum them, take the max."""
-
-OUTCOMES = tuple(Outcome)
 
 
 def as_markdown() -> str:

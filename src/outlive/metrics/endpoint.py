@@ -32,13 +32,13 @@ class Answer(NamedTuple):
     content_type: str = "text/plain; charset=utf-8"
 
 
-Pages = Mapping[str, Callable[[], Awaitable[Answer]]]
+Routes = Mapping[str, Callable[[], Awaitable[Answer]]]
 
 
 class Endpoint:
-    def __init__(self, listen: str, pages: Pages) -> None:
+    def __init__(self, listen: str, routes: Routes) -> None:
         """Listen at this address. ConfigError: it can't be used."""
-        self._pages = pages
+        self._routes = routes
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         host, port = validation.host_and_port(listen)
         try:
@@ -61,14 +61,11 @@ class Endpoint:
             next(iter(self._open)).cancel()
         task = asyncio.create_task(self._serve(connection))
         self._open[task] = connection
-        task.add_done_callback(self._closed)
+        task.add_done_callback(lambda task: self._open.pop(task).close())
         await asyncio.sleep(PAUSE_S)
 
-    def _closed(self, task: asyncio.Task[None]) -> None:
-        self._open.pop(task).close()
-
     async def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # It also stands for a time limit. The client is gone, or too slow.
+        with contextlib.suppress(OSError):  # Also a TimeoutError. The client is gone, or too slow.
             async with asyncio.timeout(LIVES_S):
                 async with asyncio.timeout(READ_S):
                     head = await self._read(connection)
@@ -106,7 +103,7 @@ class Endpoint:
         method, target, _ = words
         if method not in (b"GET", b"HEAD"):
             return _refused(HTTPStatus.METHOD_NOT_ALLOWED), False
-        page = self._pages.get(target.partition(b"?")[0].decode("latin-1"))
+        page = self._routes.get(target.partition(b"?")[0].decode("latin-1"))
         answer = _refused(HTTPStatus.NOT_FOUND) if page is None else await page()
         return answer, method == b"HEAD"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from outlive.errors import ConfigError
+from outlive.errors import not_installed
 from outlive.metrics.catalogue import BUCKETS_S, Metric
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ def require() -> None:
     try:
         import prometheus_client  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            "metrics_listen is set, but prometheus-client is not installed: run pip install 'outlive[metrics]', "
-            "or unset metrics_listen"
-        ) from None
+        raise not_installed("metrics_listen", "prometheus-client", extra="metrics") from None
 
 
 def text(figures: Figures, *, process: bool = False) -> bytes:
@@ -58,7 +56,7 @@ def _family(metric: Metric, values: Values) -> Family:
         spread = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, value in values:
             assert isinstance(value, tuple)
-            spread.add_metric(labels, list(zip(_BOUNDS, _running_total(value[0]), strict=True)), value[1])
+            spread.add_metric(labels, list(zip(_BOUNDS, accumulate(value[0]), strict=True)), value[1])
         return spread
     kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
@@ -66,10 +64,3 @@ def _family(metric: Metric, values: Values) -> Family:
         assert not isinstance(value, tuple)
         family.add_metric(labels, value)
     return family
-
-
-def _running_total(counts: Iterable[int]) -> Iterator[int]:
-    total = 0
-    for count in counts:
-        total += count
-        yield total

@@ -1,6 +1,6 @@
 """The pytest plugin, which an entry point loads: a database for each test, and what a test does with jobs.
 
-It costs a run that does not use it nothing: all else is imported by the fixtures.
+A run that does not use it pays nothing for it: the fixtures import everything else.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def outlive_db(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Iterator[str]:
-    """The address of a database of this test's own, which every app of the process uses meanwhile."""
+    """The address of this test's own database, which every app of the process uses during the test."""
     from outlive.client.redirection import redirected
 
     with _outlive_databases.new(outlive_db_setup) as url:
@@ -91,7 +91,7 @@ def outlive_db(
 
 @pytest.fixture
 def outlive_jobs(outlive_db: str, outlive_apps: Sequence[App] | None) -> Iterator[Jobs]:
-    """Runs the jobs of this test, looks at what was enqueued, and moves the time."""
+    """Runs the jobs of this test, looks at what was enqueued, and moves the clock."""
     from outlive.pytest.jobs import Jobs
 
     jobs = Jobs(outlive_db, outlive_apps)

@@ -1,7 +1,7 @@
 """The clock of a test's database: `outlive.now()`, which everything in the database asks for the time.
 
-Here that function is replaced, in the test's own database and nowhere else. So the time is another one for every
-connection at once, it goes on from there, and nothing in outlive knows about tests.
+Here that function is replaced, in the test's own database and nowhere else. So the time changes for every
+connection at once and runs on from there, and nothing in outlive knows about tests.
 """
 
 from __future__ import annotations

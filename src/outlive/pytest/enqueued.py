@@ -1,4 +1,4 @@
-"""What was enqueued, how it compares with what a test expects, and a message that says the difference."""
+"""What was enqueued, how it compares with what a test expects, and a message about the differences."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Enqueued:
 
     @property
     def delay(self) -> timedelta:
-        """How long it had to wait at least when it was enqueued."""
+        """How long it had to wait at least, as it was enqueued."""
         return self.ready_at - self.created_at
 
     def __str__(self) -> str:

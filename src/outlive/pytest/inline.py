@@ -1,7 +1,7 @@
 """Runs jobs in the test's own process, where a debugger and coverage work.
 
 It claims and ends them with the statements of a worker, so retries, dependencies, batches, records and spawned jobs
-are the real ones. A worker's processes are missing, and so are the limits of time and memory.
+are the real ones. There are no processes as in a worker, and so no limits of time and memory.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import bdb
 import os
-import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FOR_THE_TEST = (KeyboardInterrupt, bdb.BdbQuit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
-"""What a job raises for the test that runs it: its attempt fails, and the test ends with it."""
+"""Exceptions that are meant for the test: the attempt fails, and the test ends with them."""
 _WAITING = frozenset({"outcomes", "batch_done"})
 """Statements by which a job waits for others: these must run meanwhile."""
 
@@ -80,18 +78,7 @@ class Inline:
         self._me = Identity("pytest", 1, None)
         self._lock = threading.RLock()  # A job's threads use the same connection.
         self._ran: list[Ran] = []
-        self._run(
-            store.register_worker(
-                self._me.id,
-                name=self._me.name,
-                hostname=socket.gethostname(),
-                pid=os.getpid(),
-                version=version("outlive"),
-                queues=None,
-                slots=1,
-                secret=self._me.secret,
-            )
-        )
+        self._run(self._me.registering(None))
 
     def take_ran(self) -> list[Ran]:
         """The attempts that have run since the last call."""
@@ -99,7 +86,7 @@ class Inline:
         return ran
 
     def run_one(self, queues: Sequence[str] | None) -> Ran | None:
-        """Run the most urgent job that is due; None if none is."""
+        """Run the most urgent job that is due; None if no job is due."""
         claimed = self._claim(queues)
         if claimed is None:
             return None
@@ -145,7 +132,7 @@ class Inline:
         return None
 
     def _end(self, done: Done, *, completing: bool) -> Ended:
-        """Write how an attempt ended, unless its job has."""
+        """Write how an attempt ended, unless its job has done so itself."""
         failed = done.outcome is Outcome.FAILED
         end = Ended(
             done.token,
@@ -197,17 +184,13 @@ class Inline:
                 case "run":
                     asked = statement.read_asked(body)
                     if any(name in _WAITING for name, _ in asked):
-                        self._run_others(queues)
+                        while self.run_one(queues):  # As other workers would, meanwhile.
+                            pass
                     statements = [store.asked_by_job(name, parameters, token) for name, parameters in asked]
                     with self._lock:
                         return statement.answer(db.run_all(self._connection, statements))
                 case _:
                     raise OutliveError(f"a job asked for {verb}, which does not exist")
-
-    def _run_others(self, queues: Sequence[str] | None) -> None:
-        """Run what is due while a job waits for other jobs, as other workers would."""
-        while self.run_one(queues):
-            pass
 
     def report(self, progress: Progress) -> None:
         self._run(store.write_progress(self._me.id, [progress]))

@@ -1,4 +1,4 @@
-"""`outlive_jobs`: what a test does with jobs. It runs them, looks at what was enqueued, and moves the time."""
+"""`outlive_jobs`: what a test does with jobs. It runs them, looks at what was enqueued, and moves the clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outlive.client import redirection
 from outlive.client.app import App
 from outlive.client.job import Job
 from outlive.client.statement_runner import StatementRunner
-from outlive.client.task import Task
+from outlive.client.task import Task, expect_task
 from outlive.client.task import moment as checked_moment
 from outlive.errors import ConfigError, OutliveError
 from outlive.policy import limits
@@ -84,7 +84,7 @@ class Jobs:
     ) -> list[Ran]:
         """Run the jobs that are due, and those that become due meanwhile. Returns the attempts in their order.
 
-        `queue`: only the jobs of this one. `delayed`: also run what waits for its time, and move the time there.
+        `queue`: only the jobs of this one. `delayed`: also run jobs that are due later, and move the clock there.
         `raising`: raise what the first failing job raises. `in_processes`: in a real worker, each job in a process of
         its own, for at most `timeout`. More attempts than `limit` are an error: a job may be enqueuing itself.
         """
@@ -176,7 +176,7 @@ class Jobs:
 
     def enqueued(self, task: Task[..., Any, Any] | None = None) -> list[Enqueued]:
         """The jobs of a task, or of all, in the order in which they were enqueued, whatever has become of them."""
-        return enqueued.read(self._connection, None if task is None else _checked(task).name)
+        return enqueued.read(self._connection, None if task is None else expect_task("enqueued takes", task).name)
 
     def assert_enqueued(self, task: Task[P, Any, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Expect a job of this task with these arguments, and return it. Only options given with `using` must be equal.
@@ -184,7 +184,7 @@ class Jobs:
         It reads like the call that has enqueued the job: `assert_enqueued(send.using(queue="mail"), 7)`.
         """
         __tracebackhide__ = True
-        expected = enqueued.Expected(_checked(task), args, kwargs)
+        expected = enqueued.Expected(expect_task("assert_enqueued takes", task), args, kwargs)
         jobs = self.enqueued()
         for job in jobs:
             if job.task == task.name and not expected.differences(job):
@@ -195,7 +195,7 @@ class Jobs:
         """Expect no job of this task; without a task, no job at all."""
         __tracebackhide__ = True
         if jobs := self.enqueued(task):
-            found = f"{counted(len(jobs), 'job')} {'was' if len(jobs) == 1 else 'were'}"
+            found = counted(len(jobs), "job was", "jobs were")
             lines = [f"    {job.id}: {job}" for job in jobs[: enqueued.SHOWN]]
             raise AssertionError("\n".join([f"{found} enqueued, and none was expected:", *lines]))
 
@@ -206,7 +206,7 @@ class Jobs:
         return self._clock.now()
 
     def advance(self, by: Duration) -> None:
-        """Move the time forward, by seconds or as text ("2h"). Schedules make a job for each time that has passed."""
+        """Move the clock forward, by seconds or as text ("2h"). Schedules make a job for each tick that passes."""
         seconds = validation.positive("by", validation.seconds("by", by))
         self._register()
         self._fire_due()
@@ -214,14 +214,14 @@ class Jobs:
         self._fire_due(missed="all")
 
     def travel_to(self, moment: datetime) -> None:
-        """Move the time forward to this moment, which has a time zone."""
+        """Move the clock forward to this moment, which has a time zone."""
         now = self.now()
         if checked_moment("moment", moment) <= now:
             raise ConfigError(f"it is {now.isoformat()} in this test, and time goes only forward: not to {moment}")
         self.advance((moment - now).total_seconds())
 
     def _wait_for_next(self, queues: Sequence[str] | None) -> bool:
-        """Move the time to where the next job is due. False if none waits."""
+        """Move the clock to the time at which the next job is due. False if no job waits."""
         wait = self._value(_LATER, {"tasks": list(self._tasks()), "queues": queues})
         if wait is None:
             return False
@@ -260,12 +260,6 @@ class Jobs:
 
     def _value(self, query: str, parameters: Any = None) -> Any:
         return self._connection.execute(query.encode(), parameters).fetchall()[0][0]
-
-
-def _checked(task: Task[P, Any, R]) -> Task[P, Any, R]:
-    if not isinstance(task, Task):
-        raise ConfigError(f"this is about the jobs of a task, which is a function with @app.task, not {task!r}")
-    return task
 
 
 def _has_failed(ran: Ran) -> bool:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 import msgspec
 
 from outlive.client.app import App
 from outlive.errors import ConfigError, OutliveError
-from outlive.lab.program import dying_with_this, stop
+from outlive.lab.program import started
 from outlive.pytest.target import TARGET, VARIABLE, Wanted
 
 SLOTS = 2
-LOOK_S = 0.02
-LOG_CHARS = 2000
+CHECK_S = 0.02
 
 
 def drain(found: Wanted, url: str, queues: Sequence[str] | None, settled: Callable[[], bool], within_s: float) -> None:
@@ -32,26 +30,14 @@ def drain(found: Wanted, url: str, queues: Sequence[str] | None, settled: Callab
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         VARIABLE: msgspec.json.encode(found).decode(),
     }
-    with tempfile.TemporaryFile() as log:
-        worker = subprocess.Popen(
-            dying_with_this(words),
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            deadline = time.monotonic() + within_s
-            while not settled():
-                if worker.poll() is not None or time.monotonic() > deadline:
-                    how = "has ended" if worker.poll() is not None else f"is not done after {within_s:g} s"
-                    log.seek(0)
-                    said = log.read().decode(errors="replace")[-LOG_CHARS:].strip()
-                    raise OutliveError(f"the worker of this test {how}: {said or 'it has logged nothing'}")
-                time.sleep(LOOK_S)
-        finally:
-            stop(worker)
+    with started(words, environment=environ, directory=Path.cwd()) as worker:
+        deadline = time.monotonic() + within_s
+        while not settled():
+            ended = worker.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                how = "has ended" if ended else f"is not done after {within_s:g} s"
+                raise OutliveError(f"the worker of this test {how}: {worker.tail().strip() or 'it has logged nothing'}")
+            time.sleep(CHECK_S)
 
 
 def wanted(apps: Sequence[App], enqueued: Collection[str]) -> Wanted:

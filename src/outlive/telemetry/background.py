@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Background(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=f"outlive-{what}", daemon=True)
         self._thread.start()
 
-    def put(self, things: list[T], share: float = 1.0) -> None:
+    def put(self, things: Sequence[T], share: float = 1.0) -> None:
         """Never waits for the receiver. Beyond this share of the limits, things are dropped."""
         more_bytes = sum(map(self._size, things))
         with self._changed:
@@ -59,7 +59,7 @@ class Background(Generic[T]):
         while things := self._next():
             try:
                 self._send(things)
-            except Exception as error:  # It comes from a library, which may have got data of jobs.
+            except Exception as error:  # A library raised it, perhaps because of a job's data.
                 self._tell(f"{len(things)} {self._what} could not be sent: {type(error).__name__}: {error}")
 
     def _next(self) -> list[T]:

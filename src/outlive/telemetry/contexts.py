@@ -41,7 +41,7 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 def parse(traceparent: str, state: str = "") -> TraceContext | None:
-    """The context that is written so; None if it is not valid."""
+    """The context in this text; None if it is not valid."""
     found = _PARENT.fullmatch(traceparent)
     if found is None or not int(found[1], 16) or not int(found[2], 16):
         return None
@@ -60,7 +60,7 @@ def carried_by(options: bytes | None) -> TraceContext | None:
 
 
 def _valid(state: str) -> str:
-    """The state, or none: OpenTelemetry would log whatever else is written there, for every attempt."""
+    """The state if it is valid, or else an empty one: OpenTelemetry would complain about it for every attempt."""
     return state if len(state) <= MAX_STATE_CHARS and _STATE.fullmatch(state) else ""
 
 

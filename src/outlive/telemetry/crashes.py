@@ -1,4 +1,7 @@
-"""Events of Sentry for attempts whose process died: there is no exception, so they are made of the evidence."""
+"""Events of Sentry for attempts whose process died: there is no exception, so they are made from the evidence.
+
+A thread sends them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.telemetry.background import Background
 
 try:
     import sentry_sdk
     from sentry_sdk.utils import BadDsn
 except ImportError:
-    raise ConfigError(
-        "sentry is set, but its SDK is not installed: run pip install 'outlive[sentry]', or unset sentry"
-    ) from None
+    raise not_installed("sentry", "its SDK", extra="sentry") from None
 
 MAX_OUTPUT_CHARS = 8_000
 CAUSES = (Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.LOST)
@@ -30,20 +32,34 @@ class Crash(NamedTuple):
 
 
 class Crashes:
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """A client of its own, without integrations: this process' own errors and logs are no events."""
+    def __init__(self, worker: str, options: Mapping[str, Any]) -> None:
+        """The options are those of the app's client. This one is separate and has no integrations: the errors and logs
+        of this process are no events.
+        """
+        self._worker = worker
         try:
             self._client = sentry_sdk.Client(**options, default_integrations=False, auto_enabling_integrations=False)
         except BadDsn as error:
             raise ConfigError(f"sentry is set, but SENTRY_DSN is not valid: {error}") from None
         self._scope = sentry_sdk.Scope(client=self._client)
+        self._background: Background[Crash] = Background("events", self._send, _size)
 
-    def send(self, crashes: list[Crash]) -> None:
+    def ended(self, job: Claimed, end: Ended) -> None:
+        """An attempt has ended. If its process raised an exception, the child has made the event."""
+        if end.outcome in CAUSES and not end.told:
+            self._background.put([Crash(job, end, self._worker)])
+
+    def _send(self, crashes: list[Crash]) -> None:
         for one in crashes:
             self._client.capture_event(event_of(one), scope=self._scope)  # type: ignore[arg-type]
 
     def close(self, within_s: float) -> None:
-        self._client.close(timeout=within_s)
+        self._background.close(within_s / 2)
+        self._client.close(timeout=within_s / 2)
+
+
+def _size(crash: Crash) -> int:
+    return len(crash.end.output or "") + len(crash.end.stack or "") + len(crash.job.args or b"")
 
 
 def event_of(crash: Crash) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sends spans with OpenTelemetry's SDK, as the standard variables OTEL_… say: to where, as what, and which of them."""
+"""Sends spans with OpenTelemetry's SDK. The standard variables OTEL_… say where to, and which of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from outlive.errors import ConfigError
+from outlive.errors import ConfigError, not_installed
 from outlive.telemetry import spans
 from outlive.telemetry.contexts import TraceContext
 
@@ -22,9 +22,7 @@ try:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 except ImportError:
-    raise ConfigError(
-        "otel is set, but OpenTelemetry's SDK is not installed: run pip install 'outlive[otel]', or unset otel"
-    ) from None
+    raise not_installed("otel", "OpenTelemetry's SDK", extra="otel") from None
 
 MAX_SPANS = 16
 """How many spans a job may send at once. Outlive's own code in a child sends one."""
@@ -33,7 +31,7 @@ _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
 class Otlp:
-    """The way out for the spans of a worker."""
+    """Exports the spans of a worker."""
 
     def __init__(self) -> None:
         provider = TracerProvider(shutdown_on_exit=False)
@@ -47,7 +45,7 @@ class Otlp:
         return decision is Decision.RECORD_AND_SAMPLE
 
     def send(self, things: list[spans.Span | bytes]) -> None:
-        """Send spans of the supervisor, and frames of children with theirs. The latter can't spoil the former."""
+        """Send the supervisor's spans, and the children's, which come as frames. A bad frame spoils no other spans."""
         self._export(one for one in things if isinstance(one, spans.Span))
         frames = [one for one in things if isinstance(one, bytes)]
         try:

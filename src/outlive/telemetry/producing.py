@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from outlive import wire
-from outlive.errors import ConfigError
+from outlive.errors import not_installed
 from outlive.model import JobRequest
 from outlive.policy import DEFAULT_QUEUE
 
@@ -20,9 +20,7 @@ try:
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
-    raise ConfigError(
-        "otel is set, but OpenTelemetry is not installed: run pip install 'outlive[otel]', or unset otel"
-    ) from None
+    raise not_installed("otel", "OpenTelemetry", extra="otel") from None
 
 Carry = Callable[[list[JobRequest]], list[JobRequest]]
 """Gives jobs the trace context that is current."""
@@ -51,7 +49,7 @@ def _both(limits: bytes | None, context: bytes) -> bytes:
 
 @contextmanager
 def enqueuing() -> Iterator[Carry]:
-    """A span around the enqueueing of jobs. They carry it if they go through the function that this gives."""
+    """A span around an enqueue. Jobs that go through the function that it yields carry its context."""
     queues: set[str] = set()
     tasks: set[str] = set()
     first: UUID | None = None

@@ -59,7 +59,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 def of_attempt(
     job: Claimed, end: Ended, context: TraceContext, parent: TraceContext | None, *, start_ns: int, end_ns: int
 ) -> list[Span]:
-    """The wait of a job and the run of this attempt: two spans, both below the one that has enqueued the job."""
+    """The wait of a job and the run of this attempt: two spans, both below the one that enqueued the job."""
     start_ns = min(start_ns, end_ns)
     trace_id = context.trace_id.to_bytes(16)
     parent_id = None if parent is None else parent.span_id

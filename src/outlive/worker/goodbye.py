@@ -20,8 +20,8 @@ from outlive.worker.source_outcomes import SourceOutcomes
 
 AT_ONCE = 400
 """How many ends one statement writes."""
-LOOKS = 10
-LOOK_AGAIN_S = 0.05
+TRIES = 10
+TRY_AGAIN_S = 0.05
 """Ends that are locked are tried again for half a second: another worker may be counting an end of the same batch. What
 is still locked then is left to the reapers, and the job runs again."""
 
@@ -45,10 +45,9 @@ async def say_goodbye(
             if (failure := await write_end(session, worker, end, outbox.leases)) is not None:
                 ends.append(failure)
     known = {end.token for end in ends}
-    for token in await session.run(store.tokens_of(worker)):  # Also claims whose answer never arrived.
-        if token not in known:
-            ends.append(Ended(token, Outcome.RELEASED, error="its worker stopped"))
-    for _ in range(LOOKS):
+    held = await session.run(store.tokens_of(worker))  # Also claims whose answer never arrived.
+    ends += [Ended(token, Outcome.RELEASED, error="its worker stopped") for token in held if token not in known]
+    for _ in range(TRIES):
         locked = await session.run(store.locked_ends(worker, [end.token for end in ends]))
         free = [end for end in ends if end.token not in locked]
         for first in range(0, len(free), AT_ONCE):
@@ -56,7 +55,7 @@ async def say_goodbye(
         ends = [end for end in ends if end.token in locked]
         if not ends:
             break
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(TRY_AGAIN_S)
     await session.run(store.stop_worker(worker))
 
 

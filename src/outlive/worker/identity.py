@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from uuid import UUID, uuid4
+
+from outlive import store
+from outlive.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +23,20 @@ class Identity:
     id: UUID = field(default_factory=uuid4)
     secret: UUID = field(default_factory=uuid4, repr=False)
     """The secrets of its attempts are derived from this one. No job knows it."""
+
+    def registering(self, queues: Sequence[str] | None) -> Statement[None]:
+        """The statement that registers this process as a worker of these queues."""
+        return store.register_worker(
+            self.id,
+            name=self.name,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("outlive"),
+            queues=queues,
+            slots=self.slots,
+            secret=self.secret,
+            formerly=self.formerly,
+        )
 
     def secret_of(self, token: int) -> str:
         """The secret of an attempt, as `outlive.attempt_secret` derives it in the database."""

@@ -4,9 +4,9 @@ A worker is declared dead:
 1. if the lock that it holds while it lives (liveness.py) is missing in two checks, half a second apart, or three
    seconds apart just after the reaper itself has reconnected (absences.py);
 2. if ten seconds have passed since a reaper first missed it after a start of the database server;
-3. if its last heartbeat is older than `dead_s`. So a worker is found that is frozen, or behind a pooler, where a
-   lock proves nothing.
-Besides, an attempt is lost when its lease expires, whatever is known of its worker.
+3. if its last heartbeat is older than `dead_s`. This finds a worker that is frozen, or behind a pooler, where
+   a lock proves nothing.
+In any case, an attempt is lost when its lease expires, whatever is known about its worker.
 
 The reaper runs in every worker and as `outlive reap`. All that it does is idempotent and fenced by token: any number
 of reapers may run at once, and a false verdict costs a repeated run, never a second completion.
@@ -30,13 +30,12 @@ from outlive import kernel, store
 from outlive.config import KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
-from outlive.states import State
 from outlive.worker import cgroups
 from outlive.worker.absences import CAUTIOUS_MISSING_S, Absences
 from outlive.worker.alerts import Alerts
 from outlive.worker.announcements import Announcements
 from outlive.worker.session import Session
-from outlive.worker.telling import Telling
+from outlive.worker.telemetry import Telemetry
 from outlive.worker.zygote_handle import SIGN
 
 OTHERS_RECONNECT_S = 10.0
@@ -73,8 +72,8 @@ class Reaper:
         self.declared_dead = False
         """Other workers have declared this one dead."""
         self.attempts_ended = 0
-        self.telling: Telling | None = None
-        """Is told of lost attempts, whose own workers can't tell."""
+        self.telemetry: Telemetry | None = None
+        """Reports lost attempts, which their own workers can't report."""
         self._absences = Absences()
         self._generation = 0
         self._reconnected_at = -math.inf
@@ -120,7 +119,7 @@ class Reaper:
                 return
 
     async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:
-        """Those that have taken no lock for ten seconds since the server started, and had the time to reconnect."""
+        """The workers among these that have taken no lock in ten seconds since the server started."""
         if not unseen or now < self._clock_distrusted_until:
             return {}
         missed = await self.session.run(store.missed(unseen, for_s=NEVER_LOCKED_S))
@@ -176,26 +175,22 @@ class Reaper:
         await self._end_lost_attempts()
 
     async def _prune(self) -> None:
-        keep_s = {
-            State.SUCCEEDED: self._config.keep_finished_s,
-            State.CANCELLED: self._config.keep_finished_s,
-            State.FAILED: self._config.keep_failed_s,
-        }
-        for state, old_s in keep_s.items():
-            more = True
-            while more:
-                gone, more = await self.session.run(store.prune_finished(state, keep_s=old_s))
-                more = more and gone > 0  # Those that are locked wait for the next sweep.
+        keep_s = self._config.keep_s
+        for state in keep_s:
+            await self._prune_jobs(store.prune_finished(state, keep_s=keep_s[state]))
         await self.session.run(store.prune_batches(keep_s=max(keep_s.values())))
-        more = True
-        while more:
-            gone, more = await self.session.run(store.prune_expired())
-            more = more and gone > 0
+        await self._prune_jobs(store.prune_expired())
         await self.session.run(store.prune_awaited())
         await self.session.run(store.prune_watched())
         await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
         await self.session.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
         await self.session.run(store.prune_audit())
+
+    async def _prune_jobs(self, statement: Statement[tuple[int, bool]]) -> None:
+        """Prune a batch of jobs at a time. Jobs that another transaction has locked wait for the next sweep."""
+        gone, more = await self.session.run(statement)
+        while gone and more:
+            gone, more = await self.session.run(statement)
 
     # For both
 
@@ -221,10 +216,10 @@ class Reaper:
                 if job.state is not None:
                     self.attempts_ended += 1
                     _log.error("job %s, held by %s: %s; it is %s", job.id, job.locked_by, why, job.state)
-            if self.telling is not None:
+            if self.telemetry is not None:
                 tokens = [job.token for job in lost if job.state is not None]
                 for run in await self.session.run(store.lost_runs(tokens)):
-                    self.telling.lost(run)
+                    self.telemetry.lost(run)
 
     def _notice_reconnect(self, now: float) -> None:
         if self._generation == self.session.generation:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 
 import psycopg
 
@@ -52,19 +49,7 @@ class Registration:
         self._due.set()
 
     async def register_worker(self) -> None:
-        await self._session.run(
-            store.register_worker(
-                self._me.id,
-                name=self._me.name,
-                hostname=socket.gethostname(),
-                pid=os.getpid(),
-                version=version("outlive"),
-                queues=self._config.queues,
-                slots=self._me.slots,
-                secret=self._me.secret,
-                formerly=self._me.formerly,
-            )
-        )
+        await self._session.run(self._me.registering(self._config.queues))
         await self._register_app()
         await self._session.run(store.quarantine_killers())
 

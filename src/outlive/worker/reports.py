@@ -20,7 +20,7 @@ from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.registration import Registration
 from outlive.worker.source_outcomes import SourceOutcomes
-from outlive.worker.telling import Telling
+from outlive.worker.telemetry import Telemetry
 from outlive.worker.wakeup import Wakeup
 
 
@@ -38,15 +38,15 @@ class AttemptReports:
     wake: Wakeup
     tallies: Tallies | None
     """None if no metrics are served."""
-    telling: Telling | None
+    telemetry: Telemetry | None
     """None without OpenTelemetry and Sentry."""
 
     def starting(self, job: Claimed) -> tuple[str, str] | None:
-        return None if self.telling is None else self.telling.starting(job)
+        return None if self.telemetry is None else self.telemetry.starting(job)
 
     def traced(self, spans: bytes) -> None:
-        if self.telling is not None:
-            self.telling.traced(spans)
+        if self.telemetry is not None:
+            self.telemetry.traced(spans)
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
         if end.outcome is Outcome.SUCCEEDED:
@@ -55,8 +55,8 @@ class AttemptReports:
             self.end_lines.add(job, end)
         if self.tallies is not None:
             self.tallies.ended(job, end)
-        if self.telling is not None and not self.outbox.leases.disowned(end.token):  # Otherwise its reaper tells.
-            self.telling.ended(job, end)
+        if self.telemetry is not None and not self.outbox.leases.disowned(end.token):  # Otherwise its reaper tells.
+            self.telemetry.ended(job, end)
         self.sources.note(job.source, end)
         if completing:
             self.completions.expect(end)

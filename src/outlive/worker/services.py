@@ -34,7 +34,7 @@ from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.suspects import Suspects
-from outlive.worker.telling import telling
+from outlive.worker.telemetry import telemetry
 from outlive.worker.wakeup import DRAIN, Wakeup
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
@@ -68,7 +68,7 @@ class Services:
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
-        self.telling = self.reaper.telling = telling(config, me.name, sentry)
+        self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
         self.heartbeat = Heartbeat(me.id, session, self.reaper, on_drain, every_s=config.heartbeat_s)
         self.schedules = Schedules(session, firing)
@@ -111,7 +111,7 @@ class Services:
             registration=self.registration,
             wake=self.wake,
             tallies=self.tallies,
-            telling=self.telling,
+            telemetry=self.telemetry,
         )
 
     def loops(self) -> list[tuple[str, RunOnce]]:
@@ -177,5 +177,5 @@ class Services:
         await self.metrics.close()
         for session in self.sessions:
             await session.close()
-        if self.telling is not None:
-            await self.telling.close()
+        if self.telemetry is not None:
+            await self.telemetry.close()

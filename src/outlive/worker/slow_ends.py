@@ -1,7 +1,7 @@
 """Ends that the hot connection must not wait for: they carry records or spawned jobs, or their rows are locked.
 
-Each is written by itself, on a session of a small pool, so a slow or huge end delays no other. Those that a lock kept
-from being written have a session of their own, so however many they are, they delay only each other. An end that
+Each is written by itself, on a session of a small pool, so a slow or huge end delays no other. Ends that
+a lock holds up have their own session, so however many they are, they delay only each other. An end that
 Postgres will never accept becomes a failure that says why.
 """
 

@@ -248,7 +248,7 @@ class Supervisor:
         terminated = False
         while time.monotonic() < end_by:
             under_way = slots.busy or services.outbox.slow.under_way
-            if not under_way and not (services.telling is not None and slots.leaving()):
+            if not under_way and not (services.telemetry is not None and slots.leaving()):
                 break
             if not terminated and (self.stop_requests > 1 or time.monotonic() > end_by - TERM_BEFORE_END_S):
                 terminated, end_by = True, min(end_by, time.monotonic() + TERM_BEFORE_END_S)

@@ -1,6 +1,6 @@
 """The spans of attempts: the supervisor makes them, so that an attempt whose process dies has its span too.
 
-A thread sends them. The ids follow from the job's (`telemetry/contexts.py`), so nothing need be agreed with the child.
+A thread sends them. The ids follow from the job's (`telemetry/contexts.py`), so the child knows them too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tracing:
         end_s = max(begun.at, time.time() - end.late_s)
         start_s = begun.at if end.took_s is None else max(begun.at, end_s - end.took_s)
         times = {"start_ns": int(start_s * 1e9), "end_ns": int(end_s * 1e9)}
-        self._background.put(list(spans.of_attempt(job, end, begun.context, begun.parent, **times)))
+        self._background.put(spans.of_attempt(job, end, begun.context, begun.parent, **times))
 
     def lost(self, run: LostRun) -> None:
         """Another worker has lost an attempt. When its job began to wait is not known."""

@@ -68,7 +68,7 @@ class WorkerVitals:
 
     def status(self) -> str:
         running = len(self.services.slots.busy) if self.services else 0
-        jobs = f"{running} of {counted(self.me.slots, 'slot')} {'is' if self.me.slots == 1 else 'are'} busy"
+        jobs = f"{running} of {counted(self.me.slots, 'slot is', 'slots are')} busy"
         return f"{unready}; {jobs}" if (unready := self.unready()) else jobs
 
     def figures(self) -> Figures:
