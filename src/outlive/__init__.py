@@ -3,29 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from outlive.errors import (
-    BadArguments,
-    BatchNotFound,
-    Cancel,
-    ConfigError,
-    DatabaseBusy,
-    DatabaseUnreachable,
-    DuplicateJob,
-    Fail,
-    JobFailed,
-    JobNotFound,
-    OutliveError,
-    Retry,
-    SchemaMismatch,
-    SourceBusy,
-    SourcePaused,
-    StaleAttempt,
-    Stopped,
-    WrongConnection,
-)
-from outlive.model import BatchCounts, Record
-from outlive.states import Outcome, State
-
 if TYPE_CHECKING:
     from outlive.child.context import Context, NoJob, current
     from outlive.client.app import App
@@ -35,6 +12,28 @@ if TYPE_CHECKING:
     from outlive.client.records import dedupe_key
     from outlive.client.source import Source
     from outlive.client.task import Task
+    from outlive.errors import (
+        BadArguments,
+        BatchNotFound,
+        Cancel,
+        ConfigError,
+        DatabaseBusy,
+        DatabaseUnreachable,
+        DuplicateJob,
+        Fail,
+        JobFailed,
+        JobNotFound,
+        OutliveError,
+        Retry,
+        SchemaMismatch,
+        SourceBusy,
+        SourcePaused,
+        StaleAttempt,
+        Stopped,
+        WrongConnection,
+    )
+    from outlive.model import BatchCounts, Record
+    from outlive.states import Outcome, State
 
 __version__ = "0.1.0"
 
@@ -79,18 +78,18 @@ __all__ = [
     "group",
 ]
 
-_FOR_APPS = (
+_MODULES = (
     *("child.context", "client.app", "client.batch", "client.job", "client.linking", "client.records", "client.source"),
-    "client.task",
+    *("client.task", "errors", "model", "states"),
 )
 
 if not TYPE_CHECKING:  # Type checkers would take any name for granted.
 
     def __getattr__(name: str) -> object:
-        """The names that apps use are imported when the first of them is used: commands use none, and start faster."""
+        """All names are imported when the first of them is used: commands use none, and start faster."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for module in _FOR_APPS:
+        for module in _MODULES:
             found = vars(import_module(f"outlive.{module}"))
             globals().update({key: found[key] for key in __all__ if key in found})
         return globals()[name]

@@ -7,7 +7,7 @@ not know what a statement means.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -152,13 +152,17 @@ async def answer(connection: psycopg.AsyncConnection[Any], statement: Statement[
 
 def run_all(connection: psycopg.Connection[Any], statements: Sequence[Statement[T]]) -> list[T]:
     """Run all of the statements, or none of them."""
-    with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
+    if not _needs_transaction(connection, statements):
+        return [run(connection, statement) for statement in statements]
+    with connection.transaction():
         return [run(connection, statement) for statement in statements]
 
 
 async def arun_all(connection: psycopg.AsyncConnection[Any], statements: Sequence[Statement[T]]) -> list[T]:
     """The async twin of `run_all`."""
-    async with connection.transaction() if _needs_transaction(connection, statements) else nullcontext():
+    if not _needs_transaction(connection, statements):
+        return [await arun(connection, statement) for statement in statements]
+    async with connection.transaction():
         return [await arun(connection, statement) for statement in statements]
 
 

@@ -6,11 +6,13 @@ import sys
 
 from typer.main import get_command
 
+from outlive import db
 from outlive.cli import MODULES, load
+from tests.driving.making import make
 
 FOR_OTHERS = (
     *("outlive.child", "outlive.client", "outlive.embedded", "outlive.lab", "outlive.protocol", "outlive.worker"),
-    *("pickle", "rich", "sqlite3", "tomllib"),
+    *("pickle", "rich", "sqlite3", "ssl", "tomllib"),
 )
 """What a command needs only if it draws a table, reads a file, starts a server or runs jobs."""
 
@@ -43,6 +45,37 @@ def test_a_command_is_built_without_the_others_of_its_module() -> None:
             assert built & {*names} == {name}, module
 
 
+def test_the_package_imports_its_modules_when_a_name_is_first_used() -> None:
+    script = "import sys, outlive; print(*sys.modules); print(outlive.State.PENDING, outlive.JobFailed.__name__)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded, used = ran.stdout.splitlines()
+    assert [name for name in loaded.split() if name.startswith(("outlive.", "msgspec"))] == []
+    assert used == "pending JobFailed"
+
+
+NOTING = """
+import atexit, sys, threading
+from outlive.cli import main
+drawing = set()
+sys.addaudithook(
+    lambda event, about: (event, about[0]) == ("import", "rich.table") and drawing.add(threading.current_thread())
+)
+atexit.register(lambda: print(threading.main_thread() in drawing, len(drawing), *sys.modules))
+main()
+"""
+
+
+def test_stats_imports_what_draws_while_the_server_counts(database_url: str, connection: db.Connection) -> None:
+    make(connection)
+    command = [sys.executable, "-c", NOTING, "stats"]
+    env = {**os.environ, "OUTLIVE_DATABASE_URL": database_url}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    *_, total, loaded = ran.stdout.splitlines()
+    assert total.split() == ["1", "jobs", "1"]
+    assert loaded.split()[:2] == ["False", "1"]
+    assert "rich._emoji_codes" not in loaded.split()
+
+
 def test_a_list_without_rows_imports_only_what_it_needs(database_url: str) -> None:
     script = "import atexit, sys; from outlive.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
     command = [sys.executable, "-c", script, "jobs"]
@@ -51,3 +84,9 @@ def test_a_list_without_rows_imports_only_what_it_needs(database_url: str) -> No
     said, loaded = ran.stdout.splitlines()
     assert said.startswith("no job matches in ")
     assert [name for name in loaded.split() if f"{name}.".startswith(tuple(f"{part}." for part in FOR_OTHERS))] == []
+
+
+def test_a_command_that_runs_jobs_has_ssl_for_their_worker() -> None:
+    script = "import atexit, sys; from outlive.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
+    ran = subprocess.run([sys.executable, "-c", script, "worker", "--help"], capture_output=True, text=True, check=True)
+    assert "ssl" in ran.stdout.splitlines()[-1].split()

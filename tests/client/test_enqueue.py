@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Any
 from uuid import uuid4
 
@@ -40,6 +42,24 @@ def test_the_async_twin_does_the_same(app: outlive.App, query: Query) -> None:
     job, status = asyncio.run(use())
     assert status is outlive.State.PENDING
     assert query("select id, task from outlive.jobs") == [(job.id, aadd.name)]
+
+
+def test_an_enqueue_is_a_few_calls_and_sends_what_a_job_has(app: outlive.App) -> None:
+    for _ in range(10):
+        add.enqueue(1, b=2)
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "psycopg" not in (path := frame.f_code.co_filename):
+            called.append(f"{path}: {frame.f_code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        add.enqueue(1, b=2)
+    finally:
+        sys.setprofile(None)
+    assert len(called) <= 45, called
+    assert len(store.enqueue([add.job(1, b=2).request], max_args_bytes=100).parameters) == 6
 
 
 def test_a_job_of_a_task_with_a_queue_and_a_source_has_them(app: outlive.App, query: Query) -> None:

@@ -10,11 +10,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import msgspec
 import typer
 
 from outlive import store, validation
@@ -32,8 +32,7 @@ NAMED = 20
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """Options that choose jobs. A command with a parameter `filter` has them all."""
 
     state: Annotated[list[State] | None, _only("of this state; may be given several times.")] = None
@@ -49,7 +48,7 @@ class Filter:
     ] = None
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in self.__slots__)
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
     def resolved(self, context: CommandContext, *, older_s: float | None = None) -> JobFilter:
         return JobFilter(
@@ -130,8 +129,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-@dataclass(slots=True)
-class Done:
+class Done(msgspec.Struct):
     """What an action has done so far. All changes are kept only for JSON."""
 
     keeps_all: bool
@@ -139,8 +137,8 @@ class Done:
     changed: int = 0
     stopping: int = 0
     interrupted: bool = False
-    changes: list[Change] = field(default_factory=list)
-    unchanged: list[Change] = field(default_factory=list)
+    changes: list[Change] = []
+    unchanged: list[Change] = []
 
     def add(self, changes: list[Change]) -> None:
         self.jobs += len(changes)

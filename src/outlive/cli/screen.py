@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -72,9 +73,14 @@ def console() -> Console:
     from rich.console import Console
 
     plain_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    made = Console(width=plain_width, highlight=False)
+    made = Console(width=plain_width, highlight=False, emoji=False)  # A table of all emoji is slow to load.
     made.on_broken_pipe = _pass_on  # type: ignore[method-assign]
     return made
+
+
+def draw_soon() -> None:
+    """Import what draws a table in another thread, while this one waits for the database."""
+    threading.Thread(target=table, args=((), ()), daemon=True).start()
 
 
 def _pass_on() -> None:

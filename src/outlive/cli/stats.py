@@ -53,7 +53,10 @@ def stats(
         return
 
     def look() -> Counts:
-        return context.run(store.stats()), context.run(store.rates())
+        ended_per_s = context.run(store.rates())
+        if not json:
+            screen.draw_soon()  # The server counts meanwhile.
+        return context.run(store.stats()), ended_per_s
 
     if not watch or json:
         screen.listing(look, _stats_table, json=json, watch=watch, shape=_counts)

@@ -317,12 +317,13 @@ class App:
         for request in requests:
             if len(request.args) > limit_bytes:
                 self.check(request)
-        return [store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify) for batch in _batches(requests)]
+        batches = [requests] if len(requests) == 1 else _batches(requests)
+        return [store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify) for batch in batches]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
-        existing = {asked: other for answer in answers for asked, other in answer.items()}
-        if not existing:  # As without dedupe keys: no id need be looked up.
+        if not any(answers):  # As without dedupe keys: no id need be looked up.
             return [Job(request.id, self) for request in requests]
+        existing = {asked: other for answer in answers for asked, other in answer.items()}
         return [Job(existing.get(request.id, request.id), self) for request in requests]
 
     def decode_result(self, task: str, data: bytes) -> object:

@@ -7,12 +7,11 @@ does not close it: the sockets are its parent's. Each event loop has its own asy
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -61,16 +60,15 @@ class Connections:
 
     def within(self, work: Callable[[db.Connection], T]) -> T:
         """Do work that can be repeated. If its connection breaks, it is repeated on a new one."""
-        with db.translated_errors():
-            retries = _Retries()
-            while True:
-                try:
-                    with self._one() as connection:
-                        return work(connection)
-                except psycopg.Error as error:
-                    pause_s = retries.pause_s(error)
-                    self.close()  # An outage that broke one connection has probably broken them all.
-                    time.sleep(pause_s)
+        retries = None
+        while True:
+            try:
+                return self._once(work)
+            except psycopg.Error as error:
+                retries = retries or _Retries()
+                pause_s = retries.pause_s(error)
+                self.close()  # An outage that broke one connection has probably broken them all.
+                time.sleep(pause_s)
 
     async def arun_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
         """The async twin of `run_all`."""
@@ -78,16 +76,15 @@ class Connections:
 
     async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `within`."""
-        with db.translated_errors():
-            retries = _Retries()
-            while True:
-                try:
-                    async with self._aone() as connection:
-                        return await work(connection)
-                except psycopg.Error as error:
-                    pause_s = retries.pause_s(error)
-                    await self.aclose()
-                    await asyncio.sleep(pause_s)
+        retries = None
+        while True:
+            try:
+                return await self._aonce(work)
+            except psycopg.Error as error:
+                retries = retries or _Retries()
+                pause_s = retries.pause_s(error)
+                await self.aclose()
+                await asyncio.sleep(pause_s)
 
     def close(self) -> None:
         """Close the idle connections of this process; the next use opens new ones."""
@@ -102,17 +99,18 @@ class Connections:
         while idle:
             await idle.pop().close()
 
-    @contextlib.contextmanager
-    def _one(self) -> Iterator[db.Connection]:
-        """A connection, which is kept afterwards if it is fit to be used again."""
+    def _once(self, work: Callable[[db.Connection], T]) -> T:
+        """Do work on a connection, which is kept afterwards if it is fit to be used again."""
         self._notice_fork()
         with self._lock:
             all_idle = self._idle
             idle = all_idle.pop() if all_idle else None
         connection = idle or db.connect(self._ready_url())
         try:
-            with _closed_if_unfit(connection):
-                yield connection
+            return work(connection)
+        except psycopg.Error as error:
+            _close_if_unfit(connection, error)
+            raise
         finally:
             with self._lock:
                 # `close` may have come meanwhile, because another database is used from now on.
@@ -122,15 +120,16 @@ class Connections:
             if not kept:
                 connection.close()
 
-    @contextlib.asynccontextmanager
-    async def _aone(self) -> AsyncIterator[db.AsyncConnection]:
-        """The async twin of `_one`."""
+    async def _aonce(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
+        """The async twin of `_once`."""
         self._notice_fork()
         idle = self._async_idle.setdefault(asyncio.get_running_loop(), [])
         connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))
         try:
-            with _closed_if_unfit(connection):
-                yield connection
+            return await work(connection)
+        except psycopg.Error as error:
+            _close_if_unfit(connection, error)
+            raise
         finally:
             if _is_idle(connection) and len(idle) < MAX_IDLE:
                 idle.append(connection)
@@ -159,28 +158,24 @@ class _Retries:
         self._pause_s = 0.0
 
     def pause_s(self, error: psycopg.Error) -> float:
-        """How long to wait before the next try. Raises the error if a retry is too late, or can't help."""
+        """How long to wait before the next try. Raises the error, translated, if a retry can't help or is too late."""
         self._deadline = self._deadline or time.monotonic() + PATIENCE_S
         left_s = self._deadline - time.monotonic()
         refused = error.sqlstate is None and any(words in str(error) for words in _REFUSED)
         if left_s <= 0 or refused or not db.transient(error):
-            raise error
+            with db.translated_errors():
+                raise error
         _log.debug("retrying after %s", error)
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2 + 0.05, 1.0)
         return min(pause_s, left_s)
 
 
-@contextlib.contextmanager
-def _closed_if_unfit(connection: db.Connection | db.AsyncConnection) -> Iterator[None]:
+def _close_if_unfit(connection: db.Connection | db.AsyncConnection, error: psycopg.Error) -> None:
     """Close a connection whose session may be the cause of an error."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if db.may_be_the_session(error):
-            connection.pgconn.finish()
-        raise
+    if db.may_be_the_session(error):
+        connection.pgconn.finish()
 
 
 def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:
     """Whether it can be used again: it is open, and in no transaction."""
-    return not connection.closed and connection.info.transaction_status is pq.TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == pq.TransactionStatus.IDLE

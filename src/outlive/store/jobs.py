@@ -27,16 +27,16 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
 
 
 def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
-    plain = (job.dedupe_key, job.options, job.delay_s, job.run_at) == (None, None, None, None)
-    name = "enqueue_plain" if plain else "enqueue_one"
-    values = asdict(job)
-    values["args"] = job.args.decode()
-    values["options"] = job.options and job.options.decode()
+    args = job.args.decode()
+    if not notify and (job.dedupe_key, job.options, job.delay_s, job.run_at) == (None, None, None, None):
+        given = {"id": job.id, "task": job.task, "args": args, "queue": job.queue, "source": job.source}
+        return statement("enqueue_plain", lambda _, rows: {}, **given, priority=job.priority)
 
     def decode(_: Names, rows: list[Row]) -> dict[UUID, UUID]:
         return {} if rows[0][0] == job.id else {job.id: rows[0][0]}
 
-    return statement(name, decode, **values, max_args_bytes=max_args_bytes, notify=notify)
+    texts = {"args": args, "options": job.options and job.options.decode()}
+    return statement("enqueue_one", decode, **asdict(job) | texts, max_args_bytes=max_args_bytes, notify=notify)
 
 
 def cancel(ids: Iterable[UUID]) -> Statement[list[Change]]:

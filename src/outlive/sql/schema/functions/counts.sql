@@ -73,17 +73,13 @@ begin
   if many <> '{}' then
     return query
     with sampled as materialized (
-      select j.queue, j.task, case when w.id is null and r.id is null and h.id is null then a.state end as state
-      from outlive.jobs j tablesample system (percent)
-        left join lateral (
-          select t.state from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true
-        -- A job that has failed or was cancelled may have been retried.
-        left join lateral (
-          select w.id from outlive.waiting w where w.id = j.id and a.state <> 'succeeded' limit 1) w on true
-        left join lateral (
-          select r.id from outlive.running r where r.id = j.id and a.state <> 'succeeded' limit 1) r on true
-        left join lateral (
-          select h.id from outlive.held h where h.id = j.id and a.state <> 'succeeded' limit 1) h on true),
+      -- A job that has failed or was cancelled may have been retried.
+      select j.queue, j.task, case when a.state = 'succeeded' or coalesce(
+        (select w.id from outlive.waiting w where w.id = j.id),
+        (select r.id from outlive.running r where r.id = j.id),
+        (select h.id from outlive.held h where h.id = j.id)) is null then a.state end as state
+      from outlive.jobs j tablesample system (percent) left join lateral (
+        select t.state from outlive.attempts t where t.job_id = j.id order by t.attempt desc limit 1) a on true),
     sample as (
       -- How many jobs a sampled one stands for. A table that was never analysed does not know its rows.
       select case when percent < 100 and c.reltuples > 0 and c.relpages > 0
