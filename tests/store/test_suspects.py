@@ -16,6 +16,7 @@ MINUTE = timedelta(seconds=60)
 CLOSED = [
     "update outlive.sources set enabled = false",
     "update outlive.sources set paused_until = outlive.now() + interval '1 hour'",
+    "update outlive.sources set rate_limit_per_minute = 0.1, full_at = outlive.now() + interval '10 min'",
 ]
 
 
@@ -68,6 +69,18 @@ def test_no_worker_makes_room_for_a_suspect_of_a_closed_source(connection: db.Co
     connection.execute(closed.encode())
     assert not wait(connection)
     assert db.run(connection, store.claim_suspect(ANNA, tasks=[TASK])) == []
+
+
+def test_a_worker_makes_room_for_a_suspect_whose_source_admits_it_soon(connection: db.Connection) -> None:
+    """Otherwise jobs that run all the time could take all that the source admits."""
+    bring(connection, Place.SUSPECT)
+    connection.execute("update outlive.held set source = 'shop'")
+    connection.execute(
+        "insert into outlive.sources (name, rate_limit_per_minute, full_at) values ('shop', 6, %s)",
+        [NOW + MINUTE + timedelta(seconds=10)],
+    )
+    set_now(connection, NOW + MINUTE)
+    assert wait(connection)
 
 
 def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connection: db.Connection) -> None:

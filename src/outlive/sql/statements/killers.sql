@@ -37,7 +37,8 @@ select s.*, outlive.carried(j.args), j.options, outlive.alone_s(s.id)
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 
 -- name: suspects_wait
--- Whether a suspect that this worker can run has waited so long that a worker must make room for it.
+-- Whether a suspect that this worker can run has waited so long that a worker must make room for it. None does for
+-- one whose source will admit nothing for as long as that.
 -- returns boolean
 select exists (
   select from outlive.held h
@@ -49,8 +50,8 @@ select exists (
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
     and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
     and not exists (
-      select from outlive.sources s
-      where s.name = h.source and (not s.enabled or coalesce(s.paused_until > outlive.now(), false))));
+      select from outlive.sources s, lateral outlive.admits(s, null, true) a
+      where s.name = h.source and a.free < 1 and (a.open or a.wait_s > :after_s::double precision)));
 
 -- name: let_others_in
 -- running, alone -> running: from now on other jobs may run beside the suspect, and its loss would prove nothing.
