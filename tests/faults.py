@@ -421,6 +421,19 @@ def feed_a_grandchild() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@app.task(memory="64MB", max_crashes=1)
+def start_many(processes: int, bytes_each: int) -> int:
+    """Start many processes, each of which has memory of its own for two seconds."""
+    started = []
+    for _ in range(processes):
+        started.append(os.fork())
+        if started[-1] == 0:
+            held = b"x" * bytes_each
+            time.sleep(2)
+            os._exit(len(held) and 0)
+    return sum(os.waitpid(pid, 0)[1] for pid in started)
+
+
 @app.task(memory="64MB", max_crashes=1, max_attempts=1)
 def feed_a_process(path: str) -> None:
     """Start a process that eats memory when the path is there, and fail when it is killed."""

@@ -100,13 +100,15 @@ def peak_bytes(pid: int) -> int:
 
 def children_of(pid: int) -> list[int]:
     """The direct children of all threads of a process."""
-    found: list[int] = []
+    return [int(word) for path in children_files(pid) for word in read(path).split()]
+
+
+def children_files(pid: int) -> list[str]:
+    """The files that name the direct children of a process: one for each of its threads."""
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += [int(word) for word in read(f"/proc/{pid}/task/{thread}/children").split()]
+        return [f"/proc/{pid}/task/{thread}/children" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:
-        pass
-    return found
+        return []
 
 
 def read(path: str) -> bytes:
@@ -129,12 +131,12 @@ def unread_bytes(descriptor: int) -> int:
 
 def descendants_of(pid: int) -> list[int]:
     """All processes below a process, nearest first. They may change while this reads them."""
-    found: list[int] = []
+    found: dict[int, None] = {}
     level = children_of(pid)
     while level:
-        found += level
+        found |= dict.fromkeys(level)
         level = [grandchild for child in level for grandchild in children_of(child) if grandchild not in found]
-    return found
+    return list(found)
 
 
 def reaped(pid: int) -> bool:

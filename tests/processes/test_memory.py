@@ -1,5 +1,7 @@
 """A limit on memory counts all memory that a job takes, of every kind, and no memory of others."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -12,6 +14,7 @@ from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
 from tests.driving.workers import Start, alive
+from tests.processes.groups import HIDDEN
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -36,6 +39,20 @@ def test_memory_that_no_process_has_for_itself_counts(
         (only,) = attempts(connection, job)
         assert only.outcome is Outcome.OUT_OF_MEMORY
         assert 64_000_000 < (only.peak_memory_bytes or 0) < 200_000_000
+
+
+def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_share_count_once(
+    start: Start, connection: db.Connection
+) -> None:
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
+    worker = start(within=HIDDEN)
+    assert worker.says("memory is limited by measuring")
+    modest, greedy = faults.start_many.enqueue(100, 100_000), faults.start_many.enqueue(100, 1_500_000)
+    assert finished(greedy) is State.QUARANTINED
+    (only,) = attempts(connection, greedy)
+    assert "over the limit" in (only.error or "")
+    assert modest.result(timeout=20) == 0
 
 
 def test_how_its_memory_changed_is_kept_with_an_attempt_that_was_killed(

@@ -57,8 +57,8 @@ class Group:
     def gather(self, pid: int) -> None:
         """Move a process and its descendants here. Each move takes some 8 ms: too long for an event loop."""
         for _ in range(GATHER_ROUNDS):
-            here = kernel.read(str(self.path / "cgroup.procs")).split()
-            elsewhere = [one for one in (pid, *kernel.descendants_of(pid)) if str(one).encode() not in here]
+            here = {*map(int, kernel.read(str(self.path / "cgroup.procs")).split())}
+            elsewhere = [one for one in (pid, *kernel.descendants_of(pid)) if one not in here]
             if not elsewhere:
                 return
             for one in elsewhere:

@@ -27,10 +27,11 @@ from outlive.protocol import (
     encode_frame,
 )
 from outlive.states import Outcome
-from outlive.worker import memory, tickets
+from outlive.worker import tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.job_output import JobOutput
 from outlive.worker.memory_series import MemorySeries
+from outlive.worker.survey import Survey
 from outlive.worker.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
@@ -123,13 +124,17 @@ class Child:
     executed: bool = False
     """Whether it runs a new interpreter by now: until then its memory is its parent's."""
     born_at: float = field(default_factory=time.time)
-    files_bytes: int = 0
+    _survey: Survey | None = None
     stack_bytes: int = 0
     """How much of its stack file belongs to earlier jobs."""
     cpu_s: float = 0.0
     """The CPU time of its earlier jobs."""
-    look_again: float = 0.0
-    weigh_again: float = 0.0
+
+    @property
+    def survey(self) -> Survey:
+        """The memory of its processes."""
+        self._survey = self._survey or Survey(self.pid)
+        return self._survey
 
     @property
     def zygote(self) -> ZygoteHandle:
@@ -207,7 +212,8 @@ class Child:
             assignment.begun_at = time.time()
             preloaded = assignment.facts.preload
             if preloaded or self.served:
-                assignment.base_bytes = sum(memory.resident_bytes(memory.tree(self.pid)))
+                self.survey.look()
+                assignment.base_bytes = sum(self.survey.resident_bytes())
             if self.inherited_bytes is None:
                 self.inherited_bytes = assignment.base_bytes if preloaded else 0
             if self.group is not None:

@@ -58,6 +58,5 @@ class Heartbeat:
             self._on_drain()
         await wait(self._news, self._every_s if self._measure_again else min(self._every_s, FIRST_S))
         if not self._news.is_set() and (asked := time.monotonic()) >= self._measure_again:
-            pids = memory.tree(os.getpid())
-            self._memory_bytes = await asyncio.to_thread(memory.proportional_bytes, pids)
+            self._memory_bytes = await asyncio.to_thread(memory.proportional_bytes_below, os.getpid())
             self._measure_again = time.monotonic() + MEASURE_SHARE * (time.monotonic() - asked)

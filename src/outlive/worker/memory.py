@@ -6,17 +6,13 @@ kernel memory. A cgroup counts these too.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections import Counter
 from collections.abc import Collection
-from itertools import islice
 
 from outlive import kernel
 
-MAX_DESCRIPTORS = 4096
-"""How many open files of a job are examined: each costs a microsecond or two."""
 CLOCK_TICK_S = 0.01
 """The kernel stamps files with a clock of this resolution."""
 
@@ -27,35 +23,42 @@ Inode = tuple[int, int]
 """Device and inode number: they identify a file."""
 
 
-def tree(pid: int) -> list[int]:
-    """A process and all of its descendants."""
-    return [pid, *kernel.descendants_of(pid)]
-
-
-def resident_bytes(pids: Collection[int]) -> tuple[int, int]:
-    """Anonymous and shared resident memory. A page of several processes is counted several times."""
-    anonymous, shared = zip(*(_fields(f"/proc/{pid}/status", _RESIDENT) for pid in pids), strict=True)
-    return sum(anonymous), sum(shared)
+def resident_bytes(pid: int) -> tuple[int, int]:
+    """Anonymous and shared resident memory of a process; zeros if it is gone."""
+    return _fields(f"/proc/{pid}/status", _RESIDENT)
 
 
 def proportional_bytes(pids: Collection[int]) -> int:
-    """Both together, with each page counted once. The kernel is slow to answer, so this is asked rarely."""
+    """Both together, with each page of these processes counted once. The kernel is slow to answer."""
     return sum(sum(_fields(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)) for pid in pids)
 
 
-def files_in_memory(pids: Collection[int], since: float) -> dict[Inode, int]:
-    """The size of each memfd and file in /dev/shm that these processes have open for writing and that changed `since`.
+def proportional_bytes_below(pid: int) -> int:
+    """The same for a process and all of its descendants."""
+    return proportional_bytes([pid, *kernel.descendants_of(pid)])
+
+
+def descriptors(pid: int) -> list[str]:
+    """The paths of the open files of a process."""
+    try:
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
+
+
+def file_in_memory(path: str, since: float) -> dict[Inode, int]:
+    """The size of a memfd or file in /dev/shm, if this descriptor is open for writing and it has changed `since`.
 
     A file that is older, or open only for reading, belongs to another process.
     """
-    found: dict[Inode, int] = {}
-    for path in islice((path for pid in pids for path in _descriptors(pid)), MAX_DESCRIPTORS):
-        with contextlib.suppress(OSError):
-            if os.readlink(path).startswith(("/memfd:", "/dev/shm/")) and os.lstat(path).st_mode & 0o200:
-                file = os.stat(path)
-                if file.st_ctime >= since - CLOCK_TICK_S:
-                    found[file.st_dev, file.st_ino] = file.st_blocks * 512
-    return found
+    try:
+        if os.readlink(path).startswith(("/memfd:", "/dev/shm/")) and os.lstat(path).st_mode & 0o200:
+            file = os.stat(path)
+            if file.st_ctime >= since - CLOCK_TICK_S:
+                return {(file.st_dev, file.st_ino): file.st_blocks * 512}
+    except OSError:
+        pass
+    return {}
 
 
 def unmapped_bytes(pids: Collection[int], files: dict[Inode, int]) -> int:
@@ -73,13 +76,6 @@ def unmapped_bytes(pids: Collection[int], files: dict[Inode, int]) -> int:
             elif inode in files and words[0] == b"Pss:":
                 mapped[inode] += int(words[1]) * 1024
     return sum(max(0, size - mapped[inode]) for inode, size in files.items())
-
-
-def _descriptors(pid: int) -> list[str]:
-    try:
-        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return []
 
 
 def _fields(path: str, pattern: re.Pattern[bytes]) -> tuple[int, int]:

@@ -8,13 +8,11 @@ import time
 
 from outlive import kernel
 from outlive.states import Outcome
-from outlive.worker import memory, oom
+from outlive.worker import oom
 from outlive.worker.children import Assignment, Child
 from outlive.worker.memory_series import MemorySeries
 from outlive.worker.oom import Verdict
 
-ASK_SHARE = 20
-"""Reading a child's exact memory may take a twentieth of the time, and examining its open files another."""
 STEP_S = 0.05
 """The first steps of what is kept of the memory of a job with a limit: it is measured that often in any case."""
 SAMPLE_AFTER_S = 1.0
@@ -49,25 +47,26 @@ def peak_bytes(child: Child, current: Assignment, reported_bytes: int) -> int:
 
 
 def _measure(child: Child, current: Assignment, limit_bytes: int) -> Verdict | None:
-    pids = memory.tree(child.pid)
-    anonymous, shared = memory.resident_bytes(pids)
-    files = _files(child, pids, current.begun_at)
-    # An upper bound: a mapped file is in both, and shared pages count twice.
-    most = anonymous + shared + files - current.base_bytes
-    used = anonymous + max(shared, files) - current.base_bytes
-    current.peak_bytes = max(current.peak_bytes, used)
-    current.series = current.series or MemorySeries(STEP_S)
-    current.series.note(time.monotonic() - current.started, used)
+    whole = child.survey.look()
+    anonymous, shared = child.survey.resident_bytes()
+    files = child.survey.files_bytes(current.begun_at)
+    if whole:
+        _note(current, anonymous + max(shared, files) - current.base_bytes)
     kept = current.base_bytes - (child.inherited_bytes or 0)
-    if most > limit_bytes and _may_ask(child):
-        used = _own_bytes(child, pids, current.begun_at) - kept
-        if used > limit_bytes:
-            current.peak_bytes = max(current.peak_bytes, used)
-            current.series.note(time.monotonic() - current.started, used)
+    # An upper bound: a mapped file is in both, and shared pages count twice.
+    if anonymous + shared + files - current.base_bytes > limit_bytes:
+        if (own := _own_bytes(child)) is not None and (used := own - kept) > limit_bytes:
+            _note(current, used)
             return Outcome.OUT_OF_MEMORY, f"the job's processes had {used:,} bytes, over the limit of {limit_bytes:,}"
-    elif kept > limit_bytes and not child.retiring and _may_ask(child):
-        child.retiring = _own_bytes(child, pids, child.born_at) > limit_bytes
+    elif kept > limit_bytes and not child.retiring:
+        child.retiring = (_own_bytes(child) or 0) > limit_bytes
     return None
+
+
+def _note(current: Assignment, used_bytes: int) -> None:
+    current.peak_bytes = max(current.peak_bytes, used_bytes)
+    current.series = current.series or MemorySeries(STEP_S)
+    current.series.note(time.monotonic() - current.started, used_bytes)
 
 
 def _sample(child: Child, current: Assignment) -> None:
@@ -76,17 +75,17 @@ def _sample(child: Child, current: Assignment) -> None:
     if at_s < SAMPLE_AFTER_S:
         return
     current.series = current.series or MemorySeries(SAMPLE_S)
-    if current.series.wants(at_s):
-        current.series.note(at_s, sum(memory.resident_bytes(memory.tree(child.pid))))
+    if (child.survey.under_way or current.series.wants(at_s)) and child.survey.look():
+        current.series.note(at_s, sum(child.survey.resident_bytes()))
 
 
 def enforce_idle(child: Child, limit_bytes: int) -> None:
     """Kill an idle warm child that holds more memory than its jobs may use."""
     if child.inherited_bytes is None:
         return
-    pids = memory.tree(child.pid)
-    most = sum(memory.resident_bytes(pids)) + _files(child, pids, child.born_at) - child.inherited_bytes
-    if most > limit_bytes and _may_ask(child) and (kept := _own_bytes(child, pids, child.born_at)) > limit_bytes:
+    child.survey.look()
+    most = sum(child.survey.resident_bytes()) + child.survey.files_bytes(child.born_at) - child.inherited_bytes
+    if most > limit_bytes and (kept := _own_bytes(child) or 0) > limit_bytes:
         text = "child %d of %s keeps %s bytes of its earlier jobs, over their limit of %s: it is replaced"
         _log.warning(text, child.pid, child.task, f"{kept:,}", f"{limit_bytes:,}")
         child.retiring = True
@@ -98,27 +97,6 @@ def _executed(child: Child) -> bool:
     return child.executed
 
 
-def _files(child: Child, pids: list[int], since: float) -> int:
-    """The size of its open files, measured now or a moment ago."""
-    asked = time.monotonic()
-    if asked >= child.look_again:
-        child.files_bytes = sum(memory.files_in_memory(pids, since).values())
-        answered = time.monotonic()
-        child.look_again = answered + ASK_SHARE * (answered - asked)
-    return child.files_bytes
-
-
-def _may_ask(child: Child) -> bool:
-    """Reading the exact memory of a browser is slow, so it is not read all the time."""
-    return time.monotonic() >= child.weigh_again
-
-
-def _own_bytes(child: Child, pids: list[int], since: float) -> int:
+def _own_bytes(child: Child) -> int | None:
     """Its memory without its share of the pages that it inherited: that share is as large as its parent's."""
-    asked = time.monotonic()
-    own = memory.proportional_bytes(pids) + memory.unmapped_bytes(pids, memory.files_in_memory(pids, since))
-    if child.inherited_bytes:
-        own -= memory.proportional_bytes([child.parent.pid])
-    answered = time.monotonic()
-    child.weigh_again = answered + ASK_SHARE * (answered - asked)
-    return own
+    return child.survey.weigh(child.parent.pid if child.inherited_bytes else None)

@@ -1,0 +1,149 @@
+"""The memory of a job is read in portions of a bounded size, however many processes the job has."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from outlive import kernel
+from outlive.worker import memory
+from outlive.worker.survey import AT_ONCE, DESCRIPTORS, PROCESSES, THREADS, Survey
+from tests.waiting import aeventually, eventually
+
+MANY = 3 * PROCESSES
+FORKS = """
+import os, signal, sys
+kept = os.memfd_create("kept")
+os.write(kept, b"x" * 1_000_000)
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        own = b"x" * 300_000
+        os.write(1, b"+")
+        break
+signal.pause()
+"""
+
+
+@contextmanager
+def family(children: int) -> Iterator[int]:
+    """The pid of a process with so many children, each of which has memory of its own and an open memfd."""
+    command = [sys.executable, "-c", FORKS, str(children)]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        try:
+            started = 0
+            while started < children:
+                started += len(process.stdout.read(children))
+            yield process.pid
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def root() -> Iterator[int]:
+    with family(MANY) as pid:
+        yield pid
+
+
+@pytest.fixture
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """The files of /proc that are read, with the thread that reads them."""
+    found: list[tuple[int, str]] = []
+
+    def noted(path: str, read: Callable[[str], bytes] = kernel.read) -> bytes:
+        found.append((threading.get_ident(), path))
+        return read(path)
+
+    monkeypatch.setattr(kernel, "read", noted)
+    return found
+
+
+def read_all(survey: Survey) -> int:
+    """Look until all processes are read, and say how often that was."""
+    looks = 1
+    while not survey.look():
+        looks += 1
+    return looks
+
+
+def test_a_look_reads_a_bounded_number_of_processes(root: int, files_read: list[tuple[int, str]]) -> None:
+    survey = Survey(root)
+    for _ in range(2):
+        whole = False
+        while not whole:
+            files_read.clear()
+            whole = survey.look()
+            assert len(files_read) <= 2 * PROCESSES + THREADS
+    each = [memory.resident_bytes(pid) for pid in (root, *kernel.descendants_of(root))]
+    assert len(each) == MANY + 1
+    assert survey.resident_bytes() == (sum(own for own, _ in each), sum(shared for _, shared in each))
+
+
+def test_a_few_processes_are_read_at_once_and_those_that_are_gone_count_no_longer(root: int) -> None:
+    survey = Survey(root)
+    assert read_all(survey) == MANY // PROCESSES + 1
+    before, _ = survey.resident_bytes()
+    gone = kernel.descendants_of(root)[2:]
+    for pid in gone:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: sum(sum(memory.resident_bytes(pid)) for pid in gone) == 0, what="they are gone")
+    read_all(survey)
+    after, _ = survey.resident_bytes()
+    assert after < before - len(gone) * 300_000
+
+
+def test_threads_take_their_part_of_a_look(files_read: list[tuple[int, str]]) -> None:
+    ready = threading.Event()
+    threads = [threading.Thread(target=ready.wait) for _ in range(2 * PROCESSES * THREADS)]
+    try:
+        for thread in threads:
+            thread.start()
+        survey = Survey(os.getpid())
+        files_read.clear()
+        assert not survey.look()
+        assert len(files_read) <= PROCESSES * THREADS
+    finally:
+        ready.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_open_files_are_read_in_portions_and_a_file_of_many_processes_counts_once(root: int) -> None:
+    survey = Survey(root)
+    read_all(survey)
+    descriptors = sum(len(memory.descriptors(pid)) for pid in (root, *kernel.descendants_of(root)))
+    assert descriptors > 2 * DESCRIPTORS
+    looks = 1
+    while not (files := survey.files_bytes(1.0)):
+        looks += 1
+    assert looks == descriptors // DESCRIPTORS + 1
+    assert 1_000_000 <= files < 1_100_000
+    assert survey.files_bytes(2.0**40) == 0, "nothing has changed since then"
+
+
+def test_the_exact_memory_of_many_processes_is_read_by_a_thread(root: int, files_read: list[tuple[int, str]]) -> None:
+    survey = Survey(root)
+    read_all(survey)
+
+    async def weigh() -> int:
+        assert survey.weigh(None) is None
+        return await aeventually(lambda: survey.weigh(None), what="the thread has read it") or 0
+
+    assert asyncio.run(weigh()) > MANY * 300_000
+    weighing = [thread for thread, path in files_read if path.endswith("smaps_rollup")]
+    assert len(weighing) == MANY + 1
+    assert threading.get_ident() not in weighing
+
+
+def test_the_exact_memory_of_few_processes_is_known_at_once() -> None:
+    with family(AT_ONCE - 1) as pid:
+        survey = Survey(pid)
+        assert survey.look()
+        assert (survey.weigh(None) or 0) > (AT_ONCE - 1) * 300_000
+        assert survey.weigh(None) is None, "it is not read all the time"
