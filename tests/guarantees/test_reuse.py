@@ -1,12 +1,13 @@
-"""Tasks with `recycle_after="clean"`: which children get another job."""
+"""Tasks with `recycle_after`: which children get another job."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from outlive import config, db
 from outlive.states import Outcome
-from tests import leftovers
+from tests import faults, leftovers
 from tests.driving.jobs import outcomes
 from tests.driving.workers import Start, Worker, all_gone
 from tests.leftovers import leave
@@ -35,6 +36,12 @@ def test_a_child_in_which_a_job_has_left_something_gets_no_other_job(worker: Wor
 def test_a_child_gets_another_job_if_the_last_one_has_left_nothing(worker: Worker) -> None:
     assert len({leave.enqueue().result(timeout=20) for _ in range(20)}) == 1
     assert len({leftovers.tidy.enqueue().result(timeout=20) for _ in range(20)}) == 1
+
+
+def test_a_child_runs_no_more_jobs_than_its_task_allows(start: Start) -> None:
+    start(slots=2)
+    jobs = faults.app.enqueue_many(faults.lukewarm.job() for _ in range(200))
+    assert set(Counter(job.result(timeout=30) for job in jobs).values()) <= {1, 2}
 
 
 def test_small_growth_of_many_jobs_adds_up(worker: Worker) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -19,9 +19,10 @@ from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
 from outlive.worker import tickets
-from outlive.worker.children import Child
+from outlive.worker.children import Child, assignment
 from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
+from outlive.worker.warm_children import WarmChildren
 from outlive.worker.watch import Watch
 from outlive.worker.zygotes import Zygotes
 from tests.driving.workers import alive
@@ -61,20 +62,26 @@ class Heard:
 
 
 @asynccontextmanager
-async def one_slot() -> AsyncIterator[tuple[Slots, Watch, Heard]]:
+async def some_slots(number: int, **facts: int) -> AsyncIterator[tuple[Slots, Watch, Heard]]:
+    """Slots whose children are ready. `facts` change the warm task."""
     heard, config = Heard(), Config()
-    zygotes = Zygotes("tests.faults:app", uuid4(), 1)
-    slots = Slots(config, 1, zygotes, heard)
+    zygotes = Zygotes("tests.faults:app", uuid4(), number)
+    slots = Slots(config, number, zygotes, heard)
     zygotes.start()
     try:
         zygotes.open(await zygotes.current.ready(), slots)
-        await aeventually(lambda: bool(slots.zygotes.ready))
+        await aeventually(lambda: len(slots.zygotes.ready) == number)
+        slots.tasks[WARM] = msgspec.structs.replace(slots.tasks[WARM], **facts)
         slots.pace.note(WARM, 0.001, 0.001)  # Jobs of this task are given ahead.
         yield slots, Watch(slots, Leases(lease_s=300, renew_s=20)), heard
     finally:
         slots.end()
         zygotes.end()
         await zygotes.gone()
+
+
+def one_slot() -> AbstractAsyncContextManager[tuple[Slots, Watch, Heard]]:
+    return some_slots(1)
 
 
 def claimed(*paths: str, task: str = WARM) -> list[Claimed]:
@@ -242,3 +249,84 @@ def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
             return slots.room.by_task()
 
     assert asyncio.run(play()) == ({FRESH: room} if room else {})
+
+
+def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path: Path) -> None:
+    async def play() -> tuple[list[int], Mapping[str, int], Heard]:
+        async with some_slots(1, recycle_after=3) as (slots, _, heard):
+            slots.take(claimed(str(tmp_path / "go"), *[""] * 9), {})
+            slots.hand_out()
+            given, room = [len(child.given) for child in slots.busy], slots.room.by_task()
+            (tmp_path / "go").touch()
+            await aeventually(lambda: len(heard.ends) == 10)
+            return given, room, heard
+
+    given, room, heard = asyncio.run(play())
+    assert given == [3]
+    assert room == {WARM: 8 * 3 - 10}
+    assert set(heard.outcomes().values()) == {Outcome.SUCCEEDED}
+
+
+def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -> None:
+    async def play() -> Mapping[str, int]:
+        async with some_slots(1, recycle_after=3) as (slots, _, _heard):
+            slots.take(claimed(str(tmp_path / "go")), {})
+            slots.hand_out()
+            slots.trouble = "no process can be forked"
+            return slots.room.by_task()
+
+    assert asyncio.run(play()) == {WARM: 2}
+
+
+def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_takes_long(tmp_path: Path) -> None:
+    async def play() -> list[dict[int, Outcome]]:
+        async with some_slots(1, recycle_after=2) as (slots, _, heard):
+            slots.take(claimed(str(tmp_path / "go"), "", ""), {})
+            slots.hand_out()
+            (child,) = slots.busy
+            seen = []
+            for later_s in (0.05, 0.07, 0.12):
+                slots.drop_unplaced(child.current.started + later_s, Leases(lease_s=300, renew_s=20))
+                seen.append(heard.outcomes())
+            return seen
+
+    assert asyncio.run(play()) == [{}, {}, {3: Outcome.RELEASED}]
+
+
+def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken() -> None:
+    async def play() -> tuple[list[int], list[bool]]:
+        async with some_slots(2) as (slots, _, heard):
+            shares = [slots.room.share(jobs, WARM) for jobs in (10, 127, 128, 640, 10_000)]
+            slots.take(claimed("", ""), {})
+            slots.hand_out()
+            await aeventually(lambda: len(heard.ends) == 2)
+            warm, woken = WarmChildren(slots.children, lambda _: 3), []
+            for job in claimed(*[""] * 6):
+                one = assignment(job, slots.tasks[WARM], None, marked=True)
+                assert warm.fewest(one) == 0
+                woken.append(warm.add(one))
+            return shares, woken
+
+    shares, woken = asyncio.run(play())
+    assert shares == [1, 1, 2, 10, 15]
+    assert woken == [True, False, False, True, False, False]
+
+
+def test_the_parents_of_a_slot_outlast_its_children() -> None:
+    async def play() -> list[set[int]]:
+        async with some_slots(1, recycle_after=2) as (slots, _, heard):
+            seen = []
+            for _ in range(5):
+                heard.ends.clear()
+                slots.take(claimed(""), {})
+                slots.hand_out()
+                await aeventually(lambda: len(heard.ends) == 1)
+                await aeventually(
+                    lambda: len(slots.zygotes.ready) == 1 and not any(one.retiring for one in slots.children)
+                )
+                seen.append(set(slots.zygotes.parents.pids()))
+            return seen
+
+    first, *others = asyncio.run(play())
+    assert len(first) == 2
+    assert others == [first] * 4

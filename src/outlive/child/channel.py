@@ -33,6 +33,9 @@ from outlive.protocol import (
 )
 
 T = TypeVar("T")
+FEW_BYTES, MANY_BYTES = 2048, 65536
+"""How much is read at once, and how much of a long frame. Decoding all jobs that were given ahead would copy a hundred
+pages of the zygote, in whose gaps Python puts new objects."""
 WORKER = os.environ.get("_OUTLIVE_TREE", "")
 """The id of the worker. It is read at the start, because the app or a job may clear the environment."""
 
@@ -177,7 +180,7 @@ class Channel:
             )
 
     def _read(self) -> None:
-        data = self._socket.recv(65536)
+        data = self._socket.recv(max(FEW_BYTES, min(MANY_BYTES, self._frames.unfinished_bytes)))
         if not data:
             raise SupervisorGone
         for frame in self._frames.feed(data):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -43,8 +43,9 @@ PAUSE_S = 0.003
 one."""
 PAUSE_AHEAD = 4
 PAUSE_ANSWERS = 64
-"""How many jobs such a child has at least, and how many of its last frames were answers. A child that calls its worker
-must not wait for the reply. An end must not be read late if memory is limited: it would be charged for the next job."""
+"""How many jobs such a child has at least, and how many of the last frames of its task were answers. A child that calls
+its worker must not wait for the reply. An end must not be read late if memory is limited: it would be charged for the
+next job."""
 MAX_CALLS = 8
 """How many calls of one child may wait for their answers. A child makes one at a time, unless a signal of the job's own
 interrupts it."""
@@ -70,6 +71,8 @@ class ChildReader:
         self._waiting: deque[Child] = deque()
         """Children that have begun a large frame, and wait for their turn."""
         self._paused: set[Child] = set()
+        self._answers: Counter[str | None] = Counter()
+        """How many of the last frames of each task were answers of jobs, without another one in between."""
 
     def hear(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
@@ -89,12 +92,12 @@ class ChildReader:
             messages, garbled = error.before, error
         for message in messages:
             if type(message) is Done:
-                child.answers += 1
+                self._answers[child.task] += 1
                 self._end(child, message)
                 if child.distrusted:
                     return False
                 continue
-            child.answers = 0
+            self._answers[child.task] = 0
             match message:
                 case Call():
                     self._call(child, message)
@@ -117,7 +120,7 @@ class ChildReader:
             child.flush()
         if child.frames.unfinished_bytes > LARGE_BYTES or self._reading is child:
             self._take_turns(child)
-        elif len(child.given) >= PAUSE_AHEAD and child.answers >= PAUSE_ANSWERS and not child.measured:
+        elif len(child.given) >= PAUSE_AHEAD and self._answers[child.task] >= PAUSE_ANSWERS and not child.measured:
             self._pause(child)
         return True
 

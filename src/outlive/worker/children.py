@@ -110,8 +110,6 @@ class Child:
     """How many of its calls wait for an answer."""
     unread: int = 0
     """How many answers it may not have read."""
-    answers: int = 0
-    """How many of its last frames were answers of jobs, without another one in between."""
     retiring: bool = False
     distrusted: bool = False
     unread_answer: tuple[int, float] | None = None
@@ -156,9 +154,14 @@ class Child:
         return self.task is not None and not self.retiring
 
     @property
+    def held_up(self) -> bool:
+        """Whether no job should wait behind its own: one of them has losses, or is being stopped."""
+        return any(one.job.losses or one.verdict for one in self.given)
+
+    @property
     def open_to_more(self) -> bool:
-        """Whether it may be given jobs ahead. Not behind a job with losses, nor behind one that is being stopped."""
-        return not self.retiring and not any(one.job.losses or one.verdict for one in self.given)
+        """Whether it may be given jobs ahead."""
+        return not self.retiring and not self.held_up
 
     def runs(self, token: int) -> bool:
         """Whether it runs this attempt."""

@@ -106,9 +106,12 @@ class Parents:
     def pids(self) -> list[int]:
         return [one.pid for one in self._all.values() if one.pid and not one.dead]
 
-    def end_surplus(self, parent: Parent, most: int) -> None:
-        """End a parent without children if there are more than `most`: idle warm children have parents too."""
-        if not parent.children and len(self.of(parent.zygote)) > most:
+    def end_surplus(self, parent: Parent, slots: int) -> None:
+        """End a parent without children if there are more than slots need: two for each, beside a warm child.
+
+        One is the parent of the warm child, the other forks the next child ahead.
+        """
+        if not parent.children and len(self.of(parent.zygote)) > 2 * slots:
             self.end(parent)
 
     def end(self, parent: Parent) -> None:

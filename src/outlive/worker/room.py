@@ -1,7 +1,8 @@
 """How many jobs a worker can be given ahead, beyond those for which a slot is free.
 
-Warm children have jobs ahead. Short jobs of fresh tasks wait for the next process: with every slot busy, the worker has
-some at hand when a slot gets free, and ends and claims several in one statement.
+Warm children have jobs ahead. Other jobs wait for the next child of a slot: short ones of fresh tasks, and those for
+which a warm child has no room before it is replaced. So the worker has some at hand when a slot gets free, and ends and
+claims many in one statement.
 """
 
 from __future__ import annotations
@@ -11,8 +12,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from outlive.worker.children import Child
+
 if TYPE_CHECKING:
     from outlive.worker.slots import Slots
+
+NEXT_CHILDREN = 8
+"""For how many children of a warm task a slot has jobs at most: to fork and end so many takes about as long as the work
+that a child is given ahead."""
+
+SPREAD = 64
+"""Jobs that come together are given to at least so many children, if there are."""
 
 
 class Room:
@@ -20,43 +30,43 @@ class Room:
         self._slots = slots
 
     def ahead(self, task: str) -> int:
-        """How many jobs a child of this task should have at a time; 1 unless the task is warm."""
+        """How many jobs a slot should have, in its child or for the next one; 1 unless the task is warm."""
         facts = self._slots.tasks[task]
         if facts.recycle_after == 1 or facts.limits.source or task in self._slots.unclean.tasks:
             return 1
-        return min(facts.recycle_after, self._slots.pace.ahead(task))
+        return min(NEXT_CHILDREN * facts.recycle_after, self._slots.pace.ahead(task))
+
+    def share(self, jobs: int, task: str) -> int:
+        """How many of so many jobs a child gets before another one does: to wake each child for a few costs more."""
+        return max(1, min(jobs // SPREAD, self.ahead(task) // 2))
 
     def by_task(self) -> Mapping[str, int]:
         """How many more jobs of each task can be taken in while every slot is busy."""
         slots = self._slots
-        room: dict[str, int] = {}
+        room: Counter[str] = Counter()
         if slots.closed or slots.suspect() is not None:
             return room
         now, free = time.monotonic(), slots.free
         for child in slots.children:
-            if child.task not in slots.tasks or not child.open_to_more or child.runs_over(now):
+            if child.task not in slots.tasks or child.held_up or child.runs_over(now):
                 continue
             if not child.given:  # Only if no other child can be forked: otherwise any task may have its slot.
-                free -= 1
-                if free < 0:
+                free -= child.bound
+                if free < 0 or not child.bound:
                     continue
-            left = min(self.ahead(child.task) - len(child.given), slots.tasks[child.task].recycle_after - child.served)
-            if left > 0:
-                room[child.task] = room.get(child.task, 0) + left
-        return room | self._fresh(now)
-
-    def _fresh(self, now: float) -> dict[str, int]:
-        """How many more jobs of each fresh task may wait for a slot. None behind a job that takes long."""
-        slots = self._slots
-        if slots.trouble:
-            return {}
-        room: Counter[str] = Counter()
-        for child in slots.busy:
-            if child.task in slots.tasks and not child.runs_over(now):
-                room[child.task] += self._behind(child.task)
+            room[child.task] += max(0, self._left(child, child.task))
         for one in slots.unplaced:
             room[one.job.task] -= 1
         return {task: left for task, left in room.items() if left > 0}
+
+    def _left(self, child: Child, task: str) -> int:
+        """How many more jobs its slot may have. If no other child can be forked, this one must take them."""
+        facts = self._slots.tasks[task]
+        most = 1 + self._behind(task) if facts.recycle_after == 1 else self.ahead(task)
+        left = most - len(child.given)
+        if self._slots.trouble:
+            left = min(left, 0 if child.retiring else facts.recycle_after - child.served)
+        return left
 
     def _behind(self, task: str) -> int:
         """How many jobs of a fresh task may wait behind one of them; 0 if they are not short.
@@ -64,10 +74,9 @@ class Room:
         A death of the worker is not charged to a job that was claimed ahead until its begin is marked. A task that asks
         for the first loss to count gets no jobs ahead.
         """
-        facts = self._slots.tasks[task]
-        limits = facts.limits
+        limits = self._slots.tasks[task].limits
         strict = limits.on_worker_death == "fail" or limits.max_losses == 1
-        if facts.recycle_after > 1 or limits.source or strict:
+        if limits.source or strict:
             return 0
         number = self._slots.pace.ahead(task)
         return number if number > 1 else 0
@@ -84,9 +93,9 @@ class Room:
         return {task: left} if left > 0 else {}
 
     def served_tasks(self) -> set[str | None]:
-        """The warm tasks whose children take more jobs when they have done some."""
+        """The warm tasks whose slots take more jobs when they have done some."""
         now = time.monotonic()
-        takers = (child for child in self._slots.busy if child.open_to_more and not child.runs_over(now))
+        takers = (child for child in self._slots.busy if not child.held_up and not child.runs_over(now))
         return {child.task for child in takers if child.task in self._slots.tasks and self.ahead(child.task) > 1}
 
     def is_filled(self) -> bool:
@@ -94,6 +103,8 @@ class Room:
         slots = self._slots
         if free := slots.capacity():
             return 2 * free < slots.size - 1
-        if len(slots.unplaced) >= slots.size:
-            return True
-        return all(one.task in slots.tasks and len(one.given) > max(1, self.ahead(one.task) // 2) for one in slots.busy)
+        waiting = len(slots.unplaced) // slots.size
+        return all(
+            one.task in slots.tasks and len(one.given) + waiting > max(1, self.ahead(one.task) // 2)
+            for one in slots.busy
+        )

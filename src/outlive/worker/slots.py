@@ -10,6 +10,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from typing import Protocol
 from uuid import UUID
 
@@ -35,7 +36,7 @@ WAIT_FOR_CHILD_S = 1.0
 WAIT_FOR_SLOT_S = 0.1
 """The same for a job of a fresh task that was claimed while every slot was busy."""
 MOVE_S = 0.04
-"""The same for a job that was taken back from a child: another worker may have room for it."""
+"""The same for a job behind one that takes long: another worker may have room for it."""
 NO_TASK = ("this worker does not have the task", 5.0)
 """Why a job is released, and for how many seconds."""
 UNREAD_S = 1.0
@@ -150,18 +151,17 @@ class Slots:
         if not self.unplaced:
             return
         taken, self.unplaced = self.unplaced, deque()
-        warm, free = WarmChildren(self.children), self.free
+        warm, free = WarmChildren(self.children, cache(partial(self.room.share, len(taken)))), self.free
         for one in taken:
             if one.job.task not in self.tasks:  # A child from before the last reload returned it.
                 self._release(one.job, *NO_TASK)
                 continue
-            jobs = warm.fewest(one)
-            if jobs is None or (jobs and free > 0):  # A free slot is better than a place behind other jobs.
+            shares = warm.fewest(one)
+            if shares is None or (shares and free > 0):  # A free slot is better than a place behind other jobs.
                 self.unplaced.append(one)
                 free -= 1
             else:
-                free -= not jobs
-                warm.add(one)
+                free -= warm.add(one)
         for child, left in warm.give(self.config.max_result_bytes):
             self._refused(child, left)
         self._place()
@@ -191,13 +191,15 @@ class Slots:
     def _give_share(self, child: Child, free: int) -> None:
         """Give a child the first unplaced job and, if its task is warm, a fair share of the others of that task."""
         first = self.unplaced[0]
-        share = 1 if first.facts.recycle_after == 1 else -(-len(self.unplaced) // free)
-        # A job with losses is given alone: if it kills its worker again, no other job is suspected.
-        mine = [one for one in self.unplaced if one.job.task == first.job.task and not one.job.losses]
-        mine = [first] if first.job.losses else mine
-        mine = mine[: min(share, self.room.ahead(first.job.task), first.facts.recycle_after - child.served)]
-        tokens = {one.job.token for one in mine}
-        self.take_unplaced(lambda one: one.job.token in tokens)
+        task, waiting = first.job.task, len(self.unplaced)
+        share = max(-(-waiting // free), self.room.share(waiting, task))
+        most = 1 if first.job.losses else min(share, self.room.ahead(task), first.facts.recycle_after - child.served)
+        mine, others = [self.unplaced.popleft()], list[Assignment]()
+        while self.unplaced and len(mine) < most:
+            one = self.unplaced.popleft()
+            # A job with losses is given alone: if it kills its worker again, no other job is suspected.
+            (others if one.job.task != task or one.job.losses else mine).append(one)
+        self.unplaced.extendleft(reversed(others))
         if not child.give(mine, self.config.max_result_bytes):
             self._refused(child, mine)
 
@@ -258,7 +260,10 @@ class Slots:
         self._hand_on([one for one in back if one.job.token not in tokens], WAIT_FOR_CHILD_S)
 
     def drop_unplaced(self, now: float, leases: Leases) -> None:
-        """Release jobs that waited too long for a child."""
+        """Release jobs that waited too long for a child, soon if the job of every slot takes long."""
+        if self.unplaced and len(busy := self.busy) >= self.size and all(child.runs_over(now) for child in busy):
+            for one in self.unplaced:
+                one.waits_until = min(one.waits_until, now + MOVE_S)
         for one in self.take_unplaced(lambda one: now > one.waits_until or leases.expired(one.job.token, now)):
             self._release(one.job)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from outlive.worker.children import AHEAD_S, OVER_S, Assignment, Child
 
@@ -50,14 +50,14 @@ class _Load:
 
 
 class WarmChildren:
-    def __init__(self, children: Collection[Child]) -> None:
-        self._children, self._now = children, time.monotonic()
+    def __init__(self, children: Collection[Child], share: Callable[[str], int]) -> None:
+        self._children, self._share, self._now = children, share, time.monotonic()
         self._loads: list[_Load] = []
         self._heaps: dict[str, list[tuple[int, int, _Load]]] = {}
-        """The loads of each task's children, the smallest first. Those that are full are left out."""
+        """The loads of each task's children, the smallest first, in shares. Those that are full are left out."""
 
     def fewest(self, one: Assignment) -> int | None:
-        """The fewest jobs that a child has that can take this one; None if it must wait for another child."""
+        """The fewest shares that a child has that can take this job; None if it must wait for another child."""
         recycle_after = one.facts.recycle_after
         if recycle_after == 1 or one.job.losses:
             return None
@@ -66,13 +66,14 @@ class WarmChildren:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def add(self, one: Assignment) -> None:
-        """Add a job to the child of its task that has the fewest."""
+    def add(self, one: Assignment) -> bool:
+        """Add a job to the child of its task that has the fewest shares; True if that child was idle."""
         heap = self._heaps[one.job.task]
-        length, number, load = heap[0]
+        _, number, load = heap[0]
         load.added.append(one)
-        load.length = length + 1
-        heapq.heapreplace(heap, (load.length, number, load))
+        load.length += 1
+        heapq.heapreplace(heap, (load.length // self._share(one.job.task), number, load))
+        return load.length == 1
 
     def give(self, max_result_bytes: int) -> list[tuple[Child, list[Assignment]]]:
         """Give all children what was added. Returns the children that can't be given anything, with their jobs."""
@@ -87,6 +88,6 @@ class WarmChildren:
             warm = (child for child in self._children if child.task == task and child.pid)
             loads = [_Load(child) for child in warm if child.open_to_more and not child.runs_over(self._now)]
             self._loads += loads
-            self._heaps[task] = [(load.length, number, load) for number, load in enumerate(loads)]
+            self._heaps[task] = [(load.length // self._share(task), number, load) for number, load in enumerate(loads)]
             heapq.heapify(self._heaps[task])
         return self._heaps[task]
