@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.django.tasks import task
+from tests.django.decorator import task
 
 
 @task

@@ -285,6 +285,7 @@ class WorkingTests(TransactionTestCase):
         self.check_more()
 
     def check_retry(self, result: TaskResult) -> None:
+        assert result.status == "SUCCESSFUL", [error.traceback for error in result.errors]
         assert result.return_value == [2, 1, "RUNNING", 1]
         assert (result.attempts, result.worker_ids) == (2, ["ada", "ada"])
         assert result.started_at < result.last_attempted_at

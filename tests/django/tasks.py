@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -12,13 +11,7 @@ from django.db import connections
 
 import outlive.django
 from outlive.django.api import TaskContext
-
-try:
-    from django.tasks import task as _task
-except ImportError:
-    from django_tasks import task as _task
-
-task: Callable[..., Any] = _task
+from tests.django.decorator import task
 
 
 def session_of(alias: str) -> int:

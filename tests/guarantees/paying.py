@@ -5,12 +5,15 @@ orders, each with its job in one transaction, until it is killed while it commit
 many commits its clients have begun.
 """
 
+import functools
 import itertools
 import os
 import random
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from uuid import UUID, uuid4
 
@@ -93,34 +96,41 @@ def order_until_killed(library: str, url: str, fifo: str, committing: int) -> No
     drive(main(), is_async=is_async)
 
 
-def kill_a_client(library: str, url: str, fifo: str) -> int:
-    """Fork a client, and kill it during one of its first commits. Returns how many it began."""
+def kill_a_client(name: str, order: Callable[[int], None]) -> int:
+    """Fork a client that orders, and kill it during one of its first commits. Returns how many it began."""
     committing, told = os.pipe()
     client = os.fork()
     if client == 0:
         try:
-            order_until_killed(library, url, fifo, told)
+            order(told)
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(1)
     os.close(told)
     begun = random.randint(2, 4)  # So at least one order is made.
     for _ in range(begun):
-        assert os.read(committing, 1), f"the client of {library} has ended by itself"
+        assert os.read(committing, 1), f"the client of {name} has ended by itself"
     soon()
     os.kill(client, signal.SIGKILL)
     _, status = os.waitpid(client, 0)
-    assert os.WIFSIGNALED(status), f"the client of {library} has ended by itself"
+    assert os.WIFSIGNALED(status), f"the client of {name} has ended by itself"
     begun += len(os.read(committing, 1000))
     os.close(committing)
     return begun
 
 
+def kill_clients(clients: Mapping[str, Callable[[int], None]]) -> None:
+    """Kill a client for each byte that comes, of each kind in turn; print how many commits they have begun."""
+    begun = 0
+    for name in itertools.cycle(clients):
+        if not sys.stdin.buffer.read(1):
+            break
+        begun += kill_a_client(name, clients[name])
+    print(begun)
+
+
 if __name__ == "__main__":
     url, fifo, *libraries = sys.argv[1:]
     app.configure(config.load(environ={}, flags={"database_url": url}))
-    begun = 0
-    for library in itertools.cycle(libraries):
-        if not sys.stdin.buffer.read(1):
-            break
-        begun += kill_a_client(library, url, fifo)
-    print(begun)
+    kill_clients({one: functools.partial(order_until_killed, one, url, fifo) for one in libraries})

@@ -1,5 +1,6 @@
 """Jobs and effects in transactions of the caller's own, with every library, while clients and workers are killed."""
 
+import functools
 import os
 import select
 import subprocess
@@ -7,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
 
 from outlive import Job, State, config, db
 from outlive.kernel import kill
+from tests.django.projects import environment
 from tests.driving.jobs import attempts, finished
 from tests.driving.libraries import LIBRARIES
 from tests.driving.making import value
@@ -21,6 +24,17 @@ from tests.guarantees import paying
 from tests.waiting import eventually
 
 Killing = Callable[..., None]
+
+
+class Kind(NamedTuple):
+    """The program that kills clients, and what a worker imports to run their jobs."""
+
+    program: str
+    target: str
+
+
+OURS = Kind("tests.guarantees.paying", "tests.guarantees.paying:app")
+TASKS_OF_DJANGO = Kind("tests.django.ordering", "outlive.django.worker:default")
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +83,9 @@ def kill_around_commits(start: Start, connection: db.Connection, database_url: s
     fifo = tmp_path / "committing"
     os.mkfifo(fifo)
 
-    def go(*libraries: str, clients: int, children: int, workers: int) -> None:
-        worker = start(target="tests.guarantees.paying:app")
-        words = [sys.executable, "-m", "tests.guarantees.paying", database_url, str(fifo), *libraries]
+    def go(*libraries: str, clients: int, children: int, workers: int, kind: Kind = OURS) -> None:
+        worker = start(target=kind.target)
+        words = [sys.executable, "-m", kind.program, database_url, str(fifo), *libraries]
         ordering = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         reader = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # It also writes, so that it never reads an end.
         rounds = children + workers
@@ -85,7 +99,7 @@ def kill_around_commits(start: Start, connection: db.Connection, database_url: s
                 paying.soon()
                 if (n + 1) * workers // rounds > n * workers // rounds:
                     worker.kill()
-                    worker = start(target="tests.guarantees.paying:app")
+                    worker = start(target=kind.target)
                 else:
                     kill(child)
             said, _ = ordering.communicate(timeout=300)
@@ -142,3 +156,22 @@ def test_two_hundred_kills_around_commits_lose_no_job_and_repeat_no_effect(
     kill_around_commits: Killing, library: str
 ) -> None:
     kill_around_commits(library, clients=150, children=42, workers=8)
+
+
+@pytest.fixture
+def kill_django(kill_around_commits: Killing, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Killing:
+    """The same for jobs that the backend of Django's Tasks API enqueues inside `transaction.atomic()`."""
+    for name, given in environment(database_url).items():
+        monkeypatch.setenv(name, given)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.django.paying_settings")
+    return functools.partial(kill_around_commits, kind=TASKS_OF_DJANGO)
+
+
+def test_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django: Killing) -> None:
+    kill_django(clients=4, children=3, workers=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_two_hundred_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django: Killing) -> None:
+    kill_django(clients=150, children=42, workers=8)

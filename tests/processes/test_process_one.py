@@ -49,7 +49,7 @@ def test_a_worker_as_process_one_reaps_orphans_and_stops_in_order(start: Start, 
     job = faults.fresh_until.enqueue(str(tmp_path / "go"))
     eventually(lambda: (tmp_path / "go.begun").exists(), within_s=20, what="the job begins")
     os.kill(first, signal.SIGTERM)
-    outer.says("stops: 1 jobs are running")
+    outer.says("stops: 1 job is running")
     (tmp_path / "go").touch()
     assert outer.process.wait(20) == 0
     assert job.status() is State.SUCCEEDED

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive import db, store
+from outlive import db, migrate, store
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
 from outlive.states import Outcome, State
 from outlive.store import JobFilter
+from tests.driving.databases import new_database
 from tests.driving.making import (
     WORKER,
     claim_job,
@@ -103,6 +104,16 @@ def test_a_filter_finds_the_jobs_that_match_the_newest_first(
 ) -> None:
     for limit, look in ((100, None), (1, 1), (2, 3)):
         assert [jobs.index(one) for one in find(connection, JobFilter(**wanted), limit=limit, look=look)] == expected
+
+
+def test_text_is_found_as_it_is_written_where_the_locale_knows_only_the_letters_of_ascii(server_url: str) -> None:
+    with (
+        new_database(server_url, template="template0", options="locale 'C'") as url,
+        db.connect(url, db.PINNED) as connection,
+    ):
+        migrate.migrate(connection)
+        job = make(connection, args='{"url": "https://example.org/Überblick"}'.encode())
+        assert find(connection, JobFilter(text="ORG/Überblick")) == [job]
 
 
 def test_the_jobs_of_a_batch_are_found_by_state_and_time(connection: db.Connection) -> None:

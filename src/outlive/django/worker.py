@@ -31,9 +31,12 @@ def _import_tasks() -> None:
 
 
 def _all_tasks() -> list[Task]:
-    """Each task of a module that is imported, whatever its backend: `using(backend=…)` may have changed that."""
+    """Each task of a module that is imported, whatever its backend: `using(backend=…)` may have changed that.
+
+    `isinstance` would set up lazy objects, such as the site of an admin that the project does not use.
+    """
     modules = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
-    return [one for names in modules for one in list(names.values()) if isinstance(one, Task)]
+    return [one for names in modules for one in list(names.values()) if issubclass(type(one), Task)]
 
 
 def _close_connections() -> None:

@@ -60,11 +60,12 @@ def _refuse_other_major(places: Places, major: int, bin_directory: Path) -> None
 
 
 def _initdb(bin_directory: Path, major: int, settings: Mapping[str, str]) -> list[str]:
-    """The locale does not depend on the environment: C, with the builtin UTF-8 character classes of Postgres 17."""
-    builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if major >= 17 else []
+    """The locale does not depend on the environment: C, with UTF-8 character classes. Postgres 17 has its own."""
+    builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    classes = builtin if major >= 17 else ["--lc-ctype=C.UTF-8"]
     hurry = ["--no-sync"] if settings.get("fsync") == "off" else []
     access = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]
-    texts = ["--encoding=UTF8", "--locale=C", *builtin]
+    texts = ["--encoding=UTF8", "--locale=C", *classes]
     return [str(bin_directory / "initdb"), "--data-checksums", *texts, *access, *hurry]
 
 

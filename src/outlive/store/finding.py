@@ -104,7 +104,7 @@ def find_jobs(
         batch=wanted.batch,
         since_s=_bounded(wanted.since_s),
         older_s=_bounded(wanted.older_s),
-        text=None if wanted.text is None else wanted.text[:LONGEST_TEXT].lower(),
+        text=None if wanted.text is None else wanted.text[:LONGEST_TEXT],
     )
 
 

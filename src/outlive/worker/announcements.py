@@ -12,6 +12,7 @@ from outlive import store
 from outlive.config import Config
 from outlive.metrics.tallies import bounded
 from outlive.model import Dead
+from outlive.wording import counted
 from outlive.worker.alerts import Alerts
 from outlive.worker.session import Session
 
@@ -32,8 +33,8 @@ class Announcements:
     def dead(self, workers: Sequence[Dead], why: str) -> None:
         for worker in workers:
             _log.error(
-                "Dead worker detected: %s (%s on %s, pid %d): %s; it had %d jobs",
-                worker.id, worker.name, worker.hostname, worker.pid, why, worker.running,
+                "Dead worker detected: %s (%s on %s, pid %d): %s; it had %s",
+                worker.id, worker.name, worker.hostname, worker.pid, why, counted(worker.running, "job"),
             )  # fmt: skip
             self._alerts.send(
                 self._config.on_worker_dead, "worker_dead", {**msgspec.structs.asdict(worker), "why": why}

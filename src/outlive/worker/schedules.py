@@ -19,6 +19,7 @@ import psycopg
 from outlive import store, ticks
 from outlive.errors import ConfigError
 from outlive.model import Declared, DueSchedule, Fired, Schedule
+from outlive.wording import counted
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
@@ -158,9 +159,10 @@ def _log_declaration(declared: Declared, app: str) -> None:
 
 def _log_firing(schedule: DueSchedule, plan: Plan, fired: Fired) -> None:
     if plan.missed_since is not None:
-        how = "schedule %s missed its firings since %s: %d jobs are made for all of them (missed=%s)"
-        _log.warning(how, schedule.name, plan.missed_since.isoformat(), fired.jobs, schedule.missed)
+        made = counted(fired.jobs, "job is made", "jobs are made")
+        how = "schedule %s missed its firings since %s: %s for all of them (missed=%s)"
+        _log.warning(how, schedule.name, plan.missed_since.isoformat(), made, schedule.missed)
     if fired.busy is not None:
         _log.info("schedule %s skips a firing: job %s of an earlier one is not finished", schedule.name, fired.busy)
     elif fired.jobs:
-        _log.debug("schedule %s fired: %d jobs", schedule.name, fired.jobs)
+        _log.debug("schedule %s fired: %s", schedule.name, counted(fired.jobs, "job"))

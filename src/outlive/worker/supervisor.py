@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import psycopg
@@ -26,7 +26,7 @@ from outlive.model import Ended
 from outlive.states import Outcome
 from outlive.wording import counted
 from outlive.worker.alerts import Alerts
-from outlive.worker.children import Assignment
+from outlive.worker.children import Assignment, Child
 from outlive.worker.identity import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
 from outlive.worker.monitoring import monitored
@@ -206,7 +206,7 @@ class Supervisor:
         services = self._services
         if services is None or self._stopping.is_set():
             return
-        _log.info("Worker %s drains, as an operator asked: %d jobs are running", self.me.id, len(services.slots.busy))
+        _log.info("Worker %s drains, as an operator asked: %s", self.me.id, _running(services.slots.busy))
         services.slots.close()
         services.heartbeat.drain()
         self._leaving = asyncio.get_running_loop().create_task(self._stop_when_idle(services))
@@ -241,7 +241,7 @@ class Supervisor:
     async def _drain(self, services: Services) -> None:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""
         slots = services.slots
-        _log.info("Worker %s stops: %d jobs are running", self.me.id, len(slots.busy))
+        _log.info("Worker %s stops: %s", self.me.id, _running(slots.busy))
         slots.tell_to_stop()
         services.wake.set()
         end_by = time.monotonic() + self._config.grace_s
@@ -299,3 +299,7 @@ class Supervisor:
             for task in late:
                 task.cancel()
             await asyncio.wait(late, timeout=0.5)
+
+
+def _running(busy: Sequence[Child]) -> str:
+    return counted(len(busy), "job is running", "jobs are running")

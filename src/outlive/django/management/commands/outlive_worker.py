@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -11,8 +9,8 @@ from typer.main import get_command
 
 from outlive import cli, db, migrate
 from outlive.django.addresses import address
-from outlive.django.api import task_backends
-from outlive.django.backend import OutliveBackend, in_django
+from outlive.django.backend import in_django
+from outlive.django.management.becoming import become, database_of, take_backend
 from outlive.errors import OutliveError, SchemaMismatch
 
 
@@ -20,23 +18,17 @@ class Command(BaseCommand):
     help = "Run the tasks of Django, each in its own process, until SIGTERM or Ctrl-C."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--backend", default="default", help="The alias in TASKS. Default: default.")
+        take_backend(parser)
         for option in _options():
             kind: dict[str, Any] = {"action": "store_true"} if option.is_flag else {}
             parser.add_argument(option.opts[0], dest=option.name, help=option.help, **kind)
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, **given: Any) -> None:
-        if backend not in task_backends.settings or not isinstance(task_backends[backend], OutliveBackend):
-            raise CommandError(f"TASKS has no backend of outlive named {backend!r}: set --backend to its alias")
-        database: str = task_backends[backend].database
+        database = database_of(backend)
         _expect_schema(database)
         words = [word for option in _options() for word in _words(option.opts[0], given[option.name])]
-        paths = [pythonpath, sys.path[0], os.environ.get("PYTHONPATH")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
-        os.environ["OUTLIVE_DATABASE_URL"] = address(database)  # Jobs don't see it.
-        target = f"outlive.django.worker:{backend}"
         # This process has imported the project. The supervisor of a worker starts without it.
-        os.execv(sys.executable, [sys.executable, "-m", "outlive", "worker", target, *words])
+        become("worker", f"outlive.django.worker:{backend}", *words, database=database, pythonpath=pythonpath)
 
 
 def _expect_schema(database: str) -> None:

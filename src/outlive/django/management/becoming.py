@@ -1,0 +1,33 @@
+"""How `manage.py` becomes a command of outlive, on the database of a backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from django.core.management.base import CommandError, CommandParser
+
+from outlive.django.addresses import address
+from outlive.django.api import task_backends
+from outlive.django.backend import OutliveBackend
+
+
+def take_backend(parser: CommandParser) -> None:
+    parser.add_argument("--backend", default="default", help="The alias in TASKS. Default: default.")
+
+
+def database_of(backend: str) -> str:
+    """The alias of its database."""
+    if backend not in task_backends.settings or not isinstance(task_backends[backend], OutliveBackend):
+        raise CommandError(f"TASKS has no backend of outlive named {backend!r}: set --backend to its alias")
+    database: str = task_backends[backend].database
+    return database
+
+
+def become(*words: str, database: str, pythonpath: str | None) -> NoReturn:
+    """Replace this process by the command, which finds the project's modules where `manage.py` does."""
+    paths = [pythonpath, sys.path[0], os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
+    os.environ["OUTLIVE_DATABASE_URL"] = address(database)  # Jobs don't see it.
+    os.execv(sys.executable, [sys.executable, "-m", "outlive", *words])

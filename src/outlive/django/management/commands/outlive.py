@@ -1,0 +1,21 @@
+"""`manage.py outlive`: becomes any command of outlive, on the database of a backend of the project."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from outlive.django.management.becoming import become, database_of, take_backend
+
+
+class Command(BaseCommand):
+    help = "Run a command of outlive on the project's database: `manage.py outlive jobs --state failed`."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        take_backend(parser)
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="The command, and what it takes.")
+
+    def handle(self, *_: Any, backend: str, pythonpath: str | None, words: list[str], **__: Any) -> None:
+        become(*words, database=database_of(backend), pythonpath=pythonpath)
