@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
 from outlive.worker import job_log
+from outlive.worker.child_reader import ChildReports
 from outlive.worker.children import Child
 from outlive.worker.completions import Completions
+from outlive.worker.deferred_ends import EndEvents
 from outlive.worker.end_lines import EndLines
 from outlive.worker.heartbeat import Heartbeat
 from outlive.worker.identity import Identity
@@ -22,6 +25,17 @@ from outlive.worker.registration import Registration
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.telemetry import Telemetry
 from outlive.worker.wakeup import Wakeup
+
+
+class AttemptEvents(ChildReports, EndEvents, Protocol):
+    """What slots report."""
+
+    def starting(self, job: Claimed) -> tuple[str, str] | None: ...
+    def slot_freed(self) -> None: ...
+    def trouble_changed(self, trouble: str | None) -> None: ...
+    def app_imported(
+        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

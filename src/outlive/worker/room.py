@@ -55,8 +55,7 @@ class Room:
                 if free < 0 or not child.bound:
                     continue
             room[child.task] += max(0, self._left(child, child.task))
-        for one in slots.unplaced:
-            room[one.job.task] -= 1
+        room.subtract(Counter(one.job.task for one in slots.unplaced))
         return {task: left for task, left in room.items() if left > 0}
 
     def _left(self, child: Child, task: str) -> int:

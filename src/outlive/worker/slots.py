@@ -9,27 +9,30 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
 from outlive.config import Config
-from outlive.model import Claimed, Ended, Schedule, SourceLimits
+from outlive.model import Claimed, Ended
 from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
 from outlive.worker import job_log
-from outlive.worker.child_reader import ChildReader, ChildReports
+from outlive.worker.child_reader import ChildReader
 from outlive.worker.children import Assignment, Child, assignment
-from outlive.worker.deferred_ends import DeferredEnds, EndEvents, looks_stopped, released
+from outlive.worker.deferred_ends import DeferredEnds, looks_stopped, released
 from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, Unclean, answered, divided, unanswered
 from outlive.worker.leases import Leases
 from outlive.worker.oom import Kills, in_group
 from outlive.worker.room import Room
 from outlive.worker.warm_children import Pace, WarmChildren
 from outlive.worker.zygotes import Zygotes
+
+if TYPE_CHECKING:
+    from outlive.worker.reports import AttemptEvents
 
 WAIT_FOR_CHILD_S = 1.0
 """How long a claimed job waits for a child before it goes back to the queue."""
@@ -43,17 +46,6 @@ UNREAD_S = 1.0
 """How long the answer of a job may be unread while the next one has begun."""
 
 _log = logging.getLogger("outlive.worker")
-
-
-class AttemptEvents(ChildReports, EndEvents, Protocol):
-    """What slots report."""
-
-    def starting(self, job: Claimed) -> tuple[str, str] | None: ...
-    def slot_freed(self) -> None: ...
-    def trouble_changed(self, trouble: str | None) -> None: ...
-    def app_imported(
-        self, tasks: Mapping[str, TaskFacts], sources: Sequence[SourceLimits], schedules: Sequence[Schedule]
-    ) -> None: ...
 
 
 class Slots:
@@ -72,6 +64,7 @@ class Slots:
         """Why this worker can't begin jobs at present."""
         self._unbegun, self.unclean, self._not_imported = Unbegun(), Unclean(), NotImported()
         self.oom_kills = Kills()
+        self._may_have_suspect = False
 
     @property
     def children(self) -> Collection[Child]:
@@ -120,8 +113,12 @@ class Slots:
 
     def suspect(self) -> Assignment | None:
         """The suspect that runs alone for now."""
+        if not self._may_have_suspect:
+            return None
         given = (child.current for child in self.children if child.given)
-        return next((one for one in (*self.unplaced, *given) if one.alone), None)
+        found = next((one for one in (*self.unplaced, *given) if one.alone), None)
+        self._may_have_suspect = found is not None
+        return found
 
     def take(self, jobs: list[Claimed], checkpoints: Mapping[UUID, bytes], *, marked: bool = True) -> None:
         """Take claimed jobs in. `hand_out` gives them to children."""
@@ -143,6 +140,7 @@ class Slots:
             else:
                 behind = facts.recycle_after == 1 and self.free <= 0
                 one.trace = self.report.starting(job)
+                self._may_have_suspect = self._may_have_suspect or one.alone
                 one.waits_until = now + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
                 self.unplaced.append(one)
 
@@ -156,7 +154,7 @@ class Slots:
             if one.job.task not in self.tasks:  # A child from before the last reload returned it.
                 self._release(one.job, *NO_TASK)
                 continue
-            shares = warm.fewest(one)
+            shares = None if one.job.task in warm.full else warm.fewest(one)
             if shares is None or (shares and free > 0):  # A free slot is better than a place behind other jobs.
                 self.unplaced.append(one)
                 free -= 1

@@ -52,6 +52,8 @@ class _Load:
 class WarmChildren:
     def __init__(self, children: Collection[Child], share: Callable[[str], int]) -> None:
         self._children, self._share, self._now = children, share, time.monotonic()
+        self.full: set[str] = set()
+        """Tasks whose children take no more jobs."""
         self._loads: list[_Load] = []
         self._heaps: dict[str, list[tuple[int, int, _Load]]] = {}
         """The loads of each task's children, the smallest first, in shares. Those that are full are left out."""
@@ -64,7 +66,10 @@ class WarmChildren:
         heap = self._heap(one.job.task)
         while heap and not heap[0][2].takes_more(recycle_after):
             heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        if not heap:
+            self.full.add(one.job.task)
+            return None
+        return heap[0][0]
 
     def add(self, one: Assignment) -> bool:
         """Add a job to the child of its task that has the fewest shares; True if that child was idle."""
