@@ -422,14 +422,14 @@ def feed_a_grandchild() -> None:
 
 
 @app.task(memory="64MB", max_crashes=1)
-def start_many(processes: int, bytes_each: int) -> int:
-    """Start many processes, each of which has memory of its own for two seconds."""
+def start_many(processes: int, bytes_each: int, hold_s: float) -> int:
+    """Start many processes, each of which has memory of its own for some seconds."""
     started = []
     for _ in range(processes):
         started.append(os.fork())
         if started[-1] == 0:
             held = b"x" * bytes_each
-            time.sleep(2)
+            time.sleep(hold_s)
             os._exit(len(held) and 0)
     return sum(os.waitpid(pid, 0)[1] for pid in started)
 

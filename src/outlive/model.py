@@ -337,6 +337,21 @@ class Said(msgspec.Struct, frozen=True):
     before: int
     """How many lines come before these. The first of these has the next number."""
     lines: list[str]
+    memory: MemoryCourse | None = None
+    """How its memory has changed, if that is known."""
+    asked: bool = False
+    """Its worker was asked just now, and has written nothing of this yet."""
+
+
+class LiveOutput(msgspec.Struct, frozen=True):
+    """What a followed attempt has said and used so far."""
+
+    token: int
+    lines: int
+    """How many lines it has said."""
+    output: str | None
+    """The last of them. None: they are written already."""
+    memory: MemoryCourse | None = None
 
 
 class JobOutcome(msgspec.Struct, frozen=True):

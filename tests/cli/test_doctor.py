@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 from outlive import db, store
 from outlive.cli import machine
 from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
+from outlive.model import SourceLimits
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
@@ -45,6 +46,19 @@ def test_the_doctor_looks_at_the_server_and_the_jobs(cli: Cli, connection: db.Co
     text = cli("doctor").out
     assert "✗ fsync is off" in text
     assert "→ alter system set fsync = on" in text
+
+
+def test_workers_that_died_lately_and_open_breakers_are_named(cli: Cli, connection: db.Connection) -> None:
+    register_worker(connection, state="dead")
+    db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=60)]))
+    assert not any("breaker" in one for one in findings(cli))
+    db.run(connection, store.count_outcomes([("shop", None, False)] * 5))
+    found = findings(cli)
+    assert found["1 worker died in the last day: crawler-1"]["level"] == "advice"
+    open_now = found["the breaker of the source shop is open after 5 failures in a row"]
+    assert open_now["next"].startswith("outlive sources resume shop")
+    connection.execute("update outlive.workers set last_seen = last_seen - interval '25 hours'")
+    assert not any("died" in one for one in findings(cli))
 
 
 def test_ready_jobs_of_a_paused_queue_or_source_are_named(cli: Cli, connection: db.Connection) -> None:

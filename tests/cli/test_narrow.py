@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from outlive import db, store
-from outlive.model import new_job_id
+from outlive.model import MemoryCourse, new_job_id
 from outlive.states import Outcome
 from tests.driving.commands import Cli
 from tests.driving.making import claim_job, make, make_finished, make_many, make_quarantined, run_job
@@ -59,3 +59,21 @@ def test_batches_have_whole_names(narrow: Cli, connection: db.Connection) -> Non
     assert "daily-import" in line
     assert "open" in line
     assert "0 %" in line
+
+
+def test_jobs_that_failed_have_the_beginning_of_their_error(narrow: Cli, connection: db.Connection) -> None:
+    job = make(connection, "shop.charge")
+    run_job(connection, job, Outcome.FAILED, error="ValueError: the card of order 63 was declined", final=True)
+    lines = lines_of(narrow, "jobs", "--state", "failed")
+    (n,) = [n for n, line in enumerate(lines) if str(job) in line]
+    assert "shop.charge" in lines[n]
+    assert lines[n + 1].rstrip() == "ValueError: the card of order 63 wa…"
+
+
+def test_the_memory_of_an_attempt_is_one_line(narrow: Cli, connection: db.Connection) -> None:
+    course = MemoryCourse(512_000_000, [n / 3 for n in range(60)], [n * 5_000_000 for n in range(60)])
+    job = make(connection)
+    run_job(connection, job, Outcome.CRASHED, memory=msgspec.json.encode(course))
+    (line,) = [line for line in lines_of(narrow, "show", str(job)) if "memory" in line]
+    assert line.startswith("  memory ▁")
+    assert line.rstrip().endswith("295 MB in 19.7 s, limit 512 MB")

@@ -2,19 +2,24 @@
 
 import asyncio
 import html
+import json
 import re
 import threading
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
+from uuid import UUID
 
 import httpx2
 from starlette.requests import HTTPConnection
 
-from outlive import config
+from outlive import config, db
 from outlive.dashboard import build
 from outlive.dashboard.shield import LOOPBACK
+from outlive.states import Outcome
+from tests.driving.making import make, run_job
 
 T = TypeVar("T")
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\x1b[31mred\x1b]0;title\x07שלום"
 OPERATOR = "operator-token-0123"
 VIEWER = "viewer-token-456789"
 ORIGIN = "http://127.0.0.1:8321"
@@ -89,3 +94,11 @@ def words(response: httpx2.Response) -> str:
     assert response.status_code == 200, response.text
     main = response.text.split("<main", 1)[1].split("</main>")[0]
     return " ".join(re.sub(r"<[^>]+>", " ", main).split())
+
+
+def make_hostile(connection: db.Connection) -> UUID:
+    """A failed job whose every text is written for a browser or a terminal to obey."""
+    args = json.dumps({"x": HOSTILE, "large": "y" * 900_000}).encode()
+    job = make(connection, HOSTILE.replace("\x1b", "").replace("\x07", ""), args=args, queue="<b>q")
+    run_job(connection, job, Outcome.FAILED, error=HOSTILE, output=HOSTILE, stack=HOSTILE, final=True)
+    return job

@@ -1,20 +1,23 @@
 """Who may look and who may act."""
 
 import re
+from uuid import UUID
 
 import pytest
 
 from outlive import config, db
 from outlive.dashboard import asgi
+from outlive.dashboard.pages import PAGES
 from outlive.dashboard.serving import serve
 from outlive.errors import ConfigError
 from outlive.metrics import exposition
 from tests.dashboard.asking import OPERATOR, VIEWER, Dashboard
 
-PATHS = ("/", "/jobs", "/workers", "/live/", "/live/jobs")
+PATHS = [page.path.replace("{id}", str(UUID(int=7))) for page in PAGES]
+LIVE = [f"/live{path}" for path in PATHS if path != "/confirm"]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, *LIVE])
 def test_without_a_session_a_page_shows_nothing(dashboard: Dashboard, path: str) -> None:
     stranger = dashboard.browser()
     for cookie in ("", "operator.99999999999.x.y", "operator", "..", "é"):
@@ -100,6 +103,7 @@ def test_a_dashboard_is_never_open_to_others_without_a_good_token(database_url: 
             serve(config.load(environ={}, flags={"database_url": database_url, **flags}), print)
         return str(error.value)
 
+    assert config.load(environ={}).dashboard_listen.startswith("127.0.0.1:")
     assert "set dashboard_token" in refused(dashboard_listen="0.0.0.0:0")
     assert "fewer than 16" in refused(dashboard_listen="0.0.0.0:0", dashboard_token="short")
     assert "fewer than 16" in refused(dashboard_token=OPERATOR, dashboard_viewer_token="short")

@@ -10,6 +10,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -18,7 +19,7 @@ from outlive import App, db, store
 from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome
 from tests import faults
-from tests.dashboard.asking import OPERATOR, VIEWER
+from tests.dashboard.asking import HOSTILE, OPERATOR, VIEWER, make_hostile
 from tests.driving.databases import new_database
 from tests.driving.making import make, make_finished, make_quarantined, register_worker, state_of
 from tests.driving.workers import Start
@@ -124,6 +125,46 @@ def test_an_operator_retries_selected_jobs_after_a_question(page: Page, connecti
     assert [state_of(connection, job) for job in jobs] == ["pending", "pending", "failed"]
     page.goto("/audit")
     expect(page.locator("tbody tr").first).to_contain_text("Retry")
+
+
+def test_no_text_of_a_job_runs_or_breaks_a_page(page: Page, connection: db.Connection) -> None:
+    opened: list[str] = []
+    page.on("dialog", lambda dialog: opened.append(dialog.message))
+    job = make_hostile(connection)
+    for path in (
+        "",
+        f"jobs/{job}",
+        "jobs?state=failed",
+        f"jobs?text={quote(HOSTILE)}",
+        f"confirm?action=retry&id={job}",
+    ):
+        page.goto(f"/{path}")
+        expect(page.locator("main h1")).to_have_count(1)
+        assert page.locator("main img").count() == page.locator("main script").count() == 0, path
+    page.goto(f"/jobs/{job}")
+    live(page)
+    expect(page.locator("#output-1 pre")).to_contain_text("<img src=x onerror=alert(1)>")
+    assert page.title().count("outlive") == 1
+    assert opened == []
+
+
+def test_an_operator_changes_a_source_a_queue_and_a_schedule_after_a_question(
+    page: Page, connection: db.Connection
+) -> None:
+    make(connection, queue="slow")
+    for path, name, button, question, done in (
+        ("queues", "slow", "Pause", "Pause the queue slow?", "queue slow is paused"),
+        ("sources", "shop", "Pause", "Pause the source shop?", "source shop is paused"),
+        ("sources", "shop", "Resume", "Resume the source shop?", "source shop is resumed"),
+        ("schedules", "nightly", "Run now", "Run the schedule nightly now?", "a job of nightly is enqueued"),
+        ("schedules", "nightly", "Pause", "Pause the schedule nightly?", "schedule nightly is paused"),
+    ):
+        page.goto(f"/{path}")
+        page.locator("tr", has_text=name).locator(".button", has_text=button).click()
+        expect(page.locator("h1")).to_have_text(question)
+        page.click("text=Yes")
+        expect(page.locator(".done")).to_have_text(done)
+        live(page)
 
 
 def test_a_kill_is_seen_within_two_seconds(page: Page, url: str, connection: db.Connection, start: Start) -> None:

@@ -1,6 +1,5 @@
 """What the pages show."""
 
-import json
 import re
 
 import msgspec
@@ -9,11 +8,20 @@ import pytest
 
 from outlive import db, store
 from outlive.dashboard import charts
-from outlive.model import MemoryCourse
+from outlive.model import LiveOutput, MemoryCourse
 from outlive.states import Outcome
-from tests.dashboard.asking import Dashboard, words
+from tests.dashboard.asking import Dashboard, make_hostile, words
 from tests.driving.databases import new_database
-from tests.driving.making import KILLED, make, make_finished, make_quarantined, register_worker, run_job
+from tests.driving.making import (
+    KILLED,
+    WORKER,
+    claim_job,
+    make,
+    make_finished,
+    make_quarantined,
+    register_worker,
+    run_job,
+)
 from tests.waiting import eventually
 
 
@@ -61,6 +69,12 @@ def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard: Dashboard, conn
     make(connection, queue="mail")
     told = "Queue mail is paused, and 1 job in it is ready"
     eventually(lambda: told in words(dashboard.get("/")), what=told)
+
+
+def test_a_stuck_job_is_told_with_its_worker(dashboard: Dashboard, connection: db.Connection) -> None:
+    job = claim_job(connection, make(connection, "shop.stuck"), lease_s=0).id
+    eventually(lambda: "Running jobs are stuck" in words(dashboard.get("/")), what="it is told")
+    assert re.search(rf"Stuck jobs.*{str(job)[:8]}.*shop\.stuck", words(dashboard.get("/")))
 
 
 def test_a_death_is_a_problem_for_an_hour(dashboard: Dashboard, connection: db.Connection) -> None:
@@ -113,18 +127,24 @@ def test_the_page_of_a_killer_says_why_its_process_died(dashboard: Dashboard, co
     assert shown.index("render.py") < shown.index("All frames") < shown.index("json/x.py")
 
 
+def test_the_page_of_a_running_job_shows_what_it_says_and_how_its_memory_changes(
+    dashboard: Dashboard, connection: db.Connection
+) -> None:
+    running = claim_job(connection, make(connection))
+    assert "Its worker is asked what it has said" in words(dashboard.get(f"/jobs/{running.id}"))
+    course = MemoryCourse(256_000_000, [0.0, 3.0], [0, 90_000_000])
+    db.run(connection, store.write_output(WORKER, [LiveOutput(running.token, 1, "page 7\n", course)]))
+    shown = words(dashboard.get(f"/jobs/{running.id}"))
+    assert "Memory against its limit of 256 MB 0 256 MB 90 MB 0 s 3 s page 7" in shown
+
+
 def test_a_job_that_does_not_exist_is_no_error_of_the_server(dashboard: Dashboard) -> None:
     assert dashboard.get("/jobs/01a1e44e-59aa-7251-b8db-923b6d87e804").status_code == 404
     assert dashboard.get("/jobs/nonsense").status_code == 404
 
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\x1b[31mred\x1b]0;title\x07שלום"
-
-
 def test_the_text_of_jobs_is_shown_and_never_obeyed(dashboard: Dashboard, connection: db.Connection) -> None:
-    args = json.dumps({"x": HOSTILE, "large": "y" * 900_000}).encode()
-    job = make(connection, HOSTILE.replace("\x1b", "").replace("\x07", ""), args=args, queue="<b>q")
-    run_job(connection, job, Outcome.FAILED, error=HOSTILE, output=HOSTILE, stack=HOSTILE, final=True)
+    job = make_hostile(connection)
     for path in ("/jobs", f"/jobs/{job}", "/", "/jobs?task=<script>alert(1)</script>&queue=%22%3E%3Cscript%3E"):
         page = dashboard.get(path)
         assert page.status_code == 200

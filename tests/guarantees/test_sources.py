@@ -3,7 +3,7 @@
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date
+from datetime import UTC, date
 from pathlib import Path
 from typing import Any
 
@@ -313,7 +313,7 @@ def test_failures_in_a_row_pause_the_source_and_then_one_probe_decides(
     paused_until = health(connection, "flaky")["paused_until"]
     waits = [calling.stumble.enqueue("well") for _ in range(3)]
     eventually(lambda: told.exists() and '"name":"flaky"' in told.read_text())
-    assert worker.says("the source flaky is paused until")
+    assert worker.says(f"the source flaky is paused until {paused_until.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}, after")
     succeeded(waits)
     assert min(at for job in waits for at in [attempts(connection, job)[0].started_at] if at) >= paused_until
     assert all(outcomes(connection, job) == [Outcome.SUCCEEDED] for job in waits)

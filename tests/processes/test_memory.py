@@ -3,16 +3,20 @@
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from outlive import db
+from outlive.client.job import Job
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.jobs import attempts, finished
+from tests.driving.making import count
 from tests.driving.workers import Start, alive
 from tests.processes.groups import HIDDEN
 from tests.waiting import eventually
@@ -48,7 +52,8 @@ def test_processes_that_are_read_in_portions_count_together_and_pages_that_they_
         pytest.skip("cgroups can be hidden from a worker only by root, with unshare")
     worker = start(within=HIDDEN)
     assert worker.says("memory is limited by measuring")
-    modest, greedy = faults.start_many.enqueue(100, 100_000), faults.start_many.enqueue(100, 1_500_000)
+    many = faults.start_many.using(memory="160MB")
+    modest, greedy = many.enqueue(100, 1, 2), many.enqueue(100, 1_500_000, 60)
     assert finished(greedy) is State.QUARANTINED
     (only,) = attempts(connection, greedy)
     assert "over the limit" in (only.error or "")
@@ -74,6 +79,26 @@ def test_how_its_memory_changed_is_kept_with_an_attempt_that_was_killed(
     course = attempts(connection, hung)[0].memory
     assert course is not None
     assert (course.limit_bytes, course.at_s[0] >= 1) == (None, True)
+
+
+def test_how_its_memory_changes_is_seen_while_a_job_runs_and_written_only_for_those_who_look(
+    start: Start, connection: db.Connection, database_url: str
+) -> None:
+    start(slots=2)
+    jobs = [faults.stall.using(memory="64MB").enqueue(), faults.stall.enqueue()]
+    eventually(lambda: {job.status() for job in jobs} == {State.RUNNING}, what="both run")
+    assert count(connection, "watched") == 0
+    show = Cli(database_url)
+
+    def so_far_of(job: Job[None]) -> Any:
+        return show("show", job.id, "--json").json["running"]["memory"]
+
+    for job, limit_bytes in zip(jobs, (64_000_000, None), strict=True):
+        so_far = eventually(partial(so_far_of, job), what="it is seen")
+        assert so_far["limit_bytes"] == limit_bytes
+        assert 2 <= len(so_far["at_s"]) == len(so_far["used_bytes"])
+        assert "  memory " in show("show", job.id).out
+        job.cancel()
 
 
 def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(

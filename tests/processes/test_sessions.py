@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from outlive import db, store
+from outlive.errors import EmbeddedError
 from outlive.statement import Statement
 from outlive.worker.loops import forever
 from outlive.worker.session import Session
@@ -57,6 +58,26 @@ def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again() -> None:
 
     asyncio.run(stop_it())
     assert runs == 1
+
+
+def test_an_error_that_says_what_to_do_is_logged_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        again = asyncio.Event()
+
+        async def fail() -> None:
+            if caplog.records:
+                again.set()
+            raise EmbeddedError("The keeper of the embedded server died while starting; see keeper.log.")
+
+        service = asyncio.create_task(forever("liveness", fail))
+        await again.wait()
+        service.cancel()
+        await asyncio.wait([service])
+
+    asyncio.run(run())
+    first = caplog.records[0]
+    assert first.getMessage().startswith("liveness: The keeper of the embedded server died while starting; see")
+    assert (first.levelname, first.exc_info) == ("WARNING", None)
 
 
 def test_lost_connections_are_one_line_and_no_outage_if_others_can_be_made(

@@ -59,6 +59,23 @@ def test_no_lock_counts_as_missing_while_the_database_is_read_only(connection: d
     assert absent(connection) == {ANNA: KEY}
 
 
+def test_a_worker_whose_session_is_gone_shows_as_stale_before_any_reaper_looks(
+    connection: db.Connection, connect: Connect
+) -> None:
+    def seen() -> tuple[str, int, int]:
+        [row], [health] = db.run(connection, store.list_workers()), db.run(connection, store.health())
+        counted = "select sum(value)::int from outlive.metrics where name = 'workers' and label = 'stale'"
+        return row["state"], health["active_workers"], int(value(connection, counted) or 0)
+
+    session = live(connection, connect())
+    assert seen() == ("active", 1, 0)
+    vanish(connection, session)
+    assert seen() == ("stale", 0, 1)
+    assert state_of(connection) == "active", "only a reaper declares it dead"
+    assert db.run(connect(), store.show_life(ANNA, KEY + 1))
+    assert seen() == ("active", 1, 0)
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_a_worker_is_absent_when_its_session_is_gone_and_not_before(
     connection: db.Connection, connect: Connect, key: int

@@ -2,10 +2,11 @@
 
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from outlive import db, store
-from outlive.model import Claimed, Ended, Said
+from outlive.model import Claimed, Ended, LiveOutput, MemoryCourse, Said
 from outlive.states import Outcome, State
 from tests.driving.making import NOON, WORKER, Connect, claim_job, count, end, make, new_worker, set_now
 from tests.store.test_wakeup import Listener
@@ -17,8 +18,16 @@ def said(connection: db.Connection, job: UUID, after: int = 0, attempt: int | No
     return found
 
 
-def write(connection: db.Connection, claimed: Claimed, lines: int, text: str, worker: UUID = WORKER) -> None:
-    db.run(connection, store.write_output(worker, [(claimed.token, lines, text)]))
+def write(
+    connection: db.Connection,
+    claimed: Claimed,
+    lines: int,
+    text: str | None,
+    *,
+    worker: UUID = WORKER,
+    memory: MemoryCourse | None = None,
+) -> None:
+    db.run(connection, store.write_output(worker, [LiveOutput(claimed.token, lines, text, memory)]))
 
 
 @pytest.fixture
@@ -30,12 +39,12 @@ def test_a_worker_is_told_once_that_its_attempt_is_followed(
     connection: db.Connection, connect: Connect, running: Claimed
 ) -> None:
     listener = Listener(connect(), connect(), "outlive")
-    assert said(connection, running.id) == Said(State.RUNNING, 1, live=True, before=0, lines=[])
+    assert said(connection, running.id) == Said(State.RUNNING, 1, live=True, before=0, lines=[], asked=True)
     assert listener.payloads() == ["watch"]
     assert db.run(connection, store.watched(WORKER)) == {running.token: False}
     write(connection, running, 0, "")
     assert db.run(connection, store.watched(WORKER)) == {running.token: True}
-    said(connection, running.id)
+    assert not said(connection, running.id).asked
     assert listener.payloads() == []
     assert db.run(connection, store.watched(new_worker())) == {}
 
@@ -51,6 +60,18 @@ def test_each_call_returns_the_lines_that_are_new(connection: db.Connection, run
     assert said(connection, running.id, after=1001).lines == ["four"]
 
 
+def test_memory_is_written_with_the_output_or_without_it(connection: db.Connection, running: Claimed) -> None:
+    said(connection, running.id)
+    course = MemoryCourse(100, [0.0, 0.5], [10, 20])
+    write(connection, running, 1, "one\n")
+    assert said(connection, running.id).memory is None
+    write(connection, running, 1, None, memory=course)
+    told = said(connection, running.id)
+    assert (told.lines, told.memory) == (["one"], course)
+    end(connection, Ended(running.token, memory=msgspec.json.encode(course)))
+    assert said(connection, running.id).memory == course
+
+
 def test_the_whole_output_is_there_when_the_attempt_has_ended(connection: db.Connection, running: Claimed) -> None:
     said(connection, running.id)
     write(connection, running, 1, "one\n")
@@ -64,7 +85,7 @@ def test_an_earlier_attempt_is_read_by_its_number(connection: db.Connection, run
     end(connection, Ended(running.token, Outcome.FAILED, error="why", output="first try\n", after_s=0.0))
     assert said(connection, running.id) == Said(State.RETRYABLE, 1, live=False, before=0, lines=["first try"])
     again = claim_job(connection, running.id)
-    assert said(connection, running.id) == Said(State.RUNNING, 2, live=True, before=0, lines=[])
+    assert said(connection, running.id) == Said(State.RUNNING, 2, live=True, before=0, lines=[], asked=True)
     write(connection, again, 1, "second try\n")
     assert said(connection, running.id).lines == ["second try"]
     assert said(connection, running.id, attempt=1).lines == ["first try"]

@@ -99,6 +99,7 @@ CALLS = {
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "watch": f"select outlive.watch('{NO_ID}')",
+    "silent_workers": "select outlive.silent_workers()",
     "tell_waiters": "select outlive.tell_waiters('{}', '{}')",
     "expiry": "select outlive.expiry('work')",
     "follow_up": "select outlive.follow_up('{}', '{}')",
@@ -199,7 +200,7 @@ CALLS = {
 }
 VIEWING = {
     *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changed"),
-    "watch",
+    *("watch", "silent_workers"),
 }
 ENQUEUING = {"enqueue", "open_batch", "close_batch"}
 OWN = {
@@ -330,7 +331,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
         *("enqueue", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
-        *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch"),
+        *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
         *PROTOCOL,
     )
     assert found == {(name, "search_path=pg_catalog, pg_temp") for name in lenders}
@@ -529,7 +530,7 @@ def test_a_viewer_reads_views_over_tables_that_it_may_not_touch(connection: db.C
     with session(connection, database_url, "outlive_viewer") as viewer:
         seen = viewer.execute("select id, status from outlive.job_states").fetchall()
         with pytest.raises(errors.InsufficientPrivilege):
-            viewer.execute("update outlive.worker_states set state = 'dead'")
+            viewer.execute("update outlive.worker_states set name = 'dead'")
     assert seen == [(job, "running")]
 
 

@@ -16,7 +16,6 @@ from outlive.errors import SchemaMismatch
 from outlive.states import State
 from outlive.worker import cgroups
 
-DAY_S = 86_400.0
 _MARKS = {"fine": ("✓", "green"), "advice": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
@@ -77,7 +76,7 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield from judging.judge_vacuum(health)
     queues = context.run(store.list_queues())
     yield from judging.judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
-    failed = choosing.count(context, store.JobFilter(states=(State.FAILED,), since_s=DAY_S))
+    failed = choosing.count(context, store.JobFilter(states=(State.FAILED,), since_s=judging.DAY_S))
     yield from judging.judge_failures(choosing.counted(failed) if failed else None)
     workers = context.run(store.list_workers())
     yield from judging.judge_workers(workers)
@@ -86,6 +85,7 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield from judging.judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
     sources = context.run(store.list_sources())
     yield from judging.judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
+    yield from judging.judge_sources(sources)
     yield from judging.judge_schedules(context.run(store.list_schedules()))
     yield from judge_machine(context.config.slots or os.cpu_count() or 1)
     yield judge_limits(cgroups.find())

@@ -17,6 +17,7 @@ CLOCK_S = 2.0
 DEAD_ROWS = 100_000
 MUCH_WAL_BYTES = 1024**3
 MOST_TASKS = 5
+DAY_S = 86_400.0
 Level = Literal["fine", "advice", "problem"]
 
 
@@ -138,13 +139,29 @@ def judge_paused(lanes: list[dict[str, Any]], thing: Literal["queue", "source"],
 
 
 def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Findings about workers that are alive and can't start jobs."""
+    """Findings about workers that have died lately, and about those that are alive and can't start jobs."""
+    died = [one["name"] for one in workers if one["state"] == "dead" and one["time_since_heartbeat_s"] < DAY_S]
+    if died:
+        names = ", ".join([*died[:MOST_TASKS], *(["…"] if len(died) > MOST_TASKS else [])])
+        what = f"{len(died):,} {'worker' if len(died) == 1 else 'workers'} died in the last day: {names}"
+        yield Finding("advice", what, "outlive workers; the log of the worker, or of the kernel, may say why")
     for worker in workers:
         if worker["trouble"]:
             yield Finding(
                 "problem",
                 f"worker {worker['name']} can't start any job: {worker['trouble']}",
                 f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed",
+            )
+
+
+def judge_sources(sources: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Findings about sources whose breaker is open."""
+    for source in sources:
+        if source["breaker"] == "open":
+            name, streak = source["name"], source["failure_streak"]
+            what = f"the breaker of the source {name} is open after {streak:,} failures in a row"
+            yield Finding(
+                "advice", what, f"outlive sources resume {name}, once it works; later one job tries it anyway"
             )
 
 

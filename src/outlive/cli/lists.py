@@ -46,6 +46,15 @@ def state_and_wait(row: Row) -> Text:
     return text.append(f" in {screen.roughly(wait_s)}", style="dim") if wait_s > 0 else text
 
 
+def id_and_error(row: Row) -> Text:
+    """Its id, and below it the beginning of its last error."""
+    text = styled(id := str(row["id"]))
+    if not row["error_message"]:
+        return text
+    error = screen.plain(screen.one_line(row["error_message"]))
+    return text.append("\n" + (error if len(error) <= len(id) else error[: len(id) - 1] + "…"), style="red")
+
+
 JOBS = (
     Column("job", of("id")),
     Column("task", task_in_queue, shrink="fold"),
@@ -54,6 +63,7 @@ JOBS = (
     Column("created", time_of("created_at"), luxury=True),
     Column("last error", of("error_message", "red"), shrink="cut", luxury=True),
 )
+NARROW_JOBS = (Column("job", id_and_error), *JOBS[1:])
 STUCK = (
     Column("job", of("id")),
     Column("task", task_in_queue, shrink="fold"),
@@ -125,13 +135,14 @@ def _hint(context: CommandContext, task: str | None) -> str:
 
 def _jobs_table(rows: Sequence[Row]) -> RenderableType:
     unserved = sorted({row["task"] for row in rows if not row["served"]})
+    table = screen.table(NARROW_JOBS if screen.is_narrow() else JOBS, rows)
     if not unserved:
-        return screen.table(JOBS, rows)
+        return table
     from rich.console import Group
 
     named = screen.plain(few(unserved))
     return Group(
-        screen.table(JOBS, rows),
+        table,
         styled(f"no active worker has the task or serves the queue of: {named}", style="yellow"),
     )
 

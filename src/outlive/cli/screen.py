@@ -124,6 +124,11 @@ class Column(msgspec.Struct, frozen=True):
     """Left out where the others would have no room, the highest number first. 0: never."""
 
 
+def is_narrow() -> bool:
+    """Whether columns that are a luxury have no room."""
+    return console().width < LUXURY_WIDTH
+
+
 def fitting(columns: Sequence[Column], rows: Sequence[Row], *, lines: bool = False) -> list[Column]:
     """The columns that have room on this screen."""
     width = console().width

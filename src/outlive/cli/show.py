@@ -1,8 +1,12 @@
 """show: prints one job with all its attempts and their evidence."""
 
+import contextlib
+import math
 import sys
+import time
 from textwrap import indent
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 import typer
@@ -13,12 +17,16 @@ from outlive import output, stacks, store
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, command
-from outlive.errors import no_job
-from outlive.model import Attempt, MemoryCourse
+from outlive.errors import OutliveError, no_job
+from outlive.model import Attempt, MemoryCourse, Said
 from outlive.states import State
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
+AGAIN_S = 0.02
+ANSWER_S = 0.5
+"""How long a worker may take to tell what a running job has said."""
+MOST_BLOCKS = 32
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -38,18 +46,29 @@ def show(
     """
     job = found_id(context, "job", id)
 
-    def look() -> tuple[dict[str, Any], list[Attempt]]:
+    def look() -> tuple[dict[str, Any], list[Attempt], Said | None]:
         found = context.run(store.job(job))
         if not found:
             raise no_job(job)
-        return found[0], context.run(store.list_attempts(job))
+        said = _so_far(context, job) if found[0]["state"] == State.RUNNING else None
+        return found[0], context.run(store.list_attempts(job)), said
 
     screen.listing(
         look, lambda found: life(*found, full=full), json=json, watch=watch, shape=lambda found: _as_json(*found)
     )
 
 
-def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
+def _so_far(context: CommandContext, job: UUID) -> Said | None:
+    """What its running attempt has said and used. Its worker is asked first, and may take a moment to answer."""
+    late = time.monotonic() + ANSWER_S
+    with contextlib.suppress(OutliveError):  # A standby can't ask a worker.
+        while (said := context.run(store.watch(job))) and said.asked and time.monotonic() < late:
+            time.sleep(AGAIN_S)
+        return said if said and said.live else None
+    return None
+
+
+def _as_json(job: dict[str, Any], attempts: list[Attempt], said: Said | None) -> dict[str, object]:
     """The JSON form of a job. Programs rely on its keys."""
     first = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
     shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
@@ -64,15 +83,18 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt]) -> dict[str, object]:
         shape[name] = {"jobs": job[name], "first": msgspec.Raw(job[f"{name}_first"] or b"[]")}
     evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
     shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
+    shape["running"] = said and {"attempt": said.attempt, "output": "\n".join(said.lines), "memory": said.memory}
     shape["result"] = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
     return shape
 
 
-def life(job: dict[str, Any], attempts: list[Attempt], *, full: bool = False) -> RenderableType:
+def life(
+    job: dict[str, Any], attempts: list[Attempt], said: Said | None = None, *, full: bool = False
+) -> RenderableType:
     parts: list[RenderableType] = [*_facts(job), Text()]
     parts += [part for attempt in attempts for part in _attempt(attempt, full=full)]
     if job["state"] == "running":
-        parts.append(_under_way(job))
+        parts += [_under_way(job), *_evidence_so_far(said, full=full)]
     if not attempts and job["state"] != "running":
         parts.append(Text("no attempt yet", style="dim"))
     return Group(*parts)
@@ -200,21 +222,22 @@ def evidence_of(attempt: Attempt, *, full: bool = False) -> list[RenderableType]
         shown = screen.plain(attempt.stack).strip("\n") if full else stacks.brief(attempt.stack, TAIL_LINES)
         parts += [_indented("stack", "dim"), _indented(shown, left=4)]
     if attempt.output:
-        parts += _output(attempt.output, sys.maxsize if full else TAIL_LINES)
+        parts += _output(*output.split(attempt.output), sys.maxsize if full else TAIL_LINES)
     return parts
 
 
 def memory_line(course: MemoryCourse) -> str:
     """Its memory over time as blocks of eight heights; the highest is the limit, if there is one."""
     top = max([1, course.limit_bytes or 0, *course.used_bytes])
-    blocks = "".join(BLOCKS[round(used / top * (len(BLOCKS) - 1))] for used in course.used_bytes)
+    step = math.ceil(len(course.used_bytes) / MOST_BLOCKS)
+    highest = [max(course.used_bytes[n : n + step]) for n in range(0, len(course.used_bytes), step)]
+    blocks = "".join(BLOCKS[round(used / top * (len(BLOCKS) - 1))] for used in highest)
     limit = "" if course.limit_bytes is None else f", limit {screen.size(course.limit_bytes)}"
     return f"memory {blocks} {screen.size(max(course.used_bytes))} in {screen.duration(course.at_s[-1])}{limit}"
 
 
-def _output(text: str, most: int) -> list[RenderableType]:
+def _output(missing: int, lines: list[str], most: int) -> list[RenderableType]:
     """The last lines of an output, and how many it had."""
-    missing, lines = output.split(text)
     shown = "\n".join(lines[-most:])
     cut = missing + len(lines) > most or missing
     title = f"output: last {min(most, len(lines))} lines of {missing + len(lines):,}" if cut else "output"
@@ -224,8 +247,20 @@ def _output(text: str, most: int) -> list[RenderableType]:
 def _under_way(job: dict[str, Any]) -> Text:
     line = Text(f"attempt {job['attempt']}  ").append_text(screen.state("running"))
     line.append(f"  since {screen.moment(job['locked_at'])} on {screen.plain(job['locked_by'])}", style="dim")
-    line.append(f", last heartbeat {screen.moment(job['heartbeat_at'])}", style="dim")
-    return line.append("  asked to stop", style="yellow") if job["cancel_requested"] else line
+    if job["cancel_requested"]:
+        line.append("  asked to stop", style="yellow")
+    return line.append(f"\n  last heartbeat {screen.moment(job['heartbeat_at'])}", style="dim")
+
+
+def _evidence_so_far(said: Said | None, *, full: bool) -> list[RenderableType]:
+    if said is None:
+        return []
+    parts: list[RenderableType] = []
+    if said.memory is not None:
+        parts.append(_indented(memory_line(said.memory), "yellow"))
+    if said.lines:
+        parts += _output(said.before, said.lines, sys.maxsize if full else TAIL_LINES)
+    return parts
 
 
 def _indented(text: str, style: str = "", *, left: int = 2) -> Text:

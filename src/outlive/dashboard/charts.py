@@ -22,6 +22,8 @@ HOUR = ((0, "1 h ago", "start"), (0.5, "30 min", "middle"), (1, "now", "end"))
 """Where on the scale of time each word stands."""
 Scale = tuple[Callable[[float], float], list[tuple[float, str]]]
 """Where on a scale a value is, from 0 to 1, and the ticks with their words."""
+TICK_APART = 0.12
+"""Labels of a scale that are nearer than this part of it would overlap."""
 INNER, TALL = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
@@ -83,11 +85,13 @@ def memory(course: MemoryCourse, *, about: str) -> Markup:
     """The memory of an attempt over its time, and its limit as a dashed line."""
     most = max([1, *course.used_bytes, round((course.limit_bytes or 0) * 1.1)])
     last_s = course.at_s[-1] or 1.0
-    ticks = [(0.0, "0"), (max(course.used_bytes) / most, size(max(course.used_bytes)))]
+    used = max(course.used_bytes)
+    ticks = [(0.0, "0"), (used / most, size(used))]
     limit = ""
     if course.limit_bytes is not None:
         place = course.limit_bytes / most
-        ticks = [(0.0, "0"), (place, size(course.limit_bytes))]
+        apart = TICK_APART < used / most < place - TICK_APART
+        ticks = [(0.0, "0"), (place, size(course.limit_bytes)), *([(used / most, size(used))] if apart else [])]
         y = TOP + TALL * (1 - place)
         limit = f'<line class="limit" x1="{LEFT}" y1="{y:.1f}" x2="{LEFT + INNER}" y2="{y:.1f}"/>'
     points = " ".join(

@@ -109,6 +109,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "timeline": timeline(job, attempts),
         "waits_for": msgspec.json.decode(job["waits_for_first"] or b"[]"),
         "now_said": said if said is not None and said.live else None,
+        "now_memory": postmortem.memory_chart(said.memory) if said is not None else None,
         "verbs": [(verb, VERBS[verb].word) for verb in VERBS if legal(verb, State(job["state"]))],
         "needed_by": msgspec.json.decode(job["needed_by_first"] or b"[]"),
     }

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from outlive import output, stacks
 from outlive.dashboard import charts
@@ -84,6 +85,10 @@ def course(memory: MemoryCourse) -> str:
     return f"Memory: {size(most)}{limit} after {duration(memory.at_s[memory.used_bytes.index(most)])}"
 
 
+def memory_chart(memory: MemoryCourse | None) -> Markup | None:
+    return None if memory is None else charts.memory(memory, about=course(memory))
+
+
 def told(attempt: Attempt) -> dict[str, Any]:
     """Everything that the page shows of an attempt."""
     took_s = None if attempt.started_at is None else (attempt.ended_at - attempt.started_at).total_seconds()
@@ -95,7 +100,7 @@ def told(attempt: Attempt) -> dict[str, Any]:
         "stack": stacks.read(attempt.stack),
         "took_s": took_s,
         "limit_bytes": limit,
-        "memory": None if attempt.memory is None else charts.memory(attempt.memory, about=course(attempt.memory)),
+        "memory": memory_chart(attempt.memory),
         "lines": output.split(attempt.output or ""),
         "result": None if attempt.result is None else pretty(bytes(attempt.result), 4000)[0],
     }

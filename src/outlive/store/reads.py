@@ -34,10 +34,10 @@ def outcomes(ids: Sequence[UUID]) -> Statement[dict[UUID, JobOutcome]]:
 def _attempt(row: Sequence[Any]) -> Attempt:
     _, number, outcome, *evidence, result, memory = row
     stored = None if result is None else msgspec.Raw(result)
-    return Attempt(*[number, Outcome(outcome), *evidence, stored, None if memory is None else _course(memory)])
+    return Attempt(*[number, Outcome(outcome), *evidence, stored, None if memory is None else course(memory)])
 
 
-def _course(memory: bytes) -> MemoryCourse | None:
+def course(memory: bytes) -> MemoryCourse | None:
     """None if it can't be read: another version may have written it, and the rest of the attempt matters more."""
     try:
         found = msgspec.json.decode(memory, type=MemoryCourse)

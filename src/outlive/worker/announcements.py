@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC
 
 import msgspec
 
@@ -57,7 +58,7 @@ class Announcements:
                 _log.error(
                     "the source %s is paused until %s, after %d failures in a row",
                     source["name"],
-                    source["paused_until"],
+                    f"{source['paused_until'].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
                     source["failure_streak"],
                 )
             self._alerts.send(self._config.on_source_paused, "source_paused", source)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlive import kernel
-from outlive.model import Claimed
+from outlive.model import Claimed, MemoryCourse
 from outlive.protocol import (
     FROM_CHILD,
     MAX_CHILD_FRAME_BYTES,
@@ -86,6 +86,9 @@ class Assignment(msgspec.Struct, eq=False):
     def memory(self, outcome: Outcome, took_s: float) -> bytes | None:
         """How its memory changed, if that is worth keeping."""
         return None if self.series is None else self.series.kept(outcome, took_s, self.memory_bytes)
+
+    def memory_so_far(self) -> MemoryCourse | None:
+        return None if self.series is None else self.series.course(self.memory_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -272,6 +275,10 @@ class Child:
                     self.said = JobOutput()
                 self.said.hear(data, job or (self.given[0].job if self.given else None))
         return True
+
+    def said_so_far(self) -> tuple[int, str]:
+        """How many lines its job has said, and the last of them."""
+        return (0, "") if self.said is None else self.said.so_far()
 
     def take_output(self, job: Claimed, *, marked: bool = False) -> str | None:
         """The output of the job that has just ended: up to the mark, if the child wrote one."""

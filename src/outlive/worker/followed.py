@@ -1,6 +1,6 @@
-"""What followed jobs say, written for those who follow them.
+"""What followed jobs say, and how their memory changes, written for those who follow them.
 
-Most jobs are not followed, and their output is written once, with the end of the attempt. `outlive.watch` tells the
+Most jobs are not followed, and both are written once, with the end of the attempt. `outlive.watch` tells the
 worker of a job when the first follower asks.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 from uuid import UUID
 
 from outlive import store
+from outlive.model import LiveOutput, MemoryCourse
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
 
 EVERY_S = 0.4
-"""How often the output of a followed job is written."""
+"""How often what a followed job says is written."""
 CHECK_S = 5.0
 """How often followers are looked for without a notification."""
 
@@ -23,8 +24,8 @@ CHECK_S = 5.0
 class Followed:
     def __init__(self, worker: UUID, session: Session, *, slots: Slots, wake: Wakeup) -> None:
         self._worker, self._session, self._slots, self._wake = worker, session, slots, wake
-        self._written: dict[int, int] = {}
-        """How many lines of each followed attempt are written, by token."""
+        self._written: dict[int, tuple[int, MemoryCourse | None]] = {}
+        """How many lines of each followed attempt are written, and its memory, by token."""
 
     async def run_once(self) -> None:
         await wait(self._wake.watch, EVERY_S if self._written else CHECK_S)
@@ -37,14 +38,16 @@ class Followed:
     async def write(self) -> None:
         """Write what is new."""
         followed = await self._session.run(store.watched(self._worker))
-        running = {child.current.job.token: child.said for child in self._slots.busy}
-        outputs = []
-        for token, begun in followed.items():
-            said = running.get(token)
-            lines = 0 if said is None else said.lines
-            if token in running and (not begun or self._written.get(token) != lines):
-                outputs.append((token, *(said.so_far() if said is not None else (0, ""))))
-        if outputs:
-            await self._session.run(store.write_output(self._worker, outputs))
-        self._written = {token: self._written.get(token, 0) for token in followed if token in running}
-        self._written |= {token: lines for token, lines, _ in outputs}
+        running = {child.current.job.token: child for child in self._slots.busy}
+        new: list[LiveOutput] = []
+        told: dict[int, tuple[int, MemoryCourse | None]] = {}
+        for token in followed.keys() & running.keys():
+            lines, text = running[token].said_so_far()
+            told[token] = lines, running[token].current.memory_so_far()
+            before = self._written.get(token) if followed[token] else None
+            if told[token] != before:
+                known = before is not None and before[0] == lines
+                new.append(LiveOutput(token, lines, None if known else text, told[token][1]))
+        if new:
+            await self._session.run(store.write_output(self._worker, new))
+        self._written = told

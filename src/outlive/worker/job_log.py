@@ -114,4 +114,8 @@ def _fields(id: UUID, task: str, attempt: int) -> dict[str, object]:
 def _end_fields(
     id: UUID, task: str, attempt: int, outcome: Outcome, took_s: float | None, worker: UUID
 ) -> dict[str, object]:
-    return _fields(id, task, attempt) | {"outcome": outcome, "duration_s": took_s, "worker": worker}
+    return _fields(id, task, attempt) | {
+        "outcome": outcome,
+        "duration_s": took_s and round(took_s, 6),
+        "worker": worker,
+    }

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import psycopg
 
 from outlive import db
+from outlive.errors import OutliveError
 
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
 RETRY_SOON_S = RETRY_S[:-1]
@@ -40,7 +41,7 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
             failures += 1
             if db.lost(error):  # The session has logged that the database is away.
                 _log.debug("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
-            elif isinstance(error, psycopg.Error):
+            elif isinstance(error, psycopg.Error | OutliveError):
                 _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
             else:
                 _log.exception("%s failed; trying again in %g s", name, pause_s)

@@ -38,9 +38,16 @@ class MemorySeries:
         self._used_bytes.append(used_bytes)
         self._ends_s = at_s + self._step_s
 
-    def kept(self, outcome: Outcome, took_s: float, limit_bytes: int | None) -> bytes | None:
-        """What is stored with an attempt that ended so; None if there is nothing to see in it."""
-        if len(self._times_s) < 2 or (outcome is Outcome.SUCCEEDED and took_s < LONG_S):
+    def course(self, limit_bytes: int | None) -> MemoryCourse | None:
+        """What was measured so far; None if there is nothing to see in it."""
+        if len(self._times_s) < 2:
             return None
         times_s = [round(at_s, 2) for at_s in self._times_s]
-        return msgspec.json.encode(MemoryCourse(limit_bytes, times_s, [max(0, used) for used in self._used_bytes]))
+        return MemoryCourse(limit_bytes, times_s, [max(0, used) for used in self._used_bytes])
+
+    def kept(self, outcome: Outcome, took_s: float, limit_bytes: int | None) -> bytes | None:
+        """What is stored with an attempt that ended so."""
+        if outcome is Outcome.SUCCEEDED and took_s < LONG_S:
+            return None
+        course = self.course(limit_bytes)
+        return None if course is None else msgspec.json.encode(course)

@@ -26,7 +26,7 @@ DESCRIPTORS = 256
 AT_ONCE = 16
 """The exact memory of more processes than these is read by a thread: each takes 0.3 ms or more."""
 WEIGH_SHARE = 20
-"""Reading it may take a twentieth of the time."""
+"""Reading it may take a twentieth of a processor's time."""
 FRESH_S = 0.5
 """What a thread has read is of no use after this time."""
 
@@ -94,12 +94,12 @@ class Survey:
         return self._exact_bytes(list(self._resident), self._files, parent)
 
     def _exact_bytes(self, pids: list[int], files: dict[Inode, int], parent: int | None) -> int:
-        asked = time.monotonic()
+        before = time.thread_time()
         exact = memory.proportional_bytes(pids) + memory.unmapped_bytes(pids, files)
         if parent is not None:
             exact -= memory.proportional_bytes([parent])
         self._weighed_at = time.monotonic()
-        self._weigh_again = self._weighed_at + WEIGH_SHARE * (self._weighed_at - asked)
+        self._weigh_again = self._weighed_at + WEIGH_SHARE * (time.thread_time() - before)
         return exact
 
     def _walk(self) -> Iterator[None]:

@@ -258,14 +258,15 @@ create unlogged table outlive.awaited (
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
--- The jobs whose output a person or a page follows, and what the running attempt has said so far. A worker writes
+-- The jobs that a person or a page follows, and what the running attempt has said and used so far. A worker writes
 -- that only for them. UNLOGGED: after a crash a follower asks again, and the worker writes it again.
 create unlogged table outlive.watched (
   job_id uuid primary key,
   until timestamptz not null,
   attempt int,  -- The attempt that has said it. Null: its worker has written nothing yet.
   lines bigint,  -- How many lines it has said. `output` holds the last of them.
-  output text
+  output text,
+  memory json  -- How its memory has changed so far, if it was measured.
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 
 -- The limits that a worker last registered for each task, so that any reaper can apply them in SQL.
@@ -1250,6 +1251,7 @@ end $$;
 --     end_lost           ends such attempts; the reaper says which
 --     end_lost_together  the same, all of them or none
 --     take_back          undoes the losses of a worker that was declared dead and is alive
+--     silent_workers     workers that have lost their session, for people who look before a reaper does
 
 create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
@@ -1375,6 +1377,17 @@ begin
   end loop;
   perform outlive.uncount_in_batches(quarantined, 'quarantined');
   return gained;
+end $$;
+
+create or replace function outlive.silent_workers() returns setof uuid
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The workers whose session is gone although they did not stop: most likely they are dead. Workers and
+-- `outlive reap` find out and declare them dead; while neither runs, views show them as stale. None on a standby,
+-- where no worker shows its life.
+begin
+  if not pg_is_in_recovery() then
+    return query select m.worker from outlive.missing_locks m;
+  end if;
 end $$;
 
 -- Claims: what every claim of a job needs. The claims themselves are outlive.claim_sourced (sources.sql) and the
@@ -3083,13 +3096,14 @@ end;
 
 create or replace function outlive.watch(
   job uuid, number int default null, after bigint default 0,
-  out state text, out attempt int, out live boolean, out output text)
+  out state text, out attempt int, out live boolean, out output text, out memory json, out asked boolean)
 returns setof record language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- What this attempt of a job has said: by default the one that runs, or else the last. No row: there is no such
+-- What this attempt of a job has said, and how its memory has changed: by default the one that runs, or else the last. No row: there is no such
 -- job.
 -- To follow a running attempt, call this again and again. For some time after each call its worker writes
 -- what it says; it is told to begin if it has written nothing yet. Null output: the attempt has said nothing, or,
--- while it runs, no more than :after lines.
+-- while it runs, no more than :after lines. Null memory: it was not measured, or there is nothing to see in it.
+-- Asked: the attempt runs, and its worker has written nothing of this yet.
 -- A null attempt: there is no such attempt yet.
 -- The state is read first: if the job ends meanwhile, the next call has the rest of its output.
 declare
@@ -3097,6 +3111,7 @@ declare
   written outlive.watched;
 begin
   state := outlive.state_of(job);
+  asked := false;
   if state is null then
     return;
   end if;
@@ -3110,11 +3125,13 @@ begin
     select w.* into written from outlive.watched w where w.job_id = job;
     if written.attempt = running then
       output := case when written.lines > after then written.output end;
+      memory := written.memory;
     else
       perform pg_notify('outlive', 'watch');
+      asked := true;
     end if;
   else
-    select a.attempt, a.output into attempt, output
+    select a.attempt, a.output, a.memory into attempt, output, memory
     from outlive.attempts a where a.job_id = job and a.attempt = watch.attempt;
   end if;
   return next;
@@ -3595,9 +3612,13 @@ from outlive.held h
     order by t.attempt desc limit 1) a on true
 where h.why = 'quarantined';
 
--- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job.
+-- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job. An
+-- active worker whose session is gone shows as stale, also while no other worker is there to declare it dead.
 create view outlive.worker_states as
-select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
+  case when k.state = 'active' and k.id in (select s.worker from outlive.silent_workers() s(worker)) then 'stale'
+       else k.state end as state,
+  k.started_at, k.last_seen,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
@@ -3669,13 +3690,14 @@ live as materialized (
   select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, count(*),
     count(*) filter (where h.why = 'suspect')
   from outlive.held h group by 1, 2),
+active as materialized (
+  select k.queues from outlive.worker_states k where k.state = 'active'),
 queue as (
   select case when row_number() over (order by sum(c.waiting + c.running) desc, c.name) <= 200
       then c.name else 'other' end as name,
     sum(c.waiting) as waiting, sum(c.ready) as ready, sum(c.running) as running, min(c.oldest) as oldest,
     (max(c.paused) > 0)::int as paused,
-    (select count(*) from outlive.workers k
-     where k.state = 'active' and (k.queues is null or c.name = any(k.queues))) as workers
+    (select count(*) from active k where k.queues is null or c.name = any(k.queues)) as workers
   from (
     select queue as name, pending + retryable as waiting, ready, 0 as running, oldest, 0 as paused from lane
     union all
@@ -3719,7 +3741,7 @@ select n.name, q.name, n.value from (
   ('queue_paused', q.paused),
   ('queue_workers', q.workers)) n(name, value)
 union all
-select 'workers', k.state, count(*) from outlive.workers k group by k.state
+select 'workers', k.state, count(*) from outlive.worker_states k group by k.state
 union all
 select 'sources', s.breaker, count(*) from outlive.source_health s group by s.breaker
 union all

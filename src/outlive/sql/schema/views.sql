@@ -74,9 +74,13 @@ from outlive.held h
     order by t.attempt desc limit 1) a on true
 where h.why = 'quarantined';
 
--- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job.
+-- Every worker, live or dead, and how many jobs it runs. `trouble` says why a worker can't begin any job. An
+-- active worker whose session is gone shows as stale, also while no other worker is there to declare it dead.
 create view outlive.worker_states as
-select k.id, k.name, k.hostname, k.pid, k.version, k.queues, k.state, k.started_at, k.last_seen,
+select k.id, k.name, k.hostname, k.pid, k.version, k.queues,
+  case when k.state = 'active' and k.id in (select s.worker from outlive.silent_workers() s(worker)) then 'stale'
+       else k.state end as state,
+  k.started_at, k.last_seen,
   outlive.now() - k.last_seen as time_since_heartbeat, k.died_at, k.slots, k.stop_requested_at,
   k.drain_requested_at, k.tasks,
   case when k.state in ('active', 'stale', 'draining') then k.trouble end as trouble,
@@ -148,13 +152,14 @@ live as materialized (
   select outlive.held_state(h.why, h.failures + h.crashes > 0), h.queue, count(*),
     count(*) filter (where h.why = 'suspect')
   from outlive.held h group by 1, 2),
+active as materialized (
+  select k.queues from outlive.worker_states k where k.state = 'active'),
 queue as (
   select case when row_number() over (order by sum(c.waiting + c.running) desc, c.name) <= 200
       then c.name else 'other' end as name,
     sum(c.waiting) as waiting, sum(c.ready) as ready, sum(c.running) as running, min(c.oldest) as oldest,
     (max(c.paused) > 0)::int as paused,
-    (select count(*) from outlive.workers k
-     where k.state = 'active' and (k.queues is null or c.name = any(k.queues))) as workers
+    (select count(*) from active k where k.queues is null or c.name = any(k.queues)) as workers
   from (
     select queue as name, pending + retryable as waiting, ready, 0 as running, oldest, 0 as paused from lane
     union all
@@ -198,7 +203,7 @@ select n.name, q.name, n.value from (
   ('queue_paused', q.paused),
   ('queue_workers', q.workers)) n(name, value)
 union all
-select 'workers', k.state, count(*) from outlive.workers k group by k.state
+select 'workers', k.state, count(*) from outlive.worker_states k group by k.state
 union all
 select 'sources', s.breaker, count(*) from outlive.source_health s group by s.breaker
 union all

@@ -173,7 +173,7 @@ select
   current_setting('max_connections')::int as max_connections,
   (select count(*) from outlive.stuck_jobs)::int as stuck,
   (select count(*) from outlive.held where why = 'quarantined')::int as quarantined,
-  (select count(*) from outlive.workers where state = 'active')::int as active_workers,
+  (select count(*) from outlive.worker_states where state = 'active')::int as active_workers,
   (select json_agg(json_build_object('name', t.relname, 'dead', t.n_dead_tup, 'live', t.n_live_tup, 'vacuumed',
      to_char(greatest(t.last_vacuum, t.last_autovacuum), 'YYYY-MM-DD HH24:MI')) order by t.n_dead_tup desc)
    from pg_stat_user_tables t where t.schemaname = 'outlive' and t.n_dead_tup > 0) as dead_rows,

@@ -23,7 +23,8 @@ create unlogged table outlive.watched (
   until timestamptz not null,
   attempt int,
   lines bigint,
-  output text
+  output text,
+  memory json
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 
 -- From now on it is stored only with jobs whose task counts kills by fingerprint.

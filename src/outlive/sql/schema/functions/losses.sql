@@ -3,6 +3,7 @@
 --     end_lost           ends such attempts; the reaper says which
 --     end_lost_together  the same, all of them or none
 --     take_back          undoes the losses of a worker that was declared dead and is alive
+--     silent_workers     workers that have lost their session, for people who look before a reaper does
 
 create or replace function outlive.end_lost(tokens bigint[])
 returns table (token bigint, id uuid, worker uuid, locked_by text, state text)
@@ -128,4 +129,15 @@ begin
   end loop;
   perform outlive.uncount_in_batches(quarantined, 'quarantined');
   return gained;
+end $$;
+
+create or replace function outlive.silent_workers() returns setof uuid
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The workers whose session is gone although they did not stop: most likely they are dead. Workers and
+-- `outlive reap` find out and declare them dead; while neither runs, views show them as stale. None on a standby,
+-- where no worker shows its life.
+begin
+  if not pg_is_in_recovery() then
+    return query select m.worker from outlive.missing_locks m;
+  end if;
 end $$;
