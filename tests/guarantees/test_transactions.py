@@ -168,7 +168,7 @@ def kill_django(kill_around_commits: Killing, database_url: str, monkeypatch: py
 
 
 def test_kills_around_commits_lose_no_task_of_django_and_repeat_no_effect(kill_django: Killing) -> None:
-    kill_django(clients=4, children=3, workers=1)
+    kill_django(clients=3, children=2, workers=1)
 
 
 @pytest.mark.long
