@@ -1,6 +1,6 @@
 """The commands retry, cancel, release and prune: by id and by filter, without changing other jobs."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -15,6 +15,7 @@ from tests.driving.making import (
     make_finished,
     make_many,
     make_quarantined,
+    register_task,
     run_job,
     set_now,
     state_of,
@@ -120,6 +121,15 @@ def test_prune_forgets_jobs_past_their_retention(cli: Cli, connection: db.Connec
     fresh = make_finished(connection)
     assert cli("prune", "--json").json == {"pruned": 1}
     assert [state_of(connection, job) for job in (old, killer, fresh)] == [None, "quarantined", "succeeded"]
+
+
+def test_prune_forgets_jobs_that_their_task_keeps_for_less(cli: Cli, connection: db.Connection) -> None:
+    set_now(connection, datetime.now(UTC) - timedelta(hours=2))
+    register_task(connection, keep_finished_s=3600)
+    short, failed = make_finished(connection), make_finished(connection, Outcome.FAILED)
+    let_time_pass(connection)
+    assert cli("prune", "--json").json == {"pruned": 1}
+    assert [state_of(connection, job) for job in (short, failed)] == [None, "failed"]
 
 
 def test_retention_comes_from_the_configuration(

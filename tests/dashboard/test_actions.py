@@ -1,6 +1,7 @@
 """What operators do on the dashboard: asked first, proved, written to the audit."""
 
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import msgspec
@@ -125,6 +126,7 @@ def test_queues_sources_schedules_and_batches_are_operated(dashboard: Dashboard,
     assert act(operator, "resume_source", name="shop") == "source shop is resumed"
     assert act(operator, "set_rate", name="shop", rate="7.5") == "source shop is set"
     assert "7.5/min" in words(dashboard.get("/sources"))
+    assert "7.5" in words(dashboard.get("/audit"))
     assert act(operator, "set_rate", name="shop", rate="") == "source shop is set"
     assert "60/min" in words(dashboard.get("/sources"))
     assert act(operator, "pause_schedule", name="tick") == "schedule tick is paused"
@@ -197,8 +199,13 @@ def test_only_an_operator_s_own_form_acts(dashboard: Dashboard, connection: db.C
     assert db.run(connection, store.list_audit()) == []
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "http://evil.example", "\\\\evil.example", "/\nx", ""])
+@pytest.mark.parametrize(
+    "back", ["//evil.example", "http://evil.example", "\\\\evil.example", "/\\evil.example", "/\nx", ""]
+)
 def test_an_action_leads_back_to_the_dashboard_only(dashboard: Dashboard, connection: db.Connection, back: str) -> None:
     operator = dashboard.operator
+    page = operator.get(f"/confirm?{urlencode({'action': 'pause_queue', 'name': 'default', 'back': back})}")
+    assert page.status_code == 200
+    assert 'href="/">No, go back' in page.text
     answer = operator.post("/act", action="pause_queue", name="default", back=back, proof=operator.proof())
     assert answer.headers["location"].startswith("/?done=")

@@ -156,14 +156,15 @@ def prune(
 
 
 def _prune_old(context: CommandContext) -> int:
-    """Delete the jobs that are past the configured retention, in batches, the oldest first."""
+    """Delete the jobs that are past the retention of the configuration or of their task, in batches."""
     keep_s = context.config.keep_s
+    statements = [*(store.prune_finished(state, keep_s=keep_s[state]) for state in keep_s), store.prune_expired()]
     pruned = 0
     with choosing.progress("pruned", None) as advance:
-        for state in keep_s:
+        for statement in statements:
             more = True
             while more:
-                gone, more = context.run(store.prune_finished(state, keep_s=keep_s[state]))
+                gone, more = context.run(statement)
                 more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
                 pruned += gone
                 advance(gone)

@@ -19,7 +19,7 @@ import msgspec
 from outlive import db, store
 from outlive.dashboard.access import Role
 from outlive.dashboard.choosing import filter_of, ids_of, told
-from outlive.dashboard.visits import Elsewhere, Refused, Visit
+from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
 from outlive.states import State, legal
@@ -145,10 +145,10 @@ async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
     """The page that asks before an action."""
     if visit.role is not Role.OPERATOR:
         raise Refused("A viewer looks, and does not act: log in with the operator's token.")
-    action, back = visit.get("action") or "", visit.get("back") or "/"
+    action = visit.get("action") or ""
     found: dict[str, Any] = {
         "title": "Confirm",
-        "back": back if back.startswith("/") else "/",
+        "back": inside(visit.get("back") or ""),
         "rate": None,
         "chosen": None,
         "danger": False,
@@ -207,8 +207,9 @@ async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
     entry = new_job_id()
     if action in THINGS:
         thing = THINGS[action]
-        statement = thing.make(name, _limits(values)) if action == "set_rate" else thing.make(name)
-        await _do_one(site, statement, who=who, action=action, name=name, entry=entry)
+        limits = [_limits(values)] if action == "set_rate" else []
+        what = {thing.noun: name, **(limits[0] if limits else {})}
+        await _do_one(site, thing.make(name, *limits), who=who, action=action, what=what, entry=entry)
         words = f"{thing.noun} {name} is {thing.done}" if action != "run_schedule" else f"a job of {name} is enqueued"
         site.tell(entry, words)
         return entry
@@ -270,13 +271,16 @@ def _chosen(action: str, fields: Sequence[tuple[str, str]]) -> tuple[store.Verb,
     return verb, msgspec.structs.replace(wanted, states=taken), []
 
 
-async def _do_one(site: Site, statement: db.Statement[Any], *, who: str, action: str, name: str, entry: UUID) -> None:
+async def _do_one(
+    site: Site, statement: db.Statement[Any], *, who: str, action: str, what: Mapping[str, Any], entry: UUID
+) -> None:
     async def work(connection: db.AsyncConnection) -> None:
         async with connection.transaction():
             if await db.arun(connection, statement) in (False, []):
-                raise BadArguments(f"there is no {THINGS[action].noun} {name}, or it was {THINGS[action].done} already")
+                noun, done = THINGS[action].noun, THINGS[action].done
+                raise BadArguments(f"there is no {noun} {what[noun]}, or it was {done} already")
             words = action.replace("_", " ").replace("set rate", "set source")
-            await db.arun(connection, store.write_audit(entry, who=who, action=words, what={THINGS[action].noun: name}))
+            await db.arun(connection, store.write_audit(entry, who=who, action=words, what=what))
 
     await site.actions.within(work, again=False)
 

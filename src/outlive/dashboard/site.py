@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,7 +25,7 @@ from outlive.dashboard.history import History
 from outlive.dashboard.live import Full, Live
 from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.shield import Shield
-from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit
+from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, inside
 from outlive.errors import BadArguments, ConfigError, DatabaseBusy, OutliveError, SchemaMismatch
 from outlive.metrics import exposition
 from outlive.metrics.database import DatabaseMetrics
@@ -225,7 +224,7 @@ class Site:
 
     def _back(self, request: Request, back: str, entry: UUID) -> Response:
         """Lead to a page of the dashboard that says what became of an action."""
-        there = _root(request) + (back if re.match(r"/(?!/)", back) and back.isprintable() else "/")
+        there = _root(request) + inside(back)
         return RedirectResponse(f"{there}{'&' if '?' in there else '?'}done={entry}", 303)
 
     def tell(self, entry: UUID, words: str) -> None:
@@ -267,7 +266,7 @@ class Site:
         if role is None:
             self._note_wrong_token(request)
             return self._ask(request, 401, "This token is wrong.")
-        response = RedirectResponse(there if there.startswith("/") and not there.startswith("//") else "/", 303)
+        response = RedirectResponse(inside(there), 303)
         response.set_cookie(
             self.access.cookie,
             self.access.session(role),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,11 @@ class Visit:
     @property
     def links(self) -> Links:
         return Links(self.root)
+
+
+def inside(back: str) -> str:
+    r"""This address if it is below the dashboard's own, or else that of the overview. Browsers read `\` as `/`."""
+    return back if re.match(r"/(?![/\\])", back) and back.isprintable() else "/"
 
 
 Look = Callable[["Site", Visit], Awaitable[Mapping[str, Any]]]

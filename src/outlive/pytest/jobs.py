@@ -98,7 +98,7 @@ class Jobs:
             else:
                 ran += self._run_inline(queues, raising=raising, limit=limit - len(ran))
             if raising and (failed := next(filter(_has_failed, ran), None)):
-                raise OutliveError(f"job {failed.job_id} of {failed.task} has {failed.outcome}: {failed.error}")
+                raise OutliveError(f"job {failed.job_id} of {failed.task} ended as {failed.outcome}: {failed.error}")
             if not delayed or not self._wait_for_next(queues):
                 break
         self._warn_of_unknown()

@@ -11,6 +11,7 @@ from uuid import UUID
 from outlive import logs, output
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome, State
+from outlive.wording import counted
 
 _SIGN, _SEPARATOR = output.SIGN.encode(), output.SEPARATOR.encode()
 _LEVELS = {name.encode(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
@@ -78,9 +79,10 @@ def _said(lines: list[tuple[float, UUID, str, int, bytes]]) -> list[str]:
 def left_out(job: Claimed, lines: int) -> None:
     """A job says more than is logged."""
     if _log.isEnabledFor(logging.WARNING):
-        many = "1 line" if lines == 1 else f"{lines:,} lines"
+        were = "was" if lines == 1 else "were"
         words = (
-            f"{many} of job {job.id} were left out here: it says too much at once ({job.task}, attempt {job.attempt})"
+            f"{counted(lines, 'line')} of job {job.id} {were} left out here:"
+            f" it says too much at once ({job.task}, attempt {job.attempt})"
         )
         logs.write("WARNING", words, lambda: _fields(job.id, job.task, job.attempt) | {"left_out": lines})
 
