@@ -149,6 +149,26 @@ def test_calls_that_make_no_sense_are_refused_and_write_nothing(connection: db.C
     assert (count(connection, "jobs"), count(connection, "waiting"), count(connection, "dedupe_keys")) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("args", "id"), [(None, uuid4()), ("{}", None), ('["' + "x" * 8189 + '"]', uuid4()), (r'["\u0000"]', uuid4())]
+)
+def test_a_plain_job_without_id_or_with_large_or_bad_arguments_is_refused(
+    connection: db.Connection, args: str | None, id: UUID | None
+) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        connection.execute("select outlive.enqueue_plain('task', %s, null, null, null, %s)", [args, id])
+    assert refused.value.sqlstate in ("OL003", "22P05")
+    assert count(connection, "jobs") == 0
+
+
+def test_a_plain_job_is_made_once_with_the_defaults_of_a_job(connection: db.Connection) -> None:
+    id, args = uuid4(), '["' + "x" * 8188 + '"]'
+    for _ in range(2):
+        connection.execute("select outlive.enqueue_plain('task', %s, null, null, null, %s)", [args, id])
+    made = "select j.id, w.queue, w.source, w.priority from outlive.jobs j join outlive.waiting w using (id)"
+    assert connection.execute(made).fetchall() == [(id, "default", "", 5)]
+
+
 def test_a_megabyte_of_arguments_is_taken_and_a_byte_more_is_not(connection: db.Connection) -> None:
     asked(connection, "'task', %s::json", '["' + "x" * (1024 * 1024 - 4) + '"]')
     with pytest.raises(psycopg.Error, match="arguments of 1048577 bytes are over the limit of 1048576") as refused:

@@ -150,6 +150,7 @@ CALLS = {
     "act": f"select outlive.act('retry', '{{{NO_ID}}}', 'anna', '{{}}', '{NO_ID}')",
     "write_audit": f"select outlive.write_audit('{NO_ID}', 'anna', 'retry', '{{}}', 1)",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
+    "enqueue_plain": f"select outlive.enqueue_plain('work', '{{}}', null, 'shop', null, '{NO_ID}')",
     "replace": f"select outlive.replace('{NO_ID}')",
     "complete_with_records": f"select outlive.complete_with_records(0, '{NO_ID}')",
     "attempt_secret": f"select outlive.attempt_secret('{NO_ID}', 1)",
@@ -202,7 +203,7 @@ VIEWING = {
     *("now", "fingerprint", "held_state", "count_lanes", "count_jobs", "count_finished", "end_rates", "changed"),
     *("watch", "silent_workers"),
 }
-ENQUEUING = {"enqueue", "open_batch", "close_batch"}
+ENQUEUING = {"enqueue", "enqueue_plain", "open_batch", "close_batch"}
 OWN = {
     "outlive_enqueue": ENQUEUING,
     "outlive_viewer": VIEWING,
@@ -330,7 +331,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
-        *("enqueue", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
+        *("enqueue", "enqueue_plain", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
         *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
         *PROTOCOL,
     )

@@ -13,6 +13,9 @@ from outlive.statement import Row, Statement
 from outlive.states import State
 from outlive.store.building import Names, any_row, how_many, nothing, pairs, scalar, statement, structs
 
+PLAIN_BYTES = 8192
+"""How large arguments may be whose fingerprint is computed when it is needed."""
+
 
 def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = False) -> Statement[dict[UUID, UUID]]:
     """Make jobs. Returns those that were not made, each with the unfinished job that holds its dedupe key."""
@@ -28,7 +31,8 @@ def enqueue(jobs: Sequence[JobRequest], *, max_args_bytes: int, notify: bool = F
 
 def _enqueue_one(job: JobRequest, *, max_args_bytes: int, notify: bool) -> Statement[dict[UUID, UUID]]:
     args = job.args.decode()
-    if not notify and (job.dedupe_key, job.options, job.delay_s, job.run_at) == (None, None, None, None):
+    special = notify or (job.dedupe_key, job.options, job.delay_s, job.run_at) != (None, None, None, None)
+    if not special and len(job.args) <= PLAIN_BYTES:
         given = {"id": job.id, "task": job.task, "args": args, "queue": job.queue, "source": job.source}
         return statement("enqueue_plain", lambda _, rows: {}, **given, priority=job.priority)
 

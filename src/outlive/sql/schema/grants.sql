@@ -44,6 +44,7 @@ grant execute on function outlive.enqueue(text, json, text, text, int, interval,
   uuid, int, boolean, uuid[], text, uuid, text, int) to outlive_enqueue;
 grant execute on function outlive.enqueue(uuid[], text[], text[], text[], json[], smallint[], double precision[],
   timestamptz[], text[], text[], jsonb[], int, boolean, jsonb[]) to outlive_enqueue;
+grant execute on function outlive.enqueue_plain(text, json, text, text, int, uuid, boolean) to outlive_enqueue;
 grant execute on function outlive.open_batch(text, json, json, json, uuid), outlive.close_batch(uuid, boolean)
   to outlive_enqueue;
 

@@ -17,9 +17,9 @@ select outlive.enqueue(
 
 -- name: enqueue_plain
 -- (none) -> pending, for one job without key, options, delay and run_at, whose arguments the client has measured.
--- No row, and no column: reading the id of a job costs as much as packing its arguments.
-select where outlive.enqueue(:task::text, :args::json, :queue::text, :source::text, :priority::int,
-  id => :id::uuid, max_args_bytes => 2147483647, notify => false) is null;
+-- No row, and no column: to read the id of a job takes as long as to pack its arguments.
+select where outlive.enqueue_plain(
+  :task::text, :args::json, :queue::text, :source::text, :priority::int, :id::uuid) is null;
 
 -- name: cancel
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. No row: no such job.

@@ -1,10 +1,11 @@
 -- Enqueueing: new jobs, their dedupe keys, and the notification of sleeping workers.
 --
---     enqueue      one job, for everyone; a batch of jobs, for clients
---     spawn        the same for jobs as JSON
---     take_keys    takes dedupe keys, and settles conflicts by on_conflict
---     replace      cancels a job whose dedupe key a new one takes over
---     wake         notifies the workers that sleep
+--     enqueue        one job, for everyone; a batch of jobs, for clients
+--     enqueue_plain  one small job with nothing special, as most are
+--     spawn          the same for jobs as JSON
+--     take_keys      takes dedupe keys, and settles conflicts by on_conflict
+--     replace        cancels a job whose dedupe key a new one takes over
+--     wake           notifies the workers that sleep
 --
 -- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
 -- the wrong order, so the batch is tried again.
@@ -282,6 +283,44 @@ begin
   end if;
 end $$;
 
+create or replace function outlive.enqueue_plain(
+  task text, args json, queue text, source text, priority int, id uuid, notify boolean default false)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (none) -> pending, for one job without keys, options, delay, run_at, after and batch. Repeating it with the same
+-- id changes nothing. Arguments have at most 8192 bytes: their fingerprint is soon computed when it is needed. Its
+-- few parameters make it faster than `enqueue`, which calls it too. A null queue or source is that of the task.
+#variable_conflict use_variable
+declare
+  moment timestamptz := outlive.now();
+begin
+  -- The cast refuses what jsonb can't hold, for example \u0000.
+  if octet_length(args::text) > 8192 or args::jsonb is null or id is null then
+    raise exception using errcode = 'OL003', message = 'a plain job needs an id, and args of up to 8192 bytes';
+  end if;
+  if queue is null or source is null then
+    select coalesce(queue, t.queue, 'default'), coalesce(source, t.source, '') into queue, source
+    from (select) one left join outlive.tasks t on t.name = task;
+  end if;
+  if source <> '' then
+    perform outlive.know_sources(array[source], array[task]);
+  end if;
+  priority := coalesce(priority, 5);
+  insert into outlive.jobs (id, task, queue, source, args, priority, ready_at, created_at)
+  values (id, task, queue, source, args, priority, moment, moment) on conflict do nothing;
+  if found then
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+    values (queue, source, task, priority, moment, id)
+    returning notify or exists (select from outlive.sleepers) into notify;
+  end if;
+  if notify then
+    -- A worker that reads the lane of the job saves a search. A name may be too long for a notification.
+    perform pg_notify('outlive', case
+      when source <> '' or exists (
+        select from outlive.queues q where q.name = queue and q.paused_at is not null) then ''
+      else left(json_build_array(queue, task, priority)::text, 1900) end);
+  end if;
+end $$;
+
 create or replace function outlive.enqueue(
   task text,
   args json default '{}',
@@ -305,8 +344,8 @@ returns uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- (none) -> pending, or blocked by the jobs in `after`, for one job. An object holds keyword arguments, an array
 -- positional ones. Returns the job's id, or the id of the unfinished job that holds the same dedupe key. A job
--- without keys, options, delay, run_at, after and batch whose arguments are small is written here, which is
--- faster; its fingerprint is soon computed when it is needed. Every other job goes the way of many.
+-- without keys, options, delay, run_at, after and batch whose arguments are small is written by `enqueue_plain`,
+-- which is faster. Every other job goes the way of many.
 #variable_conflict use_variable
 declare
   mine uuid := coalesce(id, outlive.uuid7());
@@ -318,31 +357,8 @@ begin
   end if;
   if dedupe_key is null and options is null and delay is null and run_at is null and after is null
      and batch is null and concurrency_key is null and concurrency is null
-     and octet_length(args::text) <= least(max_args_bytes, 8192) and args::jsonb is not null then
-    if queue is null or source is null then
-      select coalesce(queue, t.queue), coalesce(source, t.source) into queue, source
-      from (select) one left join outlive.tasks t on t.name = task;
-    end if;
-    if source <> '' then
-      perform outlive.know_sources(array[source], array[task]);
-    end if;
-    with fresh as (
-      insert into outlive.jobs as j (id, task, queue, source, args, priority, ready_at, created_at)
-      values (mine, task, coalesce(queue, 'default'), coalesce(source, ''), args, coalesce(priority, 5),
-        outlive.now(), outlive.now())
-      on conflict do nothing
-      returning j.queue, j.source, j.task, j.priority, j.ready_at, j.id),
-    placed as (
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id) select f.* from fresh f)
-    select notify or exists (select from outlive.sleepers) into notify;
-    if notify then
-      -- A worker that reads the lane of the job saves a search. A name may be too long for a notification.
-      perform pg_notify('outlive', case
-        when coalesce(source, '') <> '' or exists (
-          select from outlive.queues q where q.name = coalesce(queue, 'default') and q.paused_at is not null)
-          then ''
-        else left(json_build_array(coalesce(queue, 'default'), task, coalesce(priority, 5))::text, 1900) end);
-    end if;
+     and octet_length(args::text) <= least(max_args_bytes, 8192) then
+    perform outlive.enqueue_plain(task, args, queue, source, priority, mine, notify);
     return mine;
   end if;
   select e.existing into other from outlive.enqueue(
