@@ -12,7 +12,7 @@ from tests.driving.making import make
 
 FOR_OTHERS = (
     *("outlive.child", "outlive.client", "outlive.embedded", "outlive.lab", "outlive.protocol", "outlive.worker"),
-    *("pickle", "rich", "sqlite3", "ssl", "tomllib"),
+    *("pickle", "rich", "sqlite3", "tomllib"),
 )
 """What a command needs only if it draws a table, reads a file, starts a server or runs jobs."""
 
@@ -84,9 +84,3 @@ def test_a_list_without_rows_imports_only_what_it_needs(database_url: str) -> No
     said, loaded = ran.stdout.splitlines()
     assert said.startswith("no job matches in ")
     assert [name for name in loaded.split() if f"{name}.".startswith(tuple(f"{part}." for part in FOR_OTHERS))] == []
-
-
-def test_a_command_that_runs_jobs_has_ssl_for_their_worker() -> None:
-    script = "import atexit, sys; from outlive.cli import main; atexit.register(lambda: print(*sys.modules)); main()"
-    ran = subprocess.run([sys.executable, "-c", script, "worker", "--help"], capture_output=True, text=True, check=True)
-    assert "ssl" in ran.stdout.splitlines()[-1].split()

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -54,31 +54,15 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
     gc.disable()  # Imports make no garbage: this saves a tenth of the start.
-    with _without_ssl() if _is_short(sys.argv[1:]) else contextlib.nullcontext():
-        app = load(_completed() if "_OUTLIVE_COMPLETE" in os.environ else sys.argv[1:])
+    app = load(_completed() if "_OUTLIVE_COMPLETE" in os.environ else sys.argv[1:])
     gc.freeze()  # Nor does what they made become garbage: a search at exit takes a fifth of a short command.
     gc.enable()
     try:
         app(prog_name="outlive")
     except SystemExit as end:
-        if not isinstance(end.code, int) or not _is_short(sys.argv[1:]):
+        if not isinstance(end.code, int) or (sys.argv[1:2] and sys.argv[1] in LONG):
             raise
         _leave(end.code)
-
-
-def _is_short(words: Sequence[str]) -> bool:
-    return not words or words[0] not in LONG
-
-
-@contextlib.contextmanager
-def _without_ssl() -> Iterator[None]:
-    """psycopg imports asyncio, which imports ssl, or does without it. That saves a thirtieth of a short command, which
-    uses neither: the TLS of a connection is libpq's.
-    """
-    found = sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-    yield
-    if found is None:
-        del sys.modules["ssl"]
 
 
 def _leave(code: int) -> None:
