@@ -86,6 +86,13 @@ def test_a_death_is_a_problem_for_an_hour(dashboard: Dashboard, connection: db.C
     assert "dead" in words(dashboard.get("/workers"))
 
 
+def test_a_short_attempt_at_the_end_of_the_timeline_is_seen() -> None:
+    drawn = charts.timeline([("failed", 0.0, 0.001, "first"), ("failed", 0.999, 1.0, "last")], about="two attempts")
+    bars = [(float(x), float(wide)) for x, wide in re.findall(r'x="([\d.]+)" y="2" width="([\d.]+)"', drawn)]
+    assert [wide for _, wide in bars] == [3.0, 3.0]
+    assert bars[-1][0] + 3.0 <= charts.WIDTH
+
+
 def test_the_labels_of_a_scale_of_time_are_short() -> None:
     drawing = charts.lines({"p50": [0.002, 5.0, 999.0]}, about="Run time", seconds=True)
     labels = re.findall(r'text-anchor="end">([^<]+)</text>', drawing)

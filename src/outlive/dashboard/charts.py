@@ -105,9 +105,10 @@ def memory(course: MemoryCourse, *, about: str) -> Markup:
 def timeline(spans: Sequence[tuple[str, float, float, str]], *, about: str) -> Markup:
     """Attempts on one line: (outcome, begin, end, words), with times from 0 to 1."""
     bars = "".join(
-        f'<g><title>{escape(words)}</title><rect class="c-{escape(outcome)}" x="{begin * WIDTH:.1f}" y="2" '
-        f'width="{max(3.0, (end - begin) * WIDTH):.1f}" height="8"/></g>'
+        f'<g><title>{escape(words)}</title><rect class="c-{escape(outcome)}" '
+        f'x="{min(begin * WIDTH, WIDTH - wide):.1f}" y="2" width="{wide:.1f}" height="8"/></g>'
         for outcome, begin, end, words in spans
+        for wide in [max(3.0, (end - begin) * WIDTH)]
     )
     return Markup(
         f'<svg class="timeline" viewBox="0 0 {WIDTH} 12" preserveAspectRatio="none" role="img" '

@@ -2,7 +2,8 @@
 
 -- name: watch
 -- What an attempt has said and used, while it runs or afterwards. Zero rows: there is no such job.
-select w.state, w.attempt, w.live, w.output, w.memory, w.asked from outlive.watch(:id::uuid, :attempt::int, :after::bigint) w;
+select w.state, w.attempt, w.live, w.output, w.memory, w.asked
+from outlive.watch(:id::uuid, :attempt::int, :after::bigint) w;
 
 -- name: watched
 -- The attempts of this worker that are followed, and whether the database has any of their output.
@@ -12,7 +13,8 @@ where r.worker = :worker::uuid and w.until > outlive.now();
 
 -- name: write_output
 -- What followed attempts have said and used so far, only for attempts that still run in this worker.
-update outlive.watched w set attempt = r.attempt, lines = p.lines, output = coalesce(p.output, w.output), memory = p.memory
+update outlive.watched w
+set attempt = r.attempt, lines = p.lines, output = coalesce(p.output, w.output), memory = p.memory
 from json_to_recordset(:outputs::json) p(token bigint, lines bigint, output text, memory json)
 join outlive.running r on r.token = p.token and r.worker = :worker::uuid
 where w.job_id = r.id;
