@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from outlive import config, db, embedded, migrate
 from outlive import pytest as plugin
 from tests import faults
-from tests.driving.databases import TEMPLATE, new_database, reused_database, worker_connections
+from tests.driving.databases import SETTABLE_CLOCK, TEMPLATE, new_database, reused_database, worker_connections
 from tests.driving.workers import ROOT, Start, Worker, all_gone
 from tests.reporting import Report, left_out, name_of
 
@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         admin.execute(f"create database {TEMPLATE}")
     with db.connect(make_conninfo(url, dbname=TEMPLATE)) as connection:
         migrate.migrate(connection, roles=True)
+        connection.execute(SETTABLE_CLOCK)
     os.environ[SERVER] = os.environ[plugin.VARIABLE] = url
 
 

@@ -42,8 +42,10 @@ class Purpose(msgspec.Struct, frozen=True):
 
 
 def _limited(*, lock_s: float, statement_s: float) -> str:
-    """Time limits that replace those of the role and the database, which are made for other statements."""
+    """Time limits and the level of isolation, which replace those of the role and the database: these are made for
+    other statements."""
     return (
+        "set default_transaction_isolation = 'read committed'; "
         f"set lock_timeout = {round(lock_s * 1000)}; set statement_timeout = {round(statement_s * 1000)}; "
         "set idle_session_timeout = 0; set idle_in_transaction_session_timeout = 0"
     )

@@ -12,7 +12,13 @@ from psycopg.conninfo import make_conninfo
 from outlive import db
 
 TEMPLATE = "outlive_template"
-"""A database with the schema of this version and nothing in it."""
+"""A database with the schema of this version and nothing in it. Its clock can be set."""
+
+SETTABLE_CLOCK = b"""
+create or replace function outlive.now() returns timestamptz language sql stable parallel safe
+return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp())
+"""
+"""With this clock a test stops the time of its session: set outlive.now = …"""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ NEEDED = UUID(int=7)
 EVENTS = tuple(dict.fromkeys(transition.event for transition in states.TRANSITIONS))
 TABLES = (
     *("jobs", "waiting", "running", "held", "attempts", "dedupe_keys", "crashes"),
-    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns"),
+    *("dependencies", "batches", "callbacks", "keyed_jobs", "key_turns", "end_checks"),
 )
 
 ENDS: dict[str, dict[str, Any]] = {

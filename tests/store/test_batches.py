@@ -20,11 +20,14 @@ from tests.driving.making import (
     claim,
     count,
     end,
+    make,
     make_many,
     plan,
     request,
     row,
+    run_job,
     set_now,
+    state_of,
     value,
     values,
 )
@@ -325,6 +328,46 @@ def test_plain_sql_opens_fills_and_closes_a_batch(connection: db.Connection) -> 
     connection.execute("select outlive.close_batch(%s)", [batch])
     drain(connection)
     assert values(connection, CALLED) == ["publish"]
+
+
+# A job that is replaced
+
+
+def replace(connection: db.Connection, batch: UUID | None = None) -> UUID:
+    """Enqueue a job in the place of the one with the same dedupe key."""
+    links = None if batch is None else in_batch(batch)
+    return make(connection, dedupe_key="page", on_conflict="replace", links=links)
+
+
+def test_the_last_job_of_a_closed_batch_is_replaced_by_another_one_of_that_batch(connection: db.Connection) -> None:
+    """The one that is replaced counts as cancelled. The batch is not done in between."""
+    batch = open_batch(connection, *EVENTS)
+    add(connection, batch, dedupe_key="page")
+    close(connection, batch)
+    job = replace(connection, batch)
+    assert counts(connection, batch) == BatchCounts(2, 0, 0, 1, 0, 1, False)
+    assert values(connection, CALLED) == []
+    run_job(connection, job)
+    assert counts(connection, batch) == BatchCounts(2, 1, 0, 1, 0, 0, True)
+    assert values(connection, CALLED) == ["done", "failure"]
+
+
+def test_a_batch_whose_last_job_is_replaced_by_one_of_no_batch_is_done(connection: db.Connection) -> None:
+    batch = open_batch(connection, *EVENTS)
+    add(connection, batch, dedupe_key="page")
+    close(connection, batch)
+    replace(connection)
+    assert counts(connection, batch) == BatchCounts(1, 0, 0, 1, 0, 0, True)
+    assert values(connection, CALLED) == ["done", "failure"]
+
+
+def test_a_batch_that_takes_no_more_jobs_refuses_one_that_would_replace_another(connection: db.Connection) -> None:
+    batch = open_batch(connection)
+    [job] = add(connection, batch, dedupe_key="page")
+    db.run(connection, store.close_batch(batch, cancelling=True))
+    with pytest.raises(psycopg.Error, match="takes no more jobs"):
+        replace(connection, batch)
+    assert state_of(connection, job) is State.PENDING
 
 
 # Several sessions at once

@@ -5,9 +5,8 @@ finished, or waits for the first.
 """
 
 import random
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from uuid import UUID
 
@@ -30,38 +29,15 @@ from tests.driving.making import (
     make_finished,
     make_many,
     make_quarantined,
+    run_job,
     state_of,
     values,
 )
 from tests.store.acting import assert_sound
+from tests.store.ring import Ring
+from tests.store.ring import ring as ring
 from tests.store.test_dependencies import make_after, waiting_for
 from tests.waiting import eventually
-
-
-@dataclass(slots=True)
-class Ring:
-    first: db.Connection
-    second: db.Connection
-    watcher: db.Connection
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-
-    def start(self, act: Callable[[db.Connection], object]) -> Future[object]:
-        """Let the second session act until it has finished or waits for the first one."""
-        answer = self.threads.submit(act, self.second)
-        eventually(lambda: answer.done() or self.waits(), what="the second has finished or waits")
-        return answer
-
-    def waits(self) -> bool:
-        query = "select cardinality(pg_blocking_pids(%s)) > 0"
-        return self.watcher.execute(query, [self.second.info.backend_pid]).fetchone() == (True,)
-
-
-@pytest.fixture
-def ring(connect: Connect) -> Iterator[Ring]:
-    ring = Ring(connect(), connect(), connect())
-    yield ring
-    ring.threads.shutdown()
-    assert_sound(ring.watcher)
 
 
 def succeed(connection: db.Connection, token: int) -> None:
@@ -196,16 +172,18 @@ def test_a_failed_job_that_is_retried_before_the_enqueue_commits_releases_it_by_
     assert state_of(ring.watcher, job) is State.PENDING
 
 
-def test_a_job_that_ends_in_a_transaction_with_an_old_snapshot_does_not_overlook_a_dependency(ring: Ring) -> None:
-    needed, other = make_many(ring.watcher, 2)
-    token = claim_job(ring.watcher, needed).token
-    ring.first.execute("begin isolation level repeatable read")
-    assert state_of(ring.first, other) is State.PENDING  # Here it takes its snapshot.
-    make_after(ring.second, needed)
-    with pytest.raises(psycopg.errors.SerializationFailure):
-        ring.first.execute("select outlive.complete_with_records(%s, %s)", [token, WORKER])
-    ring.first.execute("rollback")
-    assert state_of(ring.watcher, needed) is State.RUNNING
+def test_a_failed_job_that_is_retried_and_succeeds_while_the_enqueue_commits_is_noticed_by_the_reaper(
+    ring: Ring,
+) -> None:
+    needed = make_finished(ring.watcher, Outcome.FAILED)
+    with ring.first.transaction():
+        job = make_after(ring.first, needed)
+        ring.first.execute("set constraints all immediate")
+        assert ring.start(lambda second: db.run(second, store.retry([needed]))).done()  # Operators don't wait.
+        run_job(ring.second, needed)
+    assert state_of(ring.watcher, job) is State.BLOCKED
+    assert db.run(ring.watcher, store.check_late_ends()) == 1
+    assert state_of(ring.watcher, job) is State.PENDING
 
 
 # Two jobs end at the same moment.

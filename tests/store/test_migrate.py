@@ -17,7 +17,7 @@ from outlive import db, embedded, migrate, store
 from outlive.errors import SchemaMismatch
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.driving.databases import new_database, worker_connections
+from tests.driving.databases import SETTABLE_CLOCK, new_database, worker_connections
 from tests.driving.making import (
     Connect,
     claim,
@@ -223,6 +223,7 @@ def on_15(debian_url: str) -> Iterator[Connect]:
         assert connection.info.server_version // 10000 == 15
         assert migrate.migrate(connection, roles=True) == (0, migrate.VERSION)
         assert migrate.migrate(connection, roles=True) == (migrate.VERSION, migrate.VERSION)
+        connection.execute(SETTABLE_CLOCK)
     with worker_connections(url) as connect:
         yield connect
 

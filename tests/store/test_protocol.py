@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from outlive import db, store
+from outlive import db, migrate, store
 from outlive.model import SourceLimits
 from outlive.states import State
 from tests.driving.databases import session
@@ -94,6 +94,18 @@ def foreign(theirs: db.Connection) -> Foreign:
 def declare_dead(connection: db.Connection, worker: UUID) -> None:
     connection.execute("update outlive.workers set state = 'dead' where id = %s", [worker])
     db.run(connection, store.reap())
+
+
+def test_no_setting_of_a_session_moves_the_clock_by_which_leases_end(empty_database_url: str) -> None:
+    with db.connect(empty_database_url) as admin:
+        migrate.migrate(admin, roles=True)
+        job = make(admin)
+        with session(admin, empty_database_url, "outlive_protocol") as one:
+            one.execute("set outlive.now = '2100-01-01'")
+            foreign = Foreign(one)
+            foreign.renew(foreign.token())
+        left = value(admin, "select lease_until - now() from outlive.running where id = %s", job)
+        assert timedelta(minutes=4) < left < timedelta(minutes=6)
 
 
 def test_a_job_is_claimed_with_all_its_arguments_and_ends_with_a_result(

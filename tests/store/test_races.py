@@ -312,6 +312,7 @@ class Fighter:
 
     def sweep(self) -> None:
         db.run(self.connection, store.admit_due())
+        db.run(self.connection, store.check_late_ends())
         db.run(self.connection, store.reap(batch=50))
         db.run(self.connection, store.expire(batch=50))
         db.run(self.connection, store.quarantine_killers())

@@ -73,6 +73,7 @@ TABLES = {
     "callbacks": "batch",
     "keyed_jobs": "job_id",
     "key_turns": "keys",
+    "end_checks": "needed",
     "audit": "who",
 }
 """Each with one of its columns."""
@@ -103,6 +104,8 @@ CALLS = {
     "tell_waiters": "select outlive.tell_waiters('{}', '{}')",
     "expiry": "select outlive.expiry('work')",
     "follow_up": "select outlive.follow_up('{}', '{}')",
+    "follow_through": "select outlive.follow_through('{}', '{}')",
+    "sees_all": "select outlive.sees_all()",
     "open_batch": "select outlive.open_batch('import')",
     "close_batch": f"select outlive.close_batch('{NO_ID}')",
     "cancel_batch": f"select outlive.cancel_batch('{NO_ID}')",
@@ -130,14 +133,17 @@ CALLS = {
     "end_lost": "select outlive.end_lost('{}')",
     "end_lost_together": "select outlive.end_lost_together('{}')",
     "finished": "select from outlive.finished()",
-    "finish_unclaimed": f"select outlive.finish_unclaimed('{NO_ID}', 1, 0::smallint, 0::smallint, 0::smallint)",
+    "finish_unclaimed": "select outlive.finish_unclaimed('{}', '{}', '{}', '{}', '{}')",
     "held_state": "select outlive.held_state('dependent', false)",
     "check_links": "select outlive.check_links('{}')",
     "depend": "select outlive.depend('{}', '{}')",
     "unmet_because": f"select outlive.unmet_because('{NO_ID}')",
     "release_dependents": "select outlive.release_dependents('{}', '{}')",
     "heed_ends": "select outlive.heed_ends('{}', '{}')",
-    "check_dependency": "select outlive.check_dependency()",
+    "lock_dependents": "select outlive.lock_dependents('{}', '{}')",
+    "lock_needed": "select outlive.lock_needed('{}')",
+    "check_ends": "select outlive.check_ends()",
+    "check_late_ends": "select outlive.check_late_ends(1)",
     "inputs": "select outlive.inputs(1, 0, 0)",
     "state_of": f"select outlive.state_of('{NO_ID}')",
     "cancel": f"select outlive.cancel('{{{NO_ID}}}')",
@@ -331,7 +337,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
-        *("enqueue", "enqueue_plain", "check_dependency", "open_batch", "close_batch", "complete", "take_turn"),
+        *("enqueue", "enqueue_plain", "check_ends", "open_batch", "close_batch", "complete", "take_turn"),
         *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
         *PROTOCOL,
     )
@@ -439,6 +445,7 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.expire()),
             run(store.quarantine_killers()),
             run(store.admit_due()),
+            run(store.check_late_ends()),
             run(store.let_others_in(WORKER, 1)),
         )
         run(store.claim_suspect(WORKER, tasks=["work"])), run(store.crashing_tasks(jobs=1, within_s=600))

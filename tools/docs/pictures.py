@@ -71,6 +71,7 @@ def scene() -> Iterator[tuple[str, dict[str, UUID]]]:
         url = stack.enter_context(temporary_server(home))
         connection = stack.enter_context(db.connect(url))
         migrate.migrate(connection)
+        connection.execute(SETTABLE_CLOCK)
         make_past(connection)
         # Stacks name the path at which a reader would have the app.
         source = (SCENE / "shop.py").read_text(encoding="utf-8")
@@ -153,8 +154,14 @@ def past_end(token: int, minute: int, chance: random.Random) -> Ended:
     return Ended(token, result=b"19")
 
 
+SETTABLE_CLOCK = b"""
+create or replace function outlive.now() returns timestamptz language sql stable parallel safe
+return coalesce(nullif(current_setting('pictures.now', true), '')::timestamptz, statement_timestamp())
+"""
+
+
 def set_clock(connection: db.Connection, at: datetime | None) -> None:
-    connection.execute("select set_config('outlive.now', %s, false)", [at.isoformat() if at else ""])
+    connection.execute("select set_config('pictures.now', %s, false)", [at.isoformat() if at else ""])
 
 
 def make_present(connection: db.Connection) -> dict[str, UUID]:

@@ -12,8 +12,7 @@ from outlive import db
 
 _REPLACED = """
 create or replace function outlive.now() returns timestamptz language sql stable parallel safe
-return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz,
-  statement_timestamp() + interval '{seconds} seconds')
+return statement_timestamp() + interval '{seconds} seconds'
 """
 
 

@@ -119,6 +119,7 @@ class Inline:
     def _claim(self, queues: Sequence[str] | None) -> Claimed | None:
         tasks = list(self._tasks())
         self._run(store.admit_due())
+        self._run(store.check_late_ends())
         found: list[LaneState] = self._run(store.unsourced_lanes(tasks, queues)).lanes
         found = [*found, *self._run(store.sourced_lanes(tasks, queues)).lanes]
         for one in sorted((lane for lane in found if lane.ready), key=lambda lane: (lane.priority, lane.ready_at)):

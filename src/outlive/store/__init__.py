@@ -39,6 +39,7 @@ from outlive.store.batches import prune_batches as prune_batches
 from outlive.store.building import asked_by_job as asked_by_job
 from outlive.store.charts import ends_by_minute as ends_by_minute
 from outlive.store.charts import times_by_minute as times_by_minute
+from outlive.store.dependencies import check_late_ends as check_late_ends
 from outlive.store.finding import MOST_COUNTED as MOST_COUNTED
 from outlive.store.finding import Found as Found
 from outlive.store.finding import JobFilter as JobFilter

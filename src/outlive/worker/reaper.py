@@ -109,6 +109,7 @@ class Reaper:
             self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
         await self._admit_due()
+        await self.session.run(store.check_late_ends())
         await self.announcements.quarantined()
         await self.announcements.breakers()
 

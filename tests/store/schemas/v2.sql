@@ -14,13 +14,14 @@
 -- Every ended attempt appends one row to `attempts`; the last one of a finished job says how the job finished.
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
--- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`, then `dependencies`. Claims
--- skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id, come
--- last, and then what a callback of a batch needs.
--- Dependencies keep this order only in part. The end of a job locks the jobs that wait for it, in `held` by id,
--- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
--- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
--- deadlock is possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- then `dedupe_keys` by task and key, then `waiting` by id, `running` by token, `held` by id, then `dependencies`.
+-- Claims skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id,
+-- come last, and then what a callback of a batch needs.
+-- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
+-- at once. The commit of a job that waits for others locks them in their places, for key share; operators' verbs
+-- don't wait for its lock in `jobs`. Two cases break the order: more jobs come to wait for one that is cancelled
+-- while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is possible, if
+-- rare: Postgres ends it within a second, and the statement that failed is repeated.
 -- Keys (functions/keys.sql) are locked last, when the transaction commits, in the order of their buckets. A
 -- transaction that holds one waits for no row, unless it has called enqueue several times, with keys and with jobs
 -- to wait for. No transaction waits for a key for longer than a tenth of a second.
@@ -36,9 +37,9 @@ create table outlive.schema_version (
   applied_at timestamptz not null default now()
 );
 
--- The only clock. Tests set outlive.now; Python never sends "now".
+-- The only clock; Python never sends "now". Tests replace this function: no role could be kept from a setting.
 create function outlive.now() returns timestamptz language sql stable parallel safe
-return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
+return statement_timestamp();
 
 -- Every job, as it was enqueued. Rows are never updated.
 create table outlive.jobs (
@@ -355,6 +356,18 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
+-- Jobs whose end may be overlooked. The transaction that enqueues jobs to wait for them checks that when it
+-- commits, and deletes the row. What it can't see then is left to the reaper.
+create table outlive.end_checks (
+  id bigint generated always as identity primary key,
+  xid xid8,  -- The transaction; null: it is left to the reaper.
+  needed uuid[] not null,
+  dependents uuid[]  -- Those that it has made to wait.
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index end_checks_by_xid on outlive.end_checks (xid);
+
 -- How far each job is, and the checkpoint of its last attempt.
 create table outlive.progress (
   job_id uuid primary key,
@@ -412,7 +425,8 @@ create table outlive.batches (
   succeeded bigint not null default 0,
   failed bigint not null default 0,
   cancelled bigint not null default 0,
-  quarantined bigint not null default 0
+  quarantined bigint not null default 0,
+  opened_by xid8 not null default pg_current_xact_id()  -- The transaction that has opened it.
 ) with (fillfactor = 50);
 create index batches_by_done on outlive.batches (done_at);
 create index jobs_by_batch on outlive.jobs (batch, id) where batch is not null;
@@ -616,7 +630,9 @@ return (
 
 -- What follows from the end of a job.
 --
---     follow_up  called once, at the end of each statement that has ended jobs, with all of them
+--     follow_up       called once, at the end of each statement that has ended jobs, with all of them
+--     follow_through  the same, if the jobs that wait for them have been released already
+--     sees_all        whether a transaction sees what others have committed since it began
 
 create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
 -- These jobs have just reached these states. Some go on by themselves (pending, retryable).
@@ -627,22 +643,38 @@ declare
 begin
   -- First, because it adds the jobs that it cancels.
   select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
-  perform outlive.count_in_batches(ids, states);
+  perform outlive.follow_through(ids, states);
+  return changed;
+end $$;
+
+create or replace function outlive.follow_through(ids uuid[], states text[], joined uuid[] default '{}')
+returns void language plpgsql as $$
+-- `joined` are the batches of jobs that were just made, once for each job.
+begin
+  if not outlive.sees_all() then
+    insert into outlive.end_checks (needed)
+    select array_agg(e.id) from unnest(ids, states) e(id, state)
+    where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined') having count(*) > 0;
+  end if;
+  perform outlive.count_in_batches(ids, states, joined);
   perform outlive.follow_keys(ids, states);
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;
-  return changed;
 end $$;
+
+create or replace function outlive.sees_all() returns boolean language sql stable
+-- Whether each statement of this transaction sees what others have committed before it.
+return current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
 
 -- Batches: jobs that are counted together, and the jobs that are enqueued when all of them have ended.
 --
 --     open_batch          makes a batch, with its callbacks
---     add_to_batch        counts new jobs; enqueue calls it
+--     add_to_batch        counts new jobs
 --     close_batch         from now on the batch can be done
 --     cancel_batch        cancels the jobs of a batch, all or some at a time
 --     batches_of          the batches of some jobs
---     count_in_batches    counts jobs that have just ended
+--     count_in_batches    counts jobs that have just ended, and jobs that were just made
 --     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
 --     forget_in_batches   keeps the number of jobs that are pruned
 --     is_done, call_back  whether all jobs have ended; what follows from that
@@ -742,28 +774,22 @@ end $$;
 create or replace function outlive.close_batch(id uuid, cancelling boolean default false) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Only jobs of the batch may add to it from now on, or none, if it is to be cancelled. Repeating it changes
--- nothing. A transaction with another snapshot than its statements would not count the jobs that others have
--- added, unless it has opened the batch itself. OL003: there is no such batch.
+-- nothing. A transaction that does not see all would not count the jobs that others have added, unless it has
+-- opened the batch itself. OL003: there is no such batch.
 declare
   b outlive.batches;
-  others boolean;
 begin
   select t.* into b from outlive.batches t where t.id = close_batch.id for update;
   if not found then
     raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
   end if;
-  -- Whether another transaction has opened it: its row is older than this transaction, or than its snapshot.
-  -- Numbers of transactions wrap around at 2 ^ 32.
-  select t.created_at < transaction_timestamp()
-    or (t.xmin::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint) & 4294967295 >= 2147483648
-  into others from outlive.batches t where t.id = b.id;
   if cancelling and b.cancelled_at is null and b.done_at is null then
     update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
   end if;
   if b.closed_at is not null then
     return;
   end if;
-  if current_setting('transaction_isolation') <> 'read committed' and others then
+  if b.opened_by <> pg_current_xact_id() and not outlive.sees_all() then
     raise exception using errcode = 'OL003', message =
       format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
   end if;
@@ -806,28 +832,38 @@ begin
     from unnest(ids) with ordinality i(id, at) order by i.at);
 end $$;
 
-create or replace function outlive.count_in_batches(ids uuid[], states text[]) returns void
-language plpgsql as $$
--- These jobs have just reached these states. The batches are locked in the order of their ids. A job that is not
--- finished is in a batch that is not done, so ends in a database without such a batch cost one look at an index.
+create or replace function outlive.count_in_batches(ids uuid[], states text[], joined uuid[] default '{}')
+returns void language plpgsql as $$
+-- These jobs have just reached these states, and for each of `joined` a job was just made. The batches are locked
+-- in the order of their ids. A new job is counted first: it may have replaced the last one of its batch. A job
+-- that is not finished is in a batch that is not done, so ends in a database without such a batch cost one look at
+-- an index.
 declare
   n record;
   b outlive.batches;
 begin
-  if not exists (select from outlive.batches t where t.done_at is null) then
+  if joined = '{}' and not exists (select from outlive.batches t where t.done_at is null) then
     return;
   end if;
   for n in
     select
       e.batch,
+      count(*) filter (where e.state = 'made') as made,
       count(*) filter (where e.state = 'succeeded') as succeeded,
       count(*) filter (where e.state = 'failed') as failed,
       count(*) filter (where e.state = 'cancelled') as cancelled,
       count(*) filter (where e.state = 'quarantined') as quarantined
-    from unnest(outlive.batches_of(ids), states) e(batch, state)
-    where e.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
+    from (
+      select * from unnest(outlive.batches_of(ids), states)
+      union all
+      select j.batch, 'made' from unnest(joined) j(batch)) e(batch, state)
+    where e.batch is not null and e.state in ('made', 'succeeded', 'failed', 'cancelled', 'quarantined')
     group by e.batch order by e.batch
   loop
+    if n.made > 0 then
+      perform outlive.add_to_batch(n.batch, n.made);
+    end if;
+    continue when n.succeeded + n.failed + n.cancelled + n.quarantined = 0;
     update outlive.batches t set
       succeeded = t.succeeded + n.succeeded,
       failed = t.failed + n.failed,
@@ -996,7 +1032,7 @@ declare
   admitted int;
   any_admitted boolean := false;
 begin
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+  if not outlive.sees_all() then
     return keys;  -- It would not see who was admitted since it began.
   end if;
   locked := outlive.lock_keys(keys[:most_at_once]);
@@ -1101,7 +1137,7 @@ end $$;
 --     settle                 writes the end of any attempt, as outlive.verdict decides
 --     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
 --     complete               the same inside the job's own transaction, by the attempt's secret
---     finish_unclaimed       the end of a job that no worker runs
+--     finish_unclaimed       the end of jobs that no worker runs
 --
 -- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
 -- that deletes nothing has lost the attempt and writes nothing.
@@ -1155,18 +1191,19 @@ begin
 end $$;
 
 create or replace function outlive.finish_unclaimed(
-  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint,
-  job_error text default null)
-returns void language plpgsql as $$
--- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker. The caller calls
--- outlive.follow_up.
+  jobs uuid[], tries int[], failures smallint[], crashes smallint[], losses smallint[], errors text[] default null)
+returns uuid[] language plpgsql as $$
+-- Cancel jobs that no worker runs, and return them. Their rows in `attempts` have a new token and no worker. The
+-- caller calls outlive.follow_up.
 begin
   insert into outlive.attempts (
     job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at)
-  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
-    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses,
-    outlive.expiry((select j.task from outlive.jobs j where j.id = job)));
-  delete from outlive.dedupe_keys where id = job;
+  select j.id, j.tries + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
+    j.error, outlive.now(), j.failures, j.crashes, j.losses,
+    outlive.expiry((select t.task from outlive.jobs t where t.id = j.id))
+  from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error);
+  delete from outlive.dedupe_keys k where k.id = any(jobs);
+  return jobs;
 end $$;
 
 create or replace function outlive.keep_records(had outlive.running, records json) returns void
@@ -1318,7 +1355,7 @@ begin
     where j.id in (
       select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
       where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
-    order by j.id for update);
+    order by j.id for no key update);
   perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
   perform from outlive.held t where t.id = any(rest) order by t.id for update;
   for look in 1..50 loop
@@ -1464,6 +1501,8 @@ declare
   biggest int;
   not_made uuid[] := '{}';
   holders uuid[];
+  replaced uuid[] := '{}';
+  joined uuid[];
   others uuid[];
   task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
   queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
@@ -1524,7 +1563,7 @@ begin
     if 'replace' = any(on_conflicts) then
       for try in 1..100 loop
         begin
-          select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
+          select t.* into not_made, holders, replaced
           from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
           exit;
         exception when sqlstate 'OL004' then
@@ -1535,8 +1574,7 @@ begin
         end;
       end loop;
     else
-      select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
-      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+      select t.* into not_made, holders, replaced from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
     end if;
     return query select * from unnest(not_made, holders);
   end if;
@@ -1600,14 +1638,18 @@ begin
       ids := others;
     end;
   end loop;
-  if links is not null then
-    -- Only jobs that were made count. The batches are locked in the order of their ids.
-    perform outlive.add_to_batch(n.batch, n.made) from (
-      select (coalesce(a.links, links_of_all) ->> 'batch')::uuid as batch, count(*) as made
-      from unnest(ids, links) a(id, links)
-      where a.id is not null and a.id not in (select unnest(not_made))
-      group by 1 order by 1) n
-    where n.batch is not null;
+  joined := array(
+    select (coalesce(a.links, links_of_all) ->> 'batch')::uuid from unnest(ids, links) a(id, links)
+    where coalesce(a.links, links_of_all) ? 'batch' and a.id is not null  -- Only jobs that were made count.
+      and a.id not in (select unnest(not_made)));
+  if exists (select from outlive.batches b where b.id = any(joined) and b.closed_at is not null) then
+    -- From here on the ends of such a batch wait for this transaction, so it locks the jobs that it needs first.
+    perform outlive.lock_needed(array(
+      select distinct n.id from outlive.jobs j, unnest(j.after) n(id) where j.id = any(ids)));
+  end if;
+  if joined <> '{}' or replaced <> '{}' then
+    perform outlive.follow_through(
+      replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), joined);
   end if;
   if exists (select from unnest(links) l where l ? 'after') then
     -- After the counting, because jobs that it cancels at once are followed up.
@@ -1641,23 +1683,28 @@ begin
   having count(*) > 0;
 end $$;
 
-create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
-returns table (asked uuid, existing uuid) language plpgsql as $$
--- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, with the job that holds it. Keys
--- are taken in their order, so that two batches never deadlock; conflicts are settled one by one. Every function
--- locks jobs before keys. A job that took its key meanwhile is not waited for while keys are held: OL004 is
--- raised.
+create or replace function outlive.take_keys(
+  ids uuid[], tasks text[], keys text[], on_conflicts text[],
+  out not_made uuid[], out holders uuid[], out replaced uuid[])
+language plpgsql as $$
+-- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, each with the job that holds it,
+-- and the jobs that it has cancelled. Keys are taken in their order, so that two batches never deadlock; conflicts
+-- are settled one by one. Every function locks jobs before keys. A job that took its key meanwhile is not waited
+-- for while keys are held: OL004 is raised.
 declare
   job record;
   holder uuid;
   replaceable uuid[] := '{}';
 begin
+  not_made := '{}';
+  holders := '{}';
+  replaced := '{}';
   if 'replace' = any(on_conflicts) then
     replaceable := array(
       select j.id from outlive.jobs j where j.id = any(array(
         select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
           join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
-        where a.on_conflict = 'replace')) order by j.id for update);
+        where a.on_conflict = 'replace')) order by j.id for no key update);
   end if;
   for job in
     select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
@@ -1677,31 +1724,36 @@ begin
         if holder <> all(replaceable) and holder <> all(ids) then
           raise exception using errcode = 'OL004', message = 'a job took its dedupe key meanwhile';
         end if;
-        perform outlive.replace(holder);
+        replaced := replaced || outlive.replace(holder);
         continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
       end if;
-      asked := job.id; existing := holder;
-      return next;
+      not_made := not_made || job.id;
+      holders := holders || holder;
       exit;
     end loop;
   end loop;
 end $$;
 
-create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
+create or replace function outlive.replace(holder uuid) returns uuid[] language plpgsql as $$
 -- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
 -- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
+-- Returns the jobs that are cancelled: perhaps some that waited for it are too. The caller calls
+-- outlive.follow_through when the new job is made, which may be of the same batch.
 declare
   w record;
 begin
-  perform from outlive.jobs j where j.id = holder for update;
+  perform from outlive.jobs j where j.id = holder for no key update;
   w := outlive.take_unclaimed(holder);
   if w.id is null then
     delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
   if w.id is not null then
-    perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
-    perform outlive.follow_up(array[holder], array['cancelled']);
+    return (
+      select r.ids from outlive.release_dependents(outlive.finish_unclaimed(
+        array[holder], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses]),
+        array['cancelled']) r);
   end if;
+  return '{}';
 end $$;
 
 create or replace function outlive.enqueue_plain(
@@ -1843,13 +1895,16 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- are being moved, or end in their own transaction.
 declare
   found_jobs uuid[];
+  idle uuid[];
   ended uuid[] := '{}';
   quarantined uuid[] := '{}';
   w record;
 begin
-  found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
   perform from outlive.waiting t where t.id = any(found_jobs) order by t.id for update;
-  perform from outlive.held t where t.id = any(found_jobs) order by t.id for update;
+  idle := array(
+    select f.id from unnest(found_jobs) f(id) where not exists (select from outlive.running r where r.id = f.id));
+  perform outlive.lock_dependents('{}', idle, idle);
   foreach id in array found_jobs loop
     note := 'another transaction is moving it: try again';
     for look in 1..200 loop
@@ -1864,7 +1919,8 @@ begin
       end if;
       changed := found;
       if changed then
-        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+        perform outlive.finish_unclaimed(
+          array[id], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses]);
         ended := ended || id;
       else
         update outlive.running r set cancel_requested = true where r.token =
@@ -1914,7 +1970,7 @@ declare
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
 begin
-  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
     state := outlive.state_of(id);
@@ -1971,7 +2027,9 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   quarantined uuid[] := '{}';
 begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+  ids := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
+  perform from outlive.held h where h.id = any(ids) order by h.id for update;
+  foreach id in array ids loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
     with freed as (delete from outlive.held h where h.id = release.id and h.why <> 'key' returning h.*)
@@ -2001,7 +2059,8 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   w outlive.waiting;
 begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+  ids := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
+  foreach id in array ids loop
     w := outlive.take_unclaimed(id);
     changed := w.id is not null;
     if changed then
@@ -2017,13 +2076,17 @@ end $$;
 
 create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
 -- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. A job stays while
--- another one needs its result. Returns how many.
+-- another one needs its result. Returns how many. OL003: this transaction would not see which jobs are needed.
 -- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
 -- meanwhile.
 declare
   mine uuid[];
   gone bigint;
 begin
+  if not outlive.sees_all() then
+    raise exception using errcode = 'OL003', message =
+      'jobs can be pruned only in a transaction with the isolation level READ COMMITTED';
+  end if;
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
     select f.job_id from outlive.finished() f where f.job_id = any(mine)
@@ -2190,9 +2253,12 @@ end $$;
 --
 --     check_links         refuses links that make no sense
 --     depend              new jobs wait for the jobs that they need
+--     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
 --     heed_ends           the same for jobs that had ended before others were to wait for them
---     check_dependency    sees at commit whether a job has ended while another was enqueued to wait for it
+--     lock_needed         locks jobs in their places, so that they can't end
+--     check_ends          sees at commit whether a job has ended while another was enqueued to wait for it
+--     check_late_ends     sees the same later, where a transaction could not see it
 --     inputs              the results of the jobs that a running job has waited for
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
@@ -2202,9 +2268,11 @@ end $$;
 -- job may end while the transaction that enqueues another one to wait for it is open: its end does not see the
 -- dependency. So that transaction locks the row of the job in its place when it commits, in a deferred trigger.
 -- Either the job has ended by then, and the trigger applies its end; or the end waits for the lock, and
--- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency. A row
--- in `running` is updated rather than locked, so that a job which ends in its own transaction at the isolation
--- level repeatable read, and does not see the dependency, fails to end and is repeated.
+-- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency.
+-- Two kinds of ends are left to the reaper, in `end_checks`, because only a later transaction sees both sides.
+-- Those that a transaction at the isolation level repeatable read or serializable has written: it sees only what
+-- was committed before it began. And those of jobs that are moved, or stay ended and block others, when an enqueue
+-- commits: they may end, or be retried and end again, before that is seen.
 
 create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
 begin
@@ -2260,19 +2328,21 @@ begin
   select j.id, 'dependent', outlive.now(), j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0,
     (select count(distinct n) from unnest(j.after) n)
   from outlive.jobs j where j.id = any(ids) and j.after is not null order by j.id;
-  -- In the order in which the trigger is to lock them.
   insert into outlive.dependencies (needs, job_id, on_failure)
   select distinct n.needs, j.id, coalesce(
     case when cardinality(on_failures) = 1 then on_failures[1] else on_failures[(places ->> j.id::text)::int] end,
     'block')
-  from outlive.jobs j, unnest(j.after) n(needs) where j.id = any(ids) order by 1, 2;
+  from outlive.jobs j, unnest(j.after) n(needs) where j.id = any(ids);
+  insert into outlive.end_checks (xid, needed, dependents)
+  select pg_current_xact_id(), array_agg(distinct d.needs), array_agg(distinct d.job_id)
+  from outlive.dependencies d where d.job_id = any(ids) having count(*) > 0;
   select array_agg(e.id), array_agg(e.state) into needed, states
   from (
     select n.id, outlive.state_of(n.id) as state
     from (select distinct d.needs as id from outlive.dependencies d where d.job_id = any(ids)) n) e
   where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined');
   if needed is not null then
-    perform outlive.heed_ends(needed, states);
+    perform outlive.heed_ends(needed, states, ids);
   end if;
 end $$;
 
@@ -2283,17 +2353,54 @@ return format(case outlive.state_of(needs)
   when 'cancelled' then 'job %s was cancelled: retry it, or release this job'
   when 'quarantined' then 'job %s is in quarantine: release it, or release this job' end, needs);
 
-create or replace function outlive.release_dependents(inout ids uuid[], inout states text[], out changed int)
+create or replace function outlive.lock_dependents(
+  good uuid[], bad uuid[], mine uuid[] default '{}', among uuid[] default null, out doomed uuid[])
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan as $$
+-- Lock in `held`, in the order of their ids, all that the ends of these jobs concern, and `mine`: the jobs that
+-- wait for them; those that are doomed, because they wait for a bad one, or for one another, with on_failure
+-- cancel; and the jobs that wait for these. While it waits for a lock, more jobs may be enqueued to wait for the
+-- doomed ones, so it looks again until it finds no more. With `among`, other jobs are left alone.
+declare
+  locked uuid[] := '{}';
+  fresh uuid[];
+begin
+  loop
+    doomed := array(
+      with recursive fallen(id) as (
+        select b.id from unnest(bad) b(id)
+        union
+        select d.job_id from fallen f, lateral (
+          select l.job_id from outlive.dependencies l
+          where l.needs = f.id and not l.met and l.on_failure = 'cancel'
+            and (among is null or l.job_id = any(among)) offset 0) d)
+      select f.id from fallen f except select unnest(bad));
+    fresh := array(
+      (select unnest(mine)
+       union
+       select d.job_id from outlive.dependencies d
+       where d.needs = any(good || bad || doomed) and not d.met and (among is null or d.job_id = any(among)))
+      except select unnest(locked));
+    exit when fresh = '{}';
+    perform from outlive.held h where h.id = any(fresh) order by h.id for update;
+    exit when doomed = '{}';
+    locked := locked || fresh;
+  end loop;
+end $$;
+
+create or replace function outlive.release_dependents(
+  inout ids uuid[], inout states text[], among uuid[] default null, out changed int)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 -- blocked -> pending, cancelled: these jobs have just reached these states, and others wait for them. It adds the
--- jobs that it cancels, and goes on with those that wait for them, level by level. Returns how many jobs it has
--- released or cancelled.
--- The rows in `held` are locked in their order before they are changed. There are no joins, because a plan that
--- was made for empty tables could join in the wrong order: width_bucket finds a job in a sorted array.
+-- jobs that it cancels. Returns how many jobs it has released or cancelled. With `among`, other jobs are left
+-- alone.
+-- There are no joins, because a plan that was made for empty tables could join in the wrong order: width_bucket
+-- finds a job in a sorted array.
 declare
   good uuid[];
   bad uuid[];
   finished uuid[];
+  doomed uuid[];
   released uuid[];
 begin
   changed := 0;
@@ -2307,125 +2414,196 @@ begin
     coalesce(array_agg(e.id) filter (where e.state in ('succeeded', 'failed', 'cancelled')), '{}')
   into good, bad, finished
   from unnest(ids, states) e(id, state);
-  loop
-    delete from outlive.dependencies d where d.job_id = any(finished);
-    exit when not exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met);
-    perform from outlive.held h
-    where h.id = any(array(
-      select d.job_id from outlive.dependencies d where d.needs = any(good || bad) and not d.met))
-    order by h.id for update;
-    with met as (
-      update outlive.dependencies d set met = true
-      where d.needs = any(good || bad) and not d.met
-        and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
-      returning d.job_id, d.needs),
-    progress as materialized (
-      select array_agg(p.job_id order by p.job_id) as jobs, array_agg(p.met order by p.job_id) as met
-      from (select m.job_id, count(*)::int as met from met m group by m.job_id) p),
-    freed as (
-      delete from outlive.held h
-      where h.id = any((select jobs from progress)::uuid[])
-        and h.unmet <= ((select met from progress))[width_bucket(h.id, (select jobs from progress))]
-      returning h.*),
-    released as (
-      insert into outlive.waiting (queue, source, task, priority, ready_at, id)
-      select f.queue, f.source, f.task, f.priority,
-        -- Not before now, because watermarks are there already, and a microsecond apart, as in enqueue.
-        greatest(f.ready_at, outlive.now() - interval '1 microsecond'
-          * (count(*) over () - row_number() over (order by f.ready_at, f.id))), f.id
-      from freed f returning id),
-    advanced as (
-      update outlive.held h set
-        unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
-        details = case
-          when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
-            select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
-            where d.job_id = h.id and not d.met)
-          else h.details end
-      where h.id = any((select jobs from progress)::uuid[])
-        and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
-    select coalesce(array_agg(r.id), '{}') into released from released r;
-    if cardinality(released) > 0 then
-      if exists (select from outlive.jobs j where j.id = any(released) and j.concurrency_key is not null) then
-        perform outlive.requeue_keyed(released, released);
-      end if;
-      perform outlive.wake();
-    end if;
-    changed := changed + cardinality(released);
-    exit when bad = '{}';
-    with stuck as materialized (
-      select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
-      from (
-        select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
-        where d.needs = any(bad) and not d.met and d.on_failure = 'block' group by d.job_id) s)
-    update outlive.held h set
-      since = outlive.now(),
-      details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
-    where h.id = any((select jobs from stuck)::uuid[]);
-    with doomed as materialized (
+  if exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met) then
+    doomed := outlive.lock_dependents(good, bad, among => among);
+  end if;
+  if doomed <> '{}' then
+    bad := bad || doomed;
+    with reasons as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
         where d.needs = any(bad) and not d.met and d.on_failure = 'cancel' group by d.job_id) s),
     gone as (
-      delete from outlive.held h where h.id = any((select jobs from doomed)::uuid[])
-      returning h.*, ((select needs from doomed))[width_bucket(h.id, (select jobs from doomed))] as needs),
-    cancelled as materialized (
-      select g.id, outlive.finish_unclaimed(g.id, g.attempt, g.failures, g.crashes, g.losses,
-        format('cancelled, because job %s ended without success', g.needs))
-      from gone g)
-    select coalesce(array_agg(c.id), '{}') into bad from cancelled c;
-    exit when bad = '{}';
-    good := '{}';
-    finished := bad;
-    ids := ids || bad;
-    states := states || array_fill('cancelled'::text, array[cardinality(bad)]);
-    changed := changed + cardinality(bad);
-  end loop;
+      delete from outlive.held h where h.id = any(doomed)
+      returning h.*, ((select needs from reasons))[width_bucket(h.id, (select jobs from reasons))] as needs)
+    select outlive.finish_unclaimed(
+      array_agg(g.id), array_agg(g.attempt), array_agg(g.failures), array_agg(g.crashes), array_agg(g.losses),
+      array_agg(format('cancelled, because job %s ended without success', g.needs)))
+    into doomed from gone g;
+    finished := finished || doomed;
+    ids := ids || doomed;
+    states := states || array_fill('cancelled'::text, array[cardinality(doomed)]);
+    changed := cardinality(doomed);
+  end if;
+  delete from outlive.dependencies d where d.job_id = any(finished);
+  if doomed is null then
+    return;
+  end if;
+  with met as (
+    update outlive.dependencies d set met = true
+    where d.needs = any(good || bad) and not d.met
+      and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
+      and (among is null or d.job_id = any(among))
+    returning d.job_id, d.needs),
+  progress as materialized (
+    select array_agg(p.job_id order by p.job_id) as jobs, array_agg(p.met order by p.job_id) as met
+    from (select m.job_id, count(*)::int as met from met m group by m.job_id) p),
+  freed as (
+    delete from outlive.held h
+    where h.id = any((select jobs from progress)::uuid[])
+      and h.unmet <= ((select met from progress))[width_bucket(h.id, (select jobs from progress))]
+    returning h.*),
+  released as (
+    insert into outlive.waiting (queue, source, task, priority, ready_at, id)
+    select f.queue, f.source, f.task, f.priority,
+      -- Not before now, because watermarks are there already, and a microsecond apart, as in enqueue.
+      greatest(f.ready_at, outlive.now() - interval '1 microsecond'
+        * (count(*) over () - row_number() over (order by f.ready_at, f.id))), f.id
+    from freed f returning id),
+  advanced as (
+    update outlive.held h set
+      unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
+      details = case
+        when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
+          select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
+          where d.job_id = h.id and not d.met)
+        else h.details end
+    where h.id = any((select jobs from progress)::uuid[])
+      and h.unmet > ((select met from progress))[width_bucket(h.id, (select jobs from progress))])
+  select coalesce(array_agg(r.id), '{}') into released from released r;
+  if cardinality(released) > 0 then
+    if exists (select from outlive.jobs j where j.id = any(released) and j.concurrency_key is not null) then
+      perform outlive.requeue_keyed(released, released);
+    end if;
+    perform outlive.wake();
+  end if;
+  changed := changed + cardinality(released);
+  if bad <> '{}' then
+    with stuck as materialized (
+      select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
+      from (
+        select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
+        where d.needs = any(bad) and not d.met and d.on_failure = 'block'
+          and (among is null or d.job_id = any(among))
+        group by d.job_id) s)
+    update outlive.held h set
+      since = outlive.now(),
+      details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
+    where h.id = any((select jobs from stuck)::uuid[]);
+  end if;
 end $$;
 
-create or replace function outlive.heed_ends(needed uuid[], states text[]) returns void language plpgsql as $$
--- These jobs had ended before others were to wait for them. Their own ends were followed up then.
+create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[] default null)
+returns void language plpgsql as $$
+-- These jobs had ended before others were to wait for them: `among` these, or null for all. Their own ends were
+-- followed up then.
 declare
   others uuid[];
 begin
-  others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states) r);
+  others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states, among) r);
   if cardinality(others) > 0 then
     perform outlive.follow_up(others, array_fill('cancelled'::text, array[cardinality(others)]));
   end if;
 end $$;
 
-create or replace function outlive.check_dependency() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
--- The head of this file says why. The lock on the row in `jobs` keeps the job from being pruned or retried
--- meanwhile. A job that moves from one place to another may be found in none: then it is looked for again.
+create or replace function outlive.lock_needed(
+  needed uuid[], out ended uuid[], out states text[], out moving uuid[])
+language plpgsql set enable_seqscan = off as $$
+-- Lock these jobs in their places until the transaction ends, and return those that have ended, with their states,
+-- and those that were moved from one place to another meanwhile, so that it has found them in none. It does not
+-- look for these again: a lock that is taken out of order could lead to a deadlock.
+-- The lock on the row in `jobs` keeps a job from being pruned.
 declare
-  place text;
+  rest uuid[];
 begin
-  perform from outlive.jobs j where j.id = new.needs for key share;
-  if not found then
-    raise exception using errcode = 'OL003', message =
-      format('job %s can''t wait for job %s, which was deleted meanwhile', new.job_id, new.needs);
-  end if;
-  if not exists (
-    select from outlive.dependencies d where d.needs = new.needs and d.job_id = new.job_id and not d.met)
-  then
+  rest := array(select j.id from outlive.jobs j where j.id = any(needed) order by j.id for key share);
+  with found as materialized (
+    select w.id from outlive.waiting w where w.id = any(rest) order by w.id for key share)
+  select array(select unnest(rest) except select f.id from found f) into rest;
+  with found as materialized (
+    select r.id from outlive.running r where r.id = any(rest) order by r.token for key share)
+  select array(select unnest(rest) except select f.id from found f) into rest;
+  with found as materialized (
+    select h.id, h.why from outlive.held h where h.id = any(rest) order by h.id for key share)
+  select array(select unnest(rest) except select f.id from found f where f.why <> 'quarantined') into rest;
+  select
+    coalesce(array_agg(r.id) filter (where r.has_ended), '{}'),
+    coalesce(array_agg(r.state) filter (where r.has_ended), '{}'),
+    coalesce(array_agg(r.id) filter (where r.has_ended is not true), '{}')
+  into ended, states, moving
+  from (
+    select s.id, s.state, s.state in ('succeeded', 'failed', 'cancelled', 'quarantined') as has_ended
+    from (select i.id, outlive.state_of(i.id) as state from unnest(rest) i(id)) s) r;
+end $$;
+
+create or replace function outlive.check_ends() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+-- The head of this file says why. The first row of a transaction stands for all, so that everything is locked in
+-- one order.
+declare
+  needed uuid[];
+  mine uuid[];
+  wrong record;
+  ends record;
+begin
+  if not exists (select from outlive.end_checks c where c.id = new.id) then
     return null;
   end if;
-  loop
-    perform from outlive.waiting w where w.id = new.needs for key share;
-    exit when found;
-    update outlive.running r set begun = r.begun where r.id = new.needs;
-    exit when found;
-    select h.why into place from outlive.held h where h.id = new.needs for key share;
-    exit when found and place <> 'quarantined';
-    place := outlive.state_of(new.needs);
-    if place in ('succeeded', 'failed', 'cancelled', 'quarantined') then
-      perform outlive.heed_ends(array[new.needs], array[place]);
-      exit;
-    end if;
-  end loop;
+  with checks as (
+    delete from outlive.end_checks c where c.xid = pg_current_xact_id() returning c.needed, c.dependents)
+  select
+    array(select distinct n.id from checks c, unnest(c.needed) n(id)),
+    array(select d.id from checks c, unnest(c.dependents) d(id))
+  into needed, mine;
+  perform from outlive.jobs j where j.id = any(needed) order by j.id for key share;
+  select d.job_id, d.needs into wrong from unnest(needed) n(id), lateral (
+    select l.job_id, l.needs from outlive.dependencies l where l.needs = n.id limit 1) d
+  where not exists (select from outlive.jobs j where j.id = n.id) limit 1;
+  if found then
+    raise exception using errcode = 'OL003', message =
+      format('job %s can''t wait for job %s, which was deleted meanwhile', wrong.job_id, wrong.needs);
+  end if;
+  select l.* into ends from outlive.lock_needed(array(
+    select n.id from unnest(needed) n(id)
+    where exists (select from outlive.dependencies d where d.needs = n.id and not d.met))) l;
+  if ends.ended <> '{}' then
+    perform outlive.heed_ends(ends.ended, ends.states, mine);
+  end if;
+  insert into outlive.end_checks (needed)
+  select array_agg(distinct d.needs) from outlive.dependencies d
+  where d.needs = any(ends.ended || ends.moving) and d.job_id = any(mine) and not d.met having count(*) > 0;
   return null;
+end $$;
+
+create or replace function outlive.check_late_ends(batch int) returns int
+language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
+-- Release or cancel what waits for jobs whose ends were left to the reaper: the head of this file says which.
+-- Returns of how many rows. What another transaction has locked or moves is left for the next time.
+declare
+  late outlive.end_checks;
+  ends record;
+  checked int := 0;
+begin
+  for late in
+    select c.* from outlive.end_checks c where c.xid is null order by c.id limit batch for update skip locked
+  loop
+    begin
+      select l.* into ends from outlive.lock_needed(late.needed) l;
+      if ends.ended <> '{}' then
+        perform outlive.heed_ends(ends.ended, ends.states);
+      end if;
+      if ends.moving = '{}' then
+        delete from outlive.end_checks c where c.id = late.id;
+        checked := checked + 1;
+      end if;
+    exception when others then
+      if sqlstate not in ('55P03', '40P01', '40001') then
+        raise warning 'the ends of jobs % can''t be checked: %', late.needed, sqlerrm;
+      end if;
+    end;
+  end loop;
+  return checked;
 end $$;
 
 create or replace function outlive.inputs(token bigint, first int, skip int)
@@ -2456,9 +2634,9 @@ begin
   end loop;
 end $$;
 
-drop trigger if exists check_dependency on outlive.dependencies;
-create constraint trigger check_dependency after insert on outlive.dependencies
-  deferrable initially deferred for each row execute function outlive.check_dependency();
+drop trigger if exists check_ends on outlive.end_checks;
+create constraint trigger check_ends after insert on outlive.end_checks deferrable initially deferred for each row
+when (new.xid is not null) execute function outlive.check_ends();
 
 -- Sources: whose turn it is at an outside service, and whether the service is well.
 --
@@ -4059,7 +4237,8 @@ quarantined as (
 select
   c.id,
   case when c.cancel_requested
-    then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end,
+    then outlive.finish_unclaimed(
+      array[c.id], array[c.attempt - 1], array[c.failures], array[c.crashes], array[c.losses]) end,
   outlive.follow_up(array[c.id], array[case when c.cancel_requested then 'cancelled' else 'quarantined' end])
 from caught c;
 $statement$;

@@ -3,7 +3,7 @@ do $$
 begin
   if to_regclass('outlive.jobs') is not null and exists (select from outlive.jobs) then
     truncate outlive.jobs, outlive.waiting, outlive.running, outlive.held, outlive.keyed_jobs, outlive.key_turns,
-      outlive.attempts, outlive.crashes, outlive.dedupe_keys, outlive.dependencies, outlive.progress,
-      outlive.batches, outlive.callbacks, outlive.records, outlive.requests;
+      outlive.attempts, outlive.crashes, outlive.dedupe_keys, outlive.dependencies, outlive.end_checks,
+      outlive.progress, outlive.batches, outlive.callbacks, outlive.records, outlive.requests;
   end if;
 end $$;

@@ -14,13 +14,14 @@
 -- Every ended attempt appends one row to `attempts`; the last one of a finished job says how the job finished.
 --
 -- Lock order, for every statement that locks more than one row: `jobs` by id (operators' verbs and prune only),
--- then `dedupe_keys` by task and key, then `waiting`, `running` by token or `held`, then `dependencies`. Claims
--- skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id, come
--- last, and then what a callback of a batch needs.
--- Dependencies keep this order only in part. The end of a job locks the jobs that wait for it, in `held` by id,
--- when it has locked everything else; if it cancels some of them, it locks those that wait for these next. The
--- commit of a job that waits for others locks their rows in `jobs` and in their places, by the id of the job. So a
--- deadlock is possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- then `dedupe_keys` by task and key, then `waiting` by id, `running` by token, `held` by id, then `dependencies`.
+-- Claims skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id,
+-- come last, and then what a callback of a batch needs.
+-- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
+-- at once. The commit of a job that waits for others locks them in their places, for key share; operators' verbs
+-- don't wait for its lock in `jobs`. Two cases break the order: more jobs come to wait for one that is cancelled
+-- while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is possible, if
+-- rare: Postgres ends it within a second, and the statement that failed is repeated.
 -- Keys (functions/keys.sql) are locked last, when the transaction commits, in the order of their buckets. A
 -- transaction that holds one waits for no row, unless it has called enqueue several times, with keys and with jobs
 -- to wait for. No transaction waits for a key for longer than a tenth of a second.
@@ -36,9 +37,9 @@ create table outlive.schema_version (
   applied_at timestamptz not null default now()
 );
 
--- The only clock. Tests set outlive.now; Python never sends "now".
+-- The only clock; Python never sends "now". Tests replace this function: no role could be kept from a setting.
 create function outlive.now() returns timestamptz language sql stable parallel safe
-return coalesce(nullif(current_setting('outlive.now', true), '')::timestamptz, statement_timestamp());
+return statement_timestamp();
 
 -- Every job, as it was enqueued. Rows are never updated.
 create table outlive.jobs (
@@ -355,6 +356,18 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
+-- Jobs whose end may be overlooked. The transaction that enqueues jobs to wait for them checks that when it
+-- commits, and deletes the row. What it can't see then is left to the reaper.
+create table outlive.end_checks (
+  id bigint generated always as identity primary key,
+  xid xid8,  -- The transaction; null: it is left to the reaper.
+  needed uuid[] not null,
+  dependents uuid[]  -- Those that it has made to wait.
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index end_checks_by_xid on outlive.end_checks (xid);
+
 -- How far each job is, and the checkpoint of its last attempt.
 create table outlive.progress (
   job_id uuid primary key,
@@ -412,7 +425,8 @@ create table outlive.batches (
   succeeded bigint not null default 0,
   failed bigint not null default 0,
   cancelled bigint not null default 0,
-  quarantined bigint not null default 0
+  quarantined bigint not null default 0,
+  opened_by xid8 not null default pg_current_xact_id()  -- The transaction that has opened it.
 ) with (fillfactor = 50);
 create index batches_by_done on outlive.batches (done_at);
 create index jobs_by_batch on outlive.jobs (batch, id) where batch is not null;

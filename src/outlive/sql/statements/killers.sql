@@ -81,7 +81,8 @@ quarantined as (
 select
   c.id,
   case when c.cancel_requested
-    then outlive.finish_unclaimed(c.id, c.attempt - 1, c.failures, c.crashes, c.losses) end,
+    then outlive.finish_unclaimed(
+      array[c.id], array[c.attempt - 1], array[c.failures], array[c.crashes], array[c.losses]) end,
   outlive.follow_up(array[c.id], array[case when c.cancel_requested then 'cancelled' else 'quarantined' end])
 from caught c;
 

@@ -1,5 +1,9 @@
 -- From version 1 to 2. Workers of version 1 can't work with it, so `outlive migrate` refuses while one runs.
 
+-- No setting moves the clock any more: every role could stretch its leases with it.
+create or replace function outlive.now() returns timestamptz language sql stable parallel safe
+return statement_timestamp();
+
 alter table outlive.running add column begun boolean not null default true;
 alter table outlive.attempts add column worker_name text, add column hostname text,
   add column expires_at timestamptz, add column memory json;
@@ -67,6 +71,16 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
+create table outlive.end_checks (
+  id bigint generated always as identity primary key,
+  xid xid8,
+  needed uuid[] not null,
+  dependents uuid[]
+) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
+        autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
+        autovacuum_vacuum_cost_delay = 0);
+create index end_checks_by_xid on outlive.end_checks (xid);
+
 -- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
 
@@ -80,8 +94,11 @@ drop function outlive.know_source(text);
 drop function outlive.settle(outlive.running, text, text, int, text, bigint, double precision, text, text, json,
   boolean, double precision);
 
--- The new one is told why.
+-- The new one cancels several jobs, and is told why.
 drop function outlive.finish_unclaimed(uuid, int, smallint, smallint, smallint);
+
+-- The new one returns the jobs that it has cancelled.
+drop function outlive.replace(uuid);
 
 -- The new ones take the links of jobs.
 drop function outlive.enqueue(text, json, text, text, int, interval, timestamptz, text, text, jsonb, uuid, int,
@@ -136,7 +153,8 @@ create table outlive.batches (
   succeeded bigint not null default 0,
   failed bigint not null default 0,
   cancelled bigint not null default 0,
-  quarantined bigint not null default 0
+  quarantined bigint not null default 0,
+  opened_by xid8 not null default pg_current_xact_id()  -- The transaction that has opened it.
 ) with (fillfactor = 50);
 create index batches_by_done on outlive.batches (done_at);
 create index jobs_by_batch on outlive.jobs (batch, id) where batch is not null;

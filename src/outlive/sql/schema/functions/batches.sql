@@ -1,11 +1,11 @@
 -- Batches: jobs that are counted together, and the jobs that are enqueued when all of them have ended.
 --
 --     open_batch          makes a batch, with its callbacks
---     add_to_batch        counts new jobs; enqueue calls it
+--     add_to_batch        counts new jobs
 --     close_batch         from now on the batch can be done
 --     cancel_batch        cancels the jobs of a batch, all or some at a time
 --     batches_of          the batches of some jobs
---     count_in_batches    counts jobs that have just ended
+--     count_in_batches    counts jobs that have just ended, and jobs that were just made
 --     uncount_in_batches  takes back the end of jobs that are retried, released or cancelled after all
 --     forget_in_batches   keeps the number of jobs that are pruned
 --     is_done, call_back  whether all jobs have ended; what follows from that
@@ -105,28 +105,22 @@ end $$;
 create or replace function outlive.close_batch(id uuid, cancelling boolean default false) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 -- Only jobs of the batch may add to it from now on, or none, if it is to be cancelled. Repeating it changes
--- nothing. A transaction with another snapshot than its statements would not count the jobs that others have
--- added, unless it has opened the batch itself. OL003: there is no such batch.
+-- nothing. A transaction that does not see all would not count the jobs that others have added, unless it has
+-- opened the batch itself. OL003: there is no such batch.
 declare
   b outlive.batches;
-  others boolean;
 begin
   select t.* into b from outlive.batches t where t.id = close_batch.id for update;
   if not found then
     raise exception using errcode = 'OL003', message = format('there is no batch %s', id);
   end if;
-  -- Whether another transaction has opened it: its row is older than this transaction, or than its snapshot.
-  -- Numbers of transactions wrap around at 2 ^ 32.
-  select t.created_at < transaction_timestamp()
-    or (t.xmin::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint) & 4294967295 >= 2147483648
-  into others from outlive.batches t where t.id = b.id;
   if cancelling and b.cancelled_at is null and b.done_at is null then
     update outlive.batches t set cancelled_at = outlive.now() where t.id = b.id;
   end if;
   if b.closed_at is not null then
     return;
   end if;
-  if current_setting('transaction_isolation') <> 'read committed' and others then
+  if b.opened_by <> pg_current_xact_id() and not outlive.sees_all() then
     raise exception using errcode = 'OL003', message =
       format('batch %s can be closed only in a transaction with the isolation level READ COMMITTED', id);
   end if;
@@ -169,28 +163,38 @@ begin
     from unnest(ids) with ordinality i(id, at) order by i.at);
 end $$;
 
-create or replace function outlive.count_in_batches(ids uuid[], states text[]) returns void
-language plpgsql as $$
--- These jobs have just reached these states. The batches are locked in the order of their ids. A job that is not
--- finished is in a batch that is not done, so ends in a database without such a batch cost one look at an index.
+create or replace function outlive.count_in_batches(ids uuid[], states text[], joined uuid[] default '{}')
+returns void language plpgsql as $$
+-- These jobs have just reached these states, and for each of `joined` a job was just made. The batches are locked
+-- in the order of their ids. A new job is counted first: it may have replaced the last one of its batch. A job
+-- that is not finished is in a batch that is not done, so ends in a database without such a batch cost one look at
+-- an index.
 declare
   n record;
   b outlive.batches;
 begin
-  if not exists (select from outlive.batches t where t.done_at is null) then
+  if joined = '{}' and not exists (select from outlive.batches t where t.done_at is null) then
     return;
   end if;
   for n in
     select
       e.batch,
+      count(*) filter (where e.state = 'made') as made,
       count(*) filter (where e.state = 'succeeded') as succeeded,
       count(*) filter (where e.state = 'failed') as failed,
       count(*) filter (where e.state = 'cancelled') as cancelled,
       count(*) filter (where e.state = 'quarantined') as quarantined
-    from unnest(outlive.batches_of(ids), states) e(batch, state)
-    where e.batch is not null and e.state in ('succeeded', 'failed', 'cancelled', 'quarantined')
+    from (
+      select * from unnest(outlive.batches_of(ids), states)
+      union all
+      select j.batch, 'made' from unnest(joined) j(batch)) e(batch, state)
+    where e.batch is not null and e.state in ('made', 'succeeded', 'failed', 'cancelled', 'quarantined')
     group by e.batch order by e.batch
   loop
+    if n.made > 0 then
+      perform outlive.add_to_batch(n.batch, n.made);
+    end if;
+    continue when n.succeeded + n.failed + n.cancelled + n.quarantined = 0;
     update outlive.batches t set
       succeeded = t.succeeded + n.succeeded,
       failed = t.failed + n.failed,

@@ -3,7 +3,7 @@
 --     settle                 writes the end of any attempt, as outlive.verdict decides
 --     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
 --     complete               the same inside the job's own transaction, by the attempt's secret
---     finish_unclaimed       the end of a job that no worker runs
+--     finish_unclaimed       the end of jobs that no worker runs
 --
 -- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
 -- that deletes nothing has lost the attempt and writes nothing.
@@ -57,18 +57,19 @@ begin
 end $$;
 
 create or replace function outlive.finish_unclaimed(
-  job uuid, job_attempt int, job_failures smallint, job_crashes smallint, job_losses smallint,
-  job_error text default null)
-returns void language plpgsql as $$
--- Cancel a job that no worker runs. Its row in `attempts` has a new token and no worker. The caller calls
--- outlive.follow_up.
+  jobs uuid[], tries int[], failures smallint[], crashes smallint[], losses smallint[], errors text[] default null)
+returns uuid[] language plpgsql as $$
+-- Cancel jobs that no worker runs, and return them. Their rows in `attempts` have a new token and no worker. The
+-- caller calls outlive.follow_up.
 begin
   insert into outlive.attempts (
     job_id, attempt, token, outcome, state, error, ended_at, failures, crashes, losses, expires_at)
-  values (job, job_attempt + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled',
-    'cancelled', job_error, outlive.now(), job_failures, job_crashes, job_losses,
-    outlive.expiry((select j.task from outlive.jobs j where j.id = job)));
-  delete from outlive.dedupe_keys where id = job;
+  select j.id, j.tries + 1, nextval(pg_get_serial_sequence('outlive.running', 'token')), 'cancelled', 'cancelled',
+    j.error, outlive.now(), j.failures, j.crashes, j.losses,
+    outlive.expiry((select t.task from outlive.jobs t where t.id = j.id))
+  from unnest(jobs, tries, failures, crashes, losses, errors) j(id, tries, failures, crashes, losses, error);
+  delete from outlive.dedupe_keys k where k.id = any(jobs);
+  return jobs;
 end $$;
 
 create or replace function outlive.keep_records(had outlive.running, records json) returns void

@@ -43,6 +43,8 @@ declare
   biggest int;
   not_made uuid[] := '{}';
   holders uuid[];
+  replaced uuid[] := '{}';
+  joined uuid[];
   others uuid[];
   task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
   queue_of_all text := case when cardinality(queues) = 1 then queues[1] end;
@@ -103,7 +105,7 @@ begin
     if 'replace' = any(on_conflicts) then
       for try in 1..100 loop
         begin
-          select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
+          select t.* into not_made, holders, replaced
           from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
           exit;
         exception when sqlstate 'OL004' then
@@ -114,8 +116,7 @@ begin
         end;
       end loop;
     else
-      select coalesce(array_agg(t.asked), '{}'), array_agg(t.existing) into not_made, holders
-      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+      select t.* into not_made, holders, replaced from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
     end if;
     return query select * from unnest(not_made, holders);
   end if;
@@ -179,14 +180,18 @@ begin
       ids := others;
     end;
   end loop;
-  if links is not null then
-    -- Only jobs that were made count. The batches are locked in the order of their ids.
-    perform outlive.add_to_batch(n.batch, n.made) from (
-      select (coalesce(a.links, links_of_all) ->> 'batch')::uuid as batch, count(*) as made
-      from unnest(ids, links) a(id, links)
-      where a.id is not null and a.id not in (select unnest(not_made))
-      group by 1 order by 1) n
-    where n.batch is not null;
+  joined := array(
+    select (coalesce(a.links, links_of_all) ->> 'batch')::uuid from unnest(ids, links) a(id, links)
+    where coalesce(a.links, links_of_all) ? 'batch' and a.id is not null  -- Only jobs that were made count.
+      and a.id not in (select unnest(not_made)));
+  if exists (select from outlive.batches b where b.id = any(joined) and b.closed_at is not null) then
+    -- From here on the ends of such a batch wait for this transaction, so it locks the jobs that it needs first.
+    perform outlive.lock_needed(array(
+      select distinct n.id from outlive.jobs j, unnest(j.after) n(id) where j.id = any(ids)));
+  end if;
+  if joined <> '{}' or replaced <> '{}' then
+    perform outlive.follow_through(
+      replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), joined);
   end if;
   if exists (select from unnest(links) l where l ? 'after') then
     -- After the counting, because jobs that it cancels at once are followed up.
@@ -220,23 +225,28 @@ begin
   having count(*) > 0;
 end $$;
 
-create or replace function outlive.take_keys(ids uuid[], tasks text[], keys text[], on_conflicts text[])
-returns table (asked uuid, existing uuid) language plpgsql as $$
--- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, with the job that holds it. Keys
--- are taken in their order, so that two batches never deadlock; conflicts are settled one by one. Every function
--- locks jobs before keys. A job that took its key meanwhile is not waited for while keys are held: OL004 is
--- raised.
+create or replace function outlive.take_keys(
+  ids uuid[], tasks text[], keys text[], on_conflicts text[],
+  out not_made uuid[], out holders uuid[], out replaced uuid[])
+language plpgsql as $$
+-- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, each with the job that holds it,
+-- and the jobs that it has cancelled. Keys are taken in their order, so that two batches never deadlock; conflicts
+-- are settled one by one. Every function locks jobs before keys. A job that took its key meanwhile is not waited
+-- for while keys are held: OL004 is raised.
 declare
   job record;
   holder uuid;
   replaceable uuid[] := '{}';
 begin
+  not_made := '{}';
+  holders := '{}';
+  replaced := '{}';
   if 'replace' = any(on_conflicts) then
     replaceable := array(
       select j.id from outlive.jobs j where j.id = any(array(
         select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
           join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
-        where a.on_conflict = 'replace')) order by j.id for update);
+        where a.on_conflict = 'replace')) order by j.id for no key update);
   end if;
   for job in
     select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
@@ -256,31 +266,36 @@ begin
         if holder <> all(replaceable) and holder <> all(ids) then
           raise exception using errcode = 'OL004', message = 'a job took its dedupe key meanwhile';
         end if;
-        perform outlive.replace(holder);
+        replaced := replaced || outlive.replace(holder);
         continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
       end if;
-      asked := job.id; existing := holder;
-      return next;
+      not_made := not_made || job.id;
+      holders := holders || holder;
       exit;
     end loop;
   end loop;
 end $$;
 
-create or replace function outlive.replace(holder uuid) returns void language plpgsql as $$
+create or replace function outlive.replace(holder uuid) returns uuid[] language plpgsql as $$
 -- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
 -- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
+-- Returns the jobs that are cancelled: perhaps some that waited for it are too. The caller calls
+-- outlive.follow_through when the new job is made, which may be of the same batch.
 declare
   w record;
 begin
-  perform from outlive.jobs j where j.id = holder for update;
+  perform from outlive.jobs j where j.id = holder for no key update;
   w := outlive.take_unclaimed(holder);
   if w.id is null then
     delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
   if w.id is not null then
-    perform outlive.finish_unclaimed(holder, w.attempt, w.failures, w.crashes, w.losses);
-    perform outlive.follow_up(array[holder], array['cancelled']);
+    return (
+      select r.ids from outlive.release_dependents(outlive.finish_unclaimed(
+        array[holder], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses]),
+        array['cancelled']) r);
   end if;
+  return '{}';
 end $$;
 
 create or replace function outlive.enqueue_plain(

@@ -122,7 +122,7 @@ declare
   admitted int;
   any_admitted boolean := false;
 begin
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+  if not outlive.sees_all() then
     return keys;  -- It would not see who was admitted since it began.
   end if;
   locked := outlive.lock_keys(keys[:most_at_once]);

@@ -70,7 +70,7 @@ begin
     where j.id in (
       select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
       where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
-    order by j.id for update);
+    order by j.id for no key update);
   perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
   perform from outlive.held t where t.id = any(rest) order by t.id for update;
   for look in 1..50 loop

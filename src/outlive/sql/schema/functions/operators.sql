@@ -48,13 +48,16 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- are being moved, or end in their own transaction.
 declare
   found_jobs uuid[];
+  idle uuid[];
   ended uuid[] := '{}';
   quarantined uuid[] := '{}';
   w record;
 begin
-  found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update);
+  found_jobs := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
   perform from outlive.waiting t where t.id = any(found_jobs) order by t.id for update;
-  perform from outlive.held t where t.id = any(found_jobs) order by t.id for update;
+  idle := array(
+    select f.id from unnest(found_jobs) f(id) where not exists (select from outlive.running r where r.id = f.id));
+  perform outlive.lock_dependents('{}', idle, idle);
   foreach id in array found_jobs loop
     note := 'another transaction is moving it: try again';
     for look in 1..200 loop
@@ -69,7 +72,8 @@ begin
       end if;
       changed := found;
       if changed then
-        perform outlive.finish_unclaimed(id, w.attempt, w.failures, w.crashes, w.losses);
+        perform outlive.finish_unclaimed(
+          array[id], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses]);
         ended := ended || id;
       else
         update outlive.running r set cancel_requested = true where r.token =
@@ -119,7 +123,7 @@ declare
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
 begin
-  perform from outlive.jobs t where t.id = any(ids) order by t.id for update;
+  perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
     state := outlive.state_of(id);
@@ -176,7 +180,9 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   quarantined uuid[] := '{}';
 begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+  ids := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
+  perform from outlive.held h where h.id = any(ids) order by h.id for update;
+  foreach id in array ids loop
     quarantined := quarantined || array(
       select h.id from outlive.held h where h.id = release.id and h.why = 'quarantined');
     with freed as (delete from outlive.held h where h.id = release.id and h.why <> 'key' returning h.*)
@@ -206,7 +212,8 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 declare
   w outlive.waiting;
 begin
-  for id in select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update loop
+  ids := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for no key update);
+  foreach id in array ids loop
     w := outlive.take_unclaimed(id);
     changed := w.id is not null;
     if changed then
@@ -222,13 +229,17 @@ end $$;
 
 create or replace function outlive.prune(ids uuid[]) returns bigint language plpgsql as $$
 -- Delete finished and quarantined jobs with all their attempts, and leave other jobs alone. A job stays while
--- another one needs its result. Returns how many.
+-- another one needs its result. Returns how many. OL003: this transaction would not see which jobs are needed.
 -- Locked jobs are skipped. Holding the locks, a second look leaves out jobs that were retried or released
 -- meanwhile.
 declare
   mine uuid[];
   gone bigint;
 begin
+  if not outlive.sees_all() then
+    raise exception using errcode = 'OL003', message =
+      'jobs can be pruned only in a transaction with the isolation level READ COMMITTED';
+  end if;
   mine := array(select j.id from outlive.jobs j where j.id = any(ids) order by j.id for update skip locked);
   mine := array(
     select f.job_id from outlive.finished() f where f.job_id = any(mine)

@@ -1,0 +1,38 @@
+"""Two sessions that act at the same time, and one that watches them."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+from outlive import db
+from tests.driving.making import Connect
+from tests.store.acting import assert_sound
+from tests.waiting import eventually
+
+
+@dataclass(slots=True)
+class Ring:
+    first: db.Connection
+    second: db.Connection
+    watcher: db.Connection
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def start(self, act: Callable[[db.Connection], object]) -> Future[object]:
+        """Let the second session act until it has finished or waits for the first one."""
+        answer = self.threads.submit(act, self.second)
+        eventually(lambda: answer.done() or self.waits(), what="the second has finished or waits")
+        return answer
+
+    def waits(self) -> bool:
+        query = "select cardinality(pg_blocking_pids(%s)) > 0"
+        return self.watcher.execute(query, [self.second.info.backend_pid]).fetchone() == (True,)
+
+
+@pytest.fixture
+def ring(connect: Connect) -> Iterator[Ring]:
+    ring = Ring(connect(), connect(), connect())
+    yield ring
+    ring.threads.shutdown()
+    assert_sound(ring.watcher)
