@@ -13,8 +13,8 @@ set plan_cache_mode = force_custom_plan as $$
 -- the ids of the first jobs that match (none if only their number is wanted), how many these are, how many jobs it
 -- has looked at, and the position where the next page begins. No position: the place has no more jobs.
 -- The plan is pinned: a table that was filled a moment ago has no statistics. `offset 0` keeps Postgres from
--- reading a whole table instead of looking up each job. The words and what they are looked for in are lowered by
--- one function: the locale of the database says which letters it knows, and a client may know others.
+-- reading a whole table instead of looking up each job. One function lowers the words and what they are looked for
+-- in: the locale of the database says which letters it knows, and a client may know others.
 begin
   words := lower(words);
   with seen as materialized (
