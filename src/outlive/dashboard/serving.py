@@ -70,7 +70,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listening.close()
         raise ConfigError(
             f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): choose another with "
-            "--listen or OUTLIVE_DASHBOARD_LISTEN"
+            "OUTLIVE_DASHBOARD_LISTEN, or --listen of `outlive dashboard`"
         ) from None
     return listening
 
