@@ -47,6 +47,9 @@ KEYS_AT_ONCE = 500
 """Of how many keys one statement admits jobs, at most. If there are more, it is repeated at once, but not forever: some
 may be locked."""
 MANY_KEYS_TURNS = 40
+ENDS_AT_ONCE = 100
+"""How many notes of ends one statement checks, at most. If there are more, it is repeated at once, as with keys."""
+MANY_ENDS_TURNS = 40
 NEVER_LOCKED = 0
 """The key of a worker that has taken no lock since the server started."""
 NEVER_LOCKED_S = 10.0
@@ -109,7 +112,7 @@ class Reaper:
             self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
         await self._admit_due()
-        await self.session.run(store.check_late_ends())
+        await self._check_late_ends()
         await self.announcements.quarantined()
         await self.announcements.breakers()
 
@@ -117,6 +120,12 @@ class Reaper:
         """Admit the jobs whose time has come, and those that commits have left because a key was locked."""
         for _ in range(MANY_KEYS_TURNS):
             if await self.session.run(store.admit_due()) <= KEYS_AT_ONCE:
+                return
+
+    async def _check_late_ends(self) -> None:
+        """Release what waits for jobs whose ends other transactions could not see."""
+        for _ in range(MANY_ENDS_TURNS):
+            if await self.session.run(store.check_late_ends(ENDS_AT_ONCE)) < ENDS_AT_ONCE:
                 return
 
     async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:

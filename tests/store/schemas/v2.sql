@@ -362,7 +362,7 @@ create table outlive.end_checks (
   id bigint generated always as identity primary key,
   xid xid8,  -- The transaction; null: it is left to the reaper.
   needed uuid[] not null,
-  dependents uuid[]  -- Those that it has made to wait.
+  dependents uuid[]  -- Those that it has made to wait; null: all that wait for them.
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
@@ -2373,13 +2373,14 @@ begin
         select d.job_id from fallen f, lateral (
           select l.job_id from outlive.dependencies l
           where l.needs = f.id and not l.met and l.on_failure = 'cancel'
-            and (among is null or l.job_id = any(among)) offset 0) d)
+            and (among is null or l.job_id in (select unnest(among))) offset 0) d)
       select f.id from fallen f except select unnest(bad));
     fresh := array(
       (select unnest(mine)
        union
        select d.job_id from outlive.dependencies d
-       where d.needs = any(good || bad || doomed) and not d.met and (among is null or d.job_id = any(among)))
+       where d.needs = any(good || bad || doomed) and not d.met
+         and (among is null or d.job_id in (select unnest(among))))
       except select unnest(locked));
     exit when fresh = '{}';
     perform from outlive.held h where h.id = any(fresh) order by h.id for update;
@@ -2444,7 +2445,7 @@ begin
     update outlive.dependencies d set met = true
     where d.needs = any(good || bad) and not d.met
       and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
-      and (among is null or d.job_id = any(among))
+      and (among is null or d.job_id in (select unnest(among)))
     returning d.job_id, d.needs),
   progress as materialized (
     select array_agg(p.job_id order by p.job_id) as jobs, array_agg(p.met order by p.job_id) as met
@@ -2485,7 +2486,7 @@ begin
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
         where d.needs = any(bad) and not d.met and d.on_failure = 'block'
-          and (among is null or d.job_id = any(among))
+          and (among is null or d.job_id in (select unnest(among)))
         group by d.job_id) s)
     update outlive.held h set
       since = outlive.now(),
@@ -2570,38 +2571,47 @@ begin
   if ends.ended <> '{}' then
     perform outlive.heed_ends(ends.ended, ends.states, mine);
   end if;
-  insert into outlive.end_checks (needed)
-  select array_agg(distinct d.needs) from outlive.dependencies d
-  where d.needs = any(ends.ended || ends.moving) and d.job_id = any(mine) and not d.met having count(*) > 0;
+  insert into outlive.end_checks (needed, dependents)
+  select array_agg(distinct d.needs), array_agg(distinct d.job_id)
+  from unnest(mine) m(id), lateral (
+    select l.needs, l.job_id from outlive.dependencies l where l.job_id = m.id and not l.met offset 0) d
+  where d.needs in (select unnest(ends.ended || ends.moving)) having count(*) > 0;
   return null;
 end $$;
 
 create or replace function outlive.check_late_ends(batch int) returns int
 language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
 -- Release or cancel what waits for jobs whose ends were left to the reaper: the head of this file says which.
--- Returns of how many rows. What another transaction has locked or moves is left for the next time.
+-- Returns of how many rows. Rows that need the same jobs are checked together. What another transaction has locked
+-- or moves is left for the next time, behind all others; after one wait in vain it hardly waits for a lock.
 declare
-  late outlive.end_checks;
+  late record;
   ends record;
   checked int := 0;
 begin
   for late in
-    select c.* from outlive.end_checks c where c.xid is null order by c.id limit batch for update skip locked
+    with notes as materialized (
+      select c.* from outlive.end_checks c where c.xid is null order by c.id limit batch for update skip locked)
+    select n.needed, n.dependents is null as of_all, array_agg(n.id) as ids from notes n group by 1, 2
   loop
     begin
       select l.* into ends from outlive.lock_needed(late.needed) l;
       if ends.ended <> '{}' then
-        perform outlive.heed_ends(ends.ended, ends.states);
+        perform outlive.heed_ends(ends.ended, ends.states, case when not late.of_all then array(
+          select unnest(c.dependents) from outlive.end_checks c where c.id = any(late.ids)) end);
       end if;
       if ends.moving = '{}' then
-        delete from outlive.end_checks c where c.id = late.id;
-        checked := checked + 1;
+        delete from outlive.end_checks c where c.id = any(late.ids);
+        checked := checked + cardinality(late.ids);
+        continue;
       end if;
     exception when others then
+      perform set_config('lock_timeout', '1ms', true);
       if sqlstate not in ('55P03', '40P01', '40001') then
         raise warning 'the ends of jobs % can''t be checked: %', late.needed, sqlerrm;
       end if;
     end;
+    update outlive.end_checks c set id = default where c.id = any(late.ids);
   end loop;
   return checked;
 end $$;

@@ -362,7 +362,7 @@ create table outlive.end_checks (
   id bigint generated always as identity primary key,
   xid xid8,  -- The transaction; null: it is left to the reaper.
   needed uuid[] not null,
-  dependents uuid[]  -- Those that it has made to wait.
+  dependents uuid[]  -- Those that it has made to wait; null: all that wait for them.
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);

@@ -1,0 +1,86 @@
+"""What is left to the reaper about the ends of jobs: however much it is, it holds up neither the reaper nor itself."""
+
+import asyncio
+import time
+from uuid import UUID
+
+from outlive import db, store
+from outlive.config import Config
+from outlive.states import Outcome, State
+from outlive.worker.alerts import Alerts
+from outlive.worker.reaper import Reaper
+from outlive.worker.session import Session
+from tests.driving.making import count, enqueue, make_finished, make_many, state_of, value
+from tests.store.ring import Ring
+from tests.store.ring import ring as ring
+from tests.store.test_dependencies import make_after, waiting_for
+
+
+def overlook_ends(ring: Ring, number: int) -> list[UUID]:
+    """Cancel jobs in an old transaction, which overlooks the jobs that wait for them. Returns the latter."""
+    needed = make_many(ring.watcher, number)
+    ring.first.execute("begin isolation level repeatable read")
+    ring.first.execute("select from outlive.jobs limit 1")
+    jobs = [waiting_for(one, on_failure="proceed") for one in needed]
+    enqueue(ring.second, jobs)
+    for one in needed:
+        db.run(ring.first, store.cancel([one]))
+    ring.first.execute("commit")
+    return [one.id for one in jobs]
+
+
+def check(ring: Ring, batch: int = 100) -> int:
+    return db.run(ring.watcher, store.check_late_ends(batch))
+
+
+def test_10_000_jobs_are_enqueued_soon_to_wait_for_one_that_has_failed(connection: db.Connection) -> None:
+    needed = make_finished(connection, Outcome.FAILED)
+    started = time.monotonic()
+    enqueue(connection, [waiting_for(needed, on_failure="cancel") for _ in range(10_000)])
+    assert time.monotonic() - started < 12
+    assert count(connection, "attempts") == 10_001
+
+
+def test_the_reaper_leaves_alone_what_has_long_been_blocked_by_the_same_job(ring: Ring) -> None:
+    needed = make_finished(ring.watcher, Outcome.FAILED)
+    job = make_after(ring.watcher, needed)
+    assert check(ring) == 1
+    row = "select (xmin, since)::text from outlive.held where id = %s"
+    before = value(ring.watcher, row, job)
+    for _ in range(3):
+        make_after(ring.watcher, needed)
+    assert check(ring) == 3
+    assert value(ring.watcher, row, job) == before
+
+
+def test_the_reaper_checks_thousands_of_ends_at_once(ring: Ring, database_url: str) -> None:
+    async def check_as_a_worker_does() -> None:
+        session = Session(database_url)
+        await Reaper(session, Config(), Alerts()).check()
+        await session.close()
+
+    overlook_ends(ring, 250)
+    asyncio.run(check_as_a_worker_does())
+    assert count(ring.watcher, "end_checks") == 0
+    assert count(ring.watcher, "waiting") == 250
+
+
+def test_many_locked_jobs_do_not_hold_up_the_reaper(ring: Ring) -> None:
+    jobs = overlook_ends(ring, 30)
+    with ring.second.transaction():
+        ring.second.execute("select from outlive.held where id = any(%s) for update", [jobs])
+        started = time.monotonic()
+        assert check(ring) == 0
+        assert time.monotonic() - started < 2
+    assert check(ring) == 30
+
+
+def test_ends_that_are_locked_for_long_let_others_go_first(ring: Ring) -> None:
+    *locked, job = overlook_ends(ring, 3)
+    with ring.second.transaction():
+        ring.second.execute("select from outlive.held where id = any(%s) for update", [locked])
+        assert check(ring, batch=2) == 0
+        assert check(ring, batch=2) == 1
+        assert state_of(ring.watcher, job) is State.PENDING
+    assert check(ring) == 2
+    assert {state_of(ring.watcher, one) for one in locked} == {State.PENDING}
