@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: each page, an action, live updates, the keyboard, a phone, and accessibility."""
+"""The dashboard in a real browser: each page, each action, live updates, the keyboard, a phone, and accessibility."""
 
 import functools
 import os
@@ -8,20 +8,22 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
+from uuid import UUID, uuid4
 
+import msgspec
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from outlive import App, db, store
 from outlive.model import Schedule, SourceLimits
-from outlive.states import Outcome
+from outlive.states import Outcome, State
 from tests import faults
 from tests.dashboard.asking import HOSTILE, OPERATOR, VIEWER, make_hostile
 from tests.driving.databases import new_database
-from tests.driving.making import make, make_finished, make_quarantined, register_worker, state_of
+from tests.driving.making import make, make_finished, make_quarantined, new_worker, register_worker, state_of, value
 from tests.driving.workers import Start
 from tests.waiting import eventually
 
@@ -101,6 +103,32 @@ def live(page: Page) -> None:
     expect(page.locator("#pulse")).to_have_text("live")
 
 
+def button_of(page: Page, name: str, word: str) -> Locator:
+    """A button in the row of the thing with this name."""
+    return page.locator("tr", has_text=name).locator(".button", has_text=word)
+
+
+def act(page: Page, button: Locator, question: str, done: str, **fields: str) -> None:
+    """Press a button, and answer the question that follows with yes."""
+    button.click()
+    expect(page.locator("h1")).to_have_text(question)
+    for field, text in fields.items():
+        page.fill(f"#{field}", text)
+    page.click("text=Yes")
+    expect(page.locator(".done")).to_have_text(done)
+
+
+def last_audit(connection: db.Connection) -> tuple[str, int, object]:
+    """The last action, how many jobs it changed, and what it was done to."""
+    [row] = db.run(connection, store.list_audit(limit=1))
+    assert row["who"] == "operator from 127.0.0.1 (dashboard)"
+    return row["action"], row["jobs"], msgspec.json.decode(row["what"])
+
+
+def states_of(connection: db.Connection, jobs: Sequence[UUID]) -> list[State | None]:
+    return [state_of(connection, job) for job in jobs]
+
+
 def test_every_page_opens_and_updates_without_a_complaint_of_the_browser(page: Page, connection: db.Connection) -> None:
     job = make_finished(connection, Outcome.FAILED)
     for path in (*PAGES, f"jobs/{job}", "jobs?state=failed&text=value"):
@@ -148,23 +176,98 @@ def test_no_text_of_a_job_runs_or_breaks_a_page(page: Page, connection: db.Conne
     assert opened == []
 
 
-def test_an_operator_changes_a_source_a_queue_and_a_schedule_after_a_question(
+def test_an_operator_acts_on_one_job_on_selected_ones_and_on_all_that_match(
+    page: Page, connection: db.Connection
+) -> None:
+    make_failed = functools.partial(make_finished, outcome=Outcome.FAILED)
+    verbs: tuple[tuple[str, str, str, Callable[..., UUID], State | None], ...] = (
+        ("retry", "Retry", "retried", make_failed, State.PENDING),
+        ("cancel", "Cancel", "cancelled", make, State.CANCELLED),
+        ("release", "Release", "released", make_quarantined, State.PENDING),
+        ("prune", "Delete", "deleted", make_finished, None),
+    )
+    for verb, word, done, make_one, after in verbs:
+        jobs = [make_one(connection, task=f"to_{verb}") for _ in range(6)]
+        spared = make_one(connection, task=f"not_to_{verb}")
+        before = state_of(connection, spared)
+
+        page.goto(f"/jobs/{jobs[0]}")
+        act(page, page.locator(".acts").get_by_text(word, exact=True), f"{word} 1 job?", f"1 job {done}")
+        assert states_of(connection, jobs) == [after] + 5 * [before]
+        assert last_audit(connection) == (verb, 1, {"ids": [str(jobs[0])]})
+
+        page.goto(f"/jobs?task=to_{verb}")
+        for job in jobs[1:3]:
+            page.check(f"input[value='{job}']")
+        act(page, page.locator(f"button[value={verb}]"), f"{word} 2 jobs?", f"2 jobs {done}")
+        assert states_of(connection, jobs) == 3 * [after] + 3 * [before]
+        assert last_audit(connection) == (verb, 2, {"ids": [str(job) for job in jobs[1:3]]})
+
+        page.goto(f"/jobs?task=to_{verb}&state={before}")
+        act(page, page.get_by_role("button", name=f"{word} all"), f"{word} 3 jobs?", f"3 jobs {done}")
+        assert states_of(connection, jobs) == 6 * [after]
+        assert last_audit(connection) == (verb, 3, {"states": [before], "task": f"to_{verb}"})
+        assert state_of(connection, spared) == before
+
+
+def test_an_operator_changes_queues_sources_schedules_and_workers_after_a_question(
     page: Page, connection: db.Connection
 ) -> None:
     make(connection, queue="slow")
-    for path, name, button, question, done in (
-        ("queues", "slow", "Pause", "Pause the queue slow?", "queue slow is paused"),
-        ("sources", "shop", "Pause", "Pause the source shop?", "source shop is paused"),
-        ("sources", "shop", "Resume", "Resume the source shop?", "source shop is resumed"),
-        ("schedules", "nightly", "Run now", "Run the schedule nightly now?", "a job of nightly is enqueued"),
-        ("schedules", "nightly", "Pause", "Pause the schedule nightly?", "schedule nightly is paused"),
+    register_worker(connection, new_worker(), name="leaver")
+    paused, enabled = "select paused_at is not null from outlive.{}", "select enabled from outlive.sources"
+    queue, held = paused.format("queues"), paused.format("schedules")
+    drains = "select drain_requested_at is not null from outlive.workers where name = 'leaver'"
+    ran = "select exists (select from outlive.jobs where options ->> 'schedule' = 'nightly')"
+    for noun, name, button, question, done, query, expected in (
+        ("queue", "slow", "Pause", "Pause the queue slow?", "queue slow is paused", queue, True),
+        ("queue", "slow", "Resume", "Resume the queue slow?", "queue slow is resumed", queue, False),
+        ("source", "shop", "Pause", "Pause the source shop?", "source shop is paused", enabled, False),
+        ("source", "shop", "Resume", "Resume the source shop?", "source shop is resumed", enabled, True),
+        ("schedule", "nightly", "Run now", "Run the schedule nightly now?", "a job of nightly is enqueued", ran, True),
+        ("schedule", "nightly", "Pause", "Pause the schedule nightly?", "schedule nightly is paused", held, True),
+        ("schedule", "nightly", "Resume", "Resume the schedule nightly?", "schedule nightly is resumed", held, False),
+        ("worker", "leaver", "Drain", "Drain the worker leaver?", "worker leaver is told to drain", drains, True),
     ):
-        page.goto(f"/{path}")
-        page.locator("tr", has_text=name).locator(".button", has_text=button).click()
-        expect(page.locator("h1")).to_have_text(question)
-        page.click("text=Yes")
-        expect(page.locator(".done")).to_have_text(done)
+        page.goto(f"/{noun}s")
+        act(page, button_of(page, name, button), question, done)
         live(page)
+        assert value(connection, query) is expected, question
+        assert last_audit(connection) == (f"{button.split()[0].lower()} {noun}", 0, {noun: name})
+
+
+def test_an_operator_sets_and_resets_the_rate_of_a_source(page: Page, connection: db.Connection) -> None:
+    for rate, expected in (("7.5", 7.5), ("", None)):
+        page.goto("/sources")
+        question = "Set the rate of the source shop?"
+        act(page, button_of(page, "shop", "Set rate"), question, "source shop is set", rate=rate)
+        assert value(connection, "select set_rate_limit_per_minute from outlive.sources") == expected
+        assert last_audit(connection) == ("set source", 0, {"source": "shop", "rate_limit_per_minute": expected})
+
+
+def test_an_operator_retries_the_failed_jobs_of_a_batch_closes_and_cancels_it(
+    page: Page, connection: db.Connection
+) -> None:
+    batch = db.run(connection, store.open_batch(uuid4(), "import"))
+    links = msgspec.json.encode({"batch": batch})
+    jobs = [make(connection, links=links), make_finished(connection, Outcome.FAILED, links=links)]
+    ended = "select array[closed_at is not null, cancelled_at is not null] from outlive.batches"
+    page.goto(f"/batches/{batch}")
+    press = functools.partial(page.get_by_role, "link", exact=True)
+
+    act(page, press(name="Retry its failed jobs"), "Retry 1 job?", "1 job retried")
+    assert states_of(connection, jobs) == [State.PENDING, State.PENDING]
+    assert last_audit(connection) == ("retry", 1, {"states": ["failed"], "batch": str(batch)})
+
+    act(page, press(name="Close"), "Close this batch?", "the batch is closed")
+    assert value(connection, ended) == [True, False]
+    assert last_audit(connection) == ("close batch", 0, {"batch": str(batch)})
+
+    done = "the batch and 2 jobs of it were cancelled"
+    act(page, press(name="Cancel this batch"), "Cancel 2 jobs of this batch?", done)
+    assert value(connection, ended) == [True, True]
+    assert states_of(connection, jobs) == [State.CANCELLED, State.CANCELLED]
+    assert last_audit(connection) == ("cancel batch", 2, {"batch": str(batch)})
 
 
 def test_a_kill_is_seen_within_two_seconds(page: Page, url: str, connection: db.Connection, start: Start) -> None:
