@@ -57,7 +57,7 @@ def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url: str) -> Non
         def is_gone() -> bool:
             try:
                 fetched(address + "healthz")
-            except urllib.error.URLError:
+            except OSError:
                 return True
             return False
 
