@@ -9,8 +9,8 @@ import msgspec
 from outlive.statement import Row, Statement
 from outlive.store.building import Names, statement, structs
 
-SAMPLE = 500
-"""How many ends of a minute are counted, by the state of their job; the others are estimated."""
+SAMPLE = 250
+"""How many ends are read at both ends of a minute, by the state of their job; those in between are estimated."""
 TIMED = 200
 
 

@@ -2,21 +2,34 @@
 
 -- name: ends_by_minute
 -- How many attempts ended in each of the last minutes, by outcome; a null outcome: none ended. Of a minute in
--- which many attempts left their job in the same state, the first :most are read, and the others are estimated.
+-- which many attempts left their job in the same state, the first and the last :most are read. How many there are
+-- in between is estimated by their tokens, which are given out one after the other.
 with sampled as (
-  select m.minute, s.state, a.outcome, a.ended_at
+  select m.minute, s.state, a.outcome, a.ended_at, a.token
   from generate_series(date_trunc('minute', outlive.now()) - :minutes::int * interval '1 minute',
       date_trunc('minute', outlive.now()), interval '1 minute') m(minute)
     cross join unnest('{succeeded,pending,retryable,failed,quarantined,cancelled}'::text[]) s(state)
     left join lateral (
-      select t.outcome, t.ended_at from outlive.attempts t
-      where t.state = s.state and t.ended_at >= m.minute and t.ended_at < m.minute + interval '1 minute'
-      order by t.ended_at limit :most::int) a on true),
+      (select t.outcome, t.ended_at, t.token from outlive.attempts t
+       where t.state = s.state and t.ended_at >= m.minute and t.ended_at < m.minute + interval '1 minute'
+       order by t.ended_at, t.token limit :most::int)
+      union
+      (select t.outcome, t.ended_at, t.token from outlive.attempts t
+       where t.state = s.state and t.ended_at >= m.minute and t.ended_at < m.minute + interval '1 minute'
+       order by t.ended_at desc, t.token desc limit :most::int)) a on true),
+halved as (
+  select s.*,
+    row_number() over (partition by s.minute, s.state order by s.ended_at, s.token) <= :most::int as early
+  from sampled s),
+dense as (
+  select h.*,
+    count(*) over half / (max(h.token) over half - min(h.token) over half + 1)::double precision as density
+  from halved h window half as (partition by h.minute, h.state, h.early)),
 weighed as (
-  select s.minute, s.outcome, s.ended_at, case when count(*) over of_state < :most::int then 1
-    else greatest(1, extract(epoch from least(outlive.now() - s.minute, interval '1 minute'))
-      / greatest(0.001, extract(epoch from max(s.ended_at) over of_state - s.minute))) end as weight
-  from sampled s window of_state as (partition by s.minute, s.state))
+  select d.minute, d.outcome, d.ended_at, case when count(*) over halves < 2 * :most::int then 1 else greatest(1,
+    (max(d.token) over halves - min(d.token) over halves + 1) * avg(d.density) over halves
+      / count(*) over halves) end as weight
+  from dense d window halves as (partition by d.minute, d.state))
 select w.minute, w.outcome, coalesce(sum(w.weight) filter (where w.ended_at is not null), 0)::double precision
 from weighed w group by 1, 2 order by 1, 2;
 
