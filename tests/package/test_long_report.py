@@ -19,7 +19,8 @@ class Collected:
 
 def long_tests(config: pytest.Config) -> set[str]:
     """All of them. A run of all quick tests has left them out; any other run collects them here."""
-    if [Path(one).resolve() for one in config.args] == [ROOT / "tests"] and not config.option.keyword:
+    chosen = config.option.keyword or config.option.lf
+    if [Path(one).resolve() for one in config.args] == [ROOT / "tests"] and not chosen:
         return left_out
     collected = Collected()
     words = ["-m", "long", "--collect-only", "-n", "0", "-s", "-p", "no:faulthandler", str(ROOT / "tests")]
