@@ -71,6 +71,16 @@ def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard: Dashboard, conn
     eventually(lambda: told in words(dashboard.get("/")), what=told)
 
 
+def test_a_task_that_no_active_worker_has_is_told(dashboard: Dashboard, connection: db.Connection) -> None:
+    register_worker(connection)
+    db.run(connection, store.tell_tasks(WORKER, ["work"]))
+    make(connection)
+    make(connection, "shop.gone")
+    page = words(dashboard.get("/"))
+    assert "No active worker has the task shop.gone and serves the queue default: 1 job is ready" in page
+    assert "has the task work" not in page
+
+
 def test_a_stuck_job_is_told_with_its_worker(dashboard: Dashboard, connection: db.Connection) -> None:
     job = claim_job(connection, make(connection, "shop.stuck"), lease_s=0).id
     eventually(lambda: "Running jobs are stuck" in words(dashboard.get("/")), what="it is told")

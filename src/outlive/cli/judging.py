@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from outlive import store
 from outlive.cli import screen
 
 OLDEST_POSTGRES = 14
@@ -178,23 +179,14 @@ def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
 
 def judge_tasks(lanes: list[dict[str, Any]], workers: list[dict[str, Any]]) -> Iterator[Finding]:
     """Findings about jobs that no active worker can run."""
-    active = [worker for worker in workers if worker["state"] == "active"]
-    if not active:
+    if not any(worker["state"] == "active" for worker in workers):
         return  # That is a finding of its own.
-    unserved: Counter[tuple[str, str]] = Counter()
-    for lane in lanes:
-        if lane["ready"] and not any(_serves(worker, lane) for worker in active):
-            unserved[lane["task"], lane["queue"]] += lane["ready"]
+    unserved = store.unserved(lanes, workers)
     for (task, queue), ready in unserved.most_common(MOST_TASKS):
         what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
         yield Finding("problem", what, "start a worker whose app has this task, or check the name; outlive workers")
     if not unserved:
         yield Finding("fine", "every job that is ready has a worker with its task")
-
-
-def _serves(worker: dict[str, Any], lane: dict[str, Any]) -> bool:
-    has_task = worker["tasks"] is None or lane["task"] in worker["tasks"]
-    return has_task and (worker["queues"] is None or lane["queue"] in worker["queues"])
 
 
 def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:

@@ -25,6 +25,7 @@ MINUTES = 60
 DEPTH_S = 5.0
 LOOK_S = 1.0
 """How often an open page looks at what it shows."""
+MOST_LANES = 1000
 SLOW_S = 0.03
 OLD_S = 30.0
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class History:
         self._database = database
         self.counts = Recent(database, store.stats())
         self.queues = Recent(database, store.list_queues())
+        self.lanes = Recent(database, store.list_lanes(limit=MOST_LANES))
         self.ends: dict[datetime, dict[str, float]] = {}
         self.times: dict[datetime, MinuteTimes] = {}
         self.depths: deque[Depth] = deque(maxlen=int(3600 / DEPTH_S))
@@ -124,6 +126,7 @@ class History:
             await asyncio.wait([self._noting])
         await self.counts.stop()
         await self.queues.stop()
+        await self.lanes.stop()
 
     async def _note_depths(self) -> None:
         while True:

@@ -47,6 +47,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     workers = await run(store.list_workers())
     killers = await run(store.list_killers(limit=FEW))
     stuck = await run(store.list_stuck(limit=FEW))
+    lanes = await site.history.lanes.get()
     queues = await site.history.queues.get()
     sources = await run(store.list_sources())
     schedules = await run(store.list_schedules())
@@ -63,7 +64,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "dead": dead[:FEW],
         "stuck": stuck,
         "charts": drawn(site.history),
-        "troubles": list(troubles(visit.links, by_state, workers, queues, sources, schedules, len(stuck))),
+        "troubles": list(troubles(visit.links, by_state, workers, lanes, queues, sources, schedules, len(stuck))),
         "active": sum(row["state"] == "active" for row in workers),
         "slots": sum(row["slots"] for row in workers if row["state"] == "active"),
     }
@@ -73,6 +74,7 @@ def troubles(
     at: Links,
     by_state: Mapping[str, int],
     workers: Sequence[Row],
+    lanes: Sequence[Row],
     queues: Sequence[Row],
     sources: Sequence[Row],
     schedules: Sequence[Row],
@@ -83,7 +85,11 @@ def troubles(
         words = counted(by_state["quarantined"], "job is in quarantine: it", "jobs are in quarantine: each")
         yield "bad", f"{words} kept killing its process", at("killers")
     waiting = by_state["pending"] + by_state["retryable"]
-    if waiting and not any(row["state"] == "active" for row in workers):
+    if any(row["state"] == "active" for row in workers):
+        for (task, queue), ready in store.unserved(lanes, workers).most_common(FEW):
+            words = f"No active worker has the task {task} and serves the queue {queue}"
+            yield "bad", f"{words}: {counted(ready, 'job is', 'jobs are')} ready", at("jobs", task=task, queue=queue)
+    elif waiting:
         yield "bad", "Jobs wait, and no worker is active", at("workers")
     if dead := sum(map(died_lately, workers)):
         yield "bad", f"{counted(dead, 'worker has', 'workers have')} died", at("workers")
