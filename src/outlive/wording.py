@@ -85,6 +85,11 @@ def few(values: Sequence[object], most: int = 3) -> str:
     return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")
 
 
+def short_id(id: object) -> str:
+    """The beginning of an id, which commands and searches take for the whole: it holds its time, and so differs."""
+    return str(id)[:18]
+
+
 def size(number: int) -> str:
     value = float(number)
     for unit in ("B", "kB", "MB", "GB"):

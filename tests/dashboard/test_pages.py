@@ -11,6 +11,7 @@ from outlive.dashboard import charts
 from outlive.model import LiveOutput, MemoryCourse
 from outlive.states import Outcome
 from tests.dashboard.asking import Dashboard, make_hostile, words
+from tests.driving.commands import Cli
 from tests.driving.databases import new_database
 from tests.driving.making import (
     KILLED,
@@ -55,11 +56,14 @@ def test_a_wrong_value_of_the_filter_is_told_beside_it(dashboard: Dashboard) -> 
         assert 'value="import"' in answer.text
 
 
-def test_a_job_is_found_by_its_id_as_pages_show_it(dashboard: Dashboard, connection: db.Connection) -> None:
-    job, other = str(make(connection)), str(make(connection))
-    for text in (f"{job[:8]}…{job[-6:]}", f"{job[:8]}...{job[-6:]}", job[-6:], job[-12:], job):
-        page = dashboard.get(f"/jobs?text={text}").text
-        assert (job in page, other in page) == (True, False)
+def test_a_page_and_a_command_find_a_job_by_its_id_as_pages_show_it(
+    dashboard: Dashboard, connection: db.Connection, database_url: str
+) -> None:
+    job, _ = str(make(connection)), make(connection)
+    [shown] = re.findall(f'title="{job}">([^<]+)<', dashboard.get("/jobs").text)
+    assert len(shown) < len(job)
+    assert re.findall('title="([^"]+)">[^<]+</a>', dashboard.get(f"/jobs?text={shown}").text) == [job]
+    assert job in Cli(database_url)("show", shown).out
 
 
 def test_a_paused_queue_is_told_while_jobs_wait_in_it(dashboard: Dashboard, connection: db.Connection) -> None:

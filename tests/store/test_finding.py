@@ -198,14 +198,6 @@ def test_ids_are_found_by_their_first_digits(connection: db.Connection) -> None:
     assert len(db.run(connection, store.with_prefix("jobs", digits[:2]))) == 4
 
 
-def test_ids_are_found_by_their_last_digits(connection: db.Connection) -> None:
-    job = make(connection)
-    make_many(connection, 9)
-    assert db.run(connection, store.with_ending("", job.hex[-8:], limit=5)) == [job]
-    assert db.run(connection, store.with_ending(job.hex[:8], job.hex[-8:], limit=5)) == [job]
-    assert db.run(connection, store.with_ending("ffff", job.hex[-8:], limit=5)) == []
-
-
 def test_a_listed_job_says_whether_an_active_worker_has_its_task(connection: db.Connection) -> None:
     job = make(connection, queue="slow")
 

@@ -30,8 +30,6 @@ LABELS = {
 }
 """What the parts of a filter are called on the pages."""
 _DIGITS = re.compile(r"[0-9a-f]{4,32}")
-_BOTH_ENDS = re.compile(r"([0-9a-f]{4,28})(?:…|\.\.+)([0-9a-f]{4,28})")
-_LEAST_ENDING = 6
 
 
 class BadField(BadArguments):
@@ -92,11 +90,3 @@ def prefix(text: str | None) -> str | None:
     """The digits of an id, if that is what was searched for."""
     digits = (text or "").replace("-", "").lower()
     return digits if _DIGITS.fullmatch(digits) else None
-
-
-def ends(text: str | None) -> tuple[str, str] | None:
-    """The first and last digits of an id, as pages show them, or only its last ones."""
-    digits = (text or "").replace("-", "").lower()
-    if both := _BOTH_ENDS.fullmatch(digits):
-        return both[1], both[2]
-    return ("", digits) if _DIGITS.fullmatch(digits) and len(digits) >= _LEAST_ENDING else None

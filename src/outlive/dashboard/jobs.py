@@ -13,7 +13,7 @@ import msgspec
 from outlive import store
 from outlive.dashboard import charts, postmortem
 from outlive.dashboard.actions import VERBS
-from outlive.dashboard.choosing import FIELDS, BadField, ends, filter_of, prefix
+from outlive.dashboard.choosing import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import NotFound, Visit
 from outlive.errors import GONE
@@ -39,7 +39,8 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         wanted = filter_of(dict(visit.query))
     except BadField as error:
         wanted, wrong = JobFilter(), {error.field: str(error)}
-    ids = [] if wrong else await _with_id(site, wanted.text)
+    digits = None if wrong else prefix(wanted.text)
+    ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
     if wrong or ids:
         found = Found(ids, len(ids), 0, None)
     else:
@@ -63,13 +64,6 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "full": len(rows) >= PAGE,
         "cut": found.cut,
     }
-
-
-async def _with_id(site: Site, text: str | None) -> list[UUID]:
-    """The jobs whose id was searched for: by its first digits, its last ones, or both as the pages show them."""
-    digits, both = prefix(text), ends(text)
-    ids = await site.database.run(store.with_prefix("jobs", digits, limit=PAGE)) if digits else []
-    return ids or (await site.database.run(store.with_ending(*both, limit=PAGE)) if both else [])
 
 
 async def _page_of(site: Site, wanted: JobFilter, past: str | None) -> Found:

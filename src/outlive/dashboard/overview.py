@@ -86,9 +86,9 @@ def troubles(
         yield "bad", f"{words} kept killing its process", at("killers")
     waiting = by_state["pending"] + by_state["retryable"]
     if any(row["state"] == "active" for row in workers):
-        for (task, queue), ready in store.unserved(lanes, workers).most_common(FEW):
+        for (task, queue), jobs in store.unserved(lanes, workers).most_common(FEW):
             words = f"No active worker has the task {task} and serves the queue {queue}"
-            yield "bad", f"{words}: {counted(ready, 'job is', 'jobs are')} ready", at("jobs", task=task, queue=queue)
+            yield "bad", f"{words}: {counted(jobs, 'job is', 'jobs are')} ready", at("jobs", task=task, queue=queue)
     elif waiting:
         yield "bad", "Jobs wait, and no worker is active", at("workers")
     if dead := sum(map(died_lately, workers)):

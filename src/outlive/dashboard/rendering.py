@@ -82,19 +82,13 @@ def environment() -> Environment:
         seconds=seconds,
         size=size,
         number=wording.number,
-        brief=_brief,
+        short_id=wording.short_id,
         tail=wording.tail,
     )
     made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State))
     # Blocks are also rendered alone, so they can't import the macros themselves.
     made.globals["m"] = made.get_template("macros.html").module
     return made
-
-
-def _brief(id: object) -> str:
-    """The parts of an id that differ: its time comes first, and chance last."""
-    words = str(id)
-    return f"{words[:8]}…{words[-6:]}" if len(words) == 36 else words
 
 
 def _stamp() -> str:

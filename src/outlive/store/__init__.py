@@ -44,7 +44,6 @@ from outlive.store.finding import MOST_COUNTED as MOST_COUNTED
 from outlive.store.finding import Found as Found
 from outlive.store.finding import JobFilter as JobFilter
 from outlive.store.finding import find_jobs as find_jobs
-from outlive.store.finding import with_ending as with_ending
 from outlive.store.finding import with_prefix as with_prefix
 from outlive.store.jobs import block as block
 from outlive.store.jobs import cancel as cancel

@@ -162,10 +162,3 @@ def with_prefix(kind: Literal["jobs", "batches"], digits: str, *, limit: int = 4
     low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
     name = "jobs_with_prefix" if kind == "jobs" else "batches_with_prefix"
     return statement(name, first_column, low=low, high=high, limit=limit)
-
-
-def with_ending(digits: str, ending: str, *, limit: int) -> Statement[list[UUID]]:
-    """The newest jobs whose ids begin and end with these hexadecimal digits, among 100,000 that begin with them."""
-    low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    values = {"low": low, "high": high, "ending": ending, "reach": TEXT_REACH, "limit": limit}
-    return statement("jobs_with_ending", first_column, **values)

@@ -11,14 +11,6 @@ select f.ids, f.matched, f.looked_at, f.next_at, f.next_id from outlive.find_job
 -- The first ids that are in a range: the jobs whose id begins with some digits.
 select j.id from outlive.jobs j where j.id between :low::uuid and :high::uuid order by j.id limit :limit::int;
 
--- name: jobs_with_ending
--- Among the newest ids that are in a range, those that end with some digits.
-select j.id from (
-  select n.id from outlive.jobs n where n.id between :low::uuid and :high::uuid order by n.id desc
-  limit :reach::int) j
-where right(replace(j.id::text, '-', ''), length(:ending::text)) = :ending::text
-order by j.id desc limit :limit::int;
-
 -- name: batches_with_prefix
 -- The first ids that are in a range: the batches whose id begins with some digits.
 select b.id from outlive.batches b where b.id between :low::uuid and :high::uuid order by b.id limit :limit::int;
