@@ -98,7 +98,9 @@ def test_the_check_runs_when_a_job_is_claimed(app: App, hand: Hand) -> None:
     crashed_twice(app.task(faults.add.function), hand)
     hand.knows(App().task(max_crashes=2)(faults.add.function))
     assert hand.claim() == []
-    assert hand.rows("select crashes, details from outlive.killers") == [(2, "crashed 2 times (max_crashes = 2)")]
+    assert hand.rows("select crashes, details from outlive.killers") == [
+        (2, "killed its process 2 times (max_crashes = 2)")
+    ]
 
 
 def test_killers_are_listed_with_the_evidence(task: AddTask, hand: Hand) -> None:
@@ -306,7 +308,7 @@ def test_the_reaper_of_a_worker_quarantines(start: Start, hand: Hand, tmp_path: 
     hand.rows("update outlive.waiting set crashes = 2 where id = %s returning id", later.id)
     hand.rows("update outlive.tasks set max_crashes = 2 where name = %s returning name", "tests.faults.add")
     finished(later, State.QUARANTINED)
-    words = f"Job {later.id} is quarantined: crashed 2 times (max_crashes = 2)"
+    words = f"Job {later.id} is quarantined: killed its process 2 times (max_crashes = 2)"
     eventually(lambda: words in worker.log())
     eventually(lambda: str(later.id) in {one["id"] for one in hook_calls(tmp_path)})
 
@@ -557,7 +559,7 @@ def test_a_killer_enqueued_again_is_quarantined_without_another_kill(
     again = faults.known_killer.enqueue("poison.pdf")
     finished(again, State.QUARANTINED)
     assert (outcomes(connection, first), outcomes(connection, again)) == ([Outcome.CRASHED] * 3, [])
-    words = "crashed 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
+    words = "killed its process 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
     assert hold_of(connection, again.id) == ("quarantined", words)
     eventually(lambda: {one["id"] for one in hook_calls(tmp_path)} == {str(first.id), str(again.id)})
     assert worker.says(f"Job {again.id} is quarantined: {words}")
@@ -574,7 +576,7 @@ def test_by_default_only_the_job_counts_and_its_history_is_shown(
     finished(first, State.QUARANTINED)
     again = faults.die_by.using(delay="1h").enqueue("SIGSEGV")
     shown = " ".join(Cli(database_url)("show", again.id).out.split())
-    assert "the same task and arguments crashed 3 times as other jobs, last with SIGSEGV" in shown
+    assert "the same task and arguments killed their process 3 times as other jobs, last with SIGSEGV" in shown
     assert str(first.id) in shown
     db.run(connection, store.cancel([again.id]))
     third = faults.die_by.enqueue("SIGSEGV")
@@ -590,7 +592,7 @@ def test_the_hook_of_a_quarantine_gets_the_evidence(start: Start, tmp_path: Path
         "event": "quarantine",
         "id": str(job.id),
         "task": "tests.faults.segfault",
-        "details": "crashed once (max_crashes = 1)",
+        "details": "killed its process once (max_crashes = 1)",
         "crashes": 1,
         "outcome": "crashed",
         "signal": "SIGSEGV",

@@ -95,7 +95,7 @@ def test_crashes_end_in_quarantine_with_the_reason(connection: db.Connection, ev
         end_by(connection, ANNA, claimed.token, event, after_s=0.0)
         assert state_of(connection, job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
     assert counters(connection, job) == (0, 3, 0)
-    assert hold_of(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
+    assert hold_of(connection, job) == ("quarantined", "killed its process 3 times (max_crashes = 3)")
     assert claim(connection, limit=1) == []
     [killer] = db.run(connection, store.list_killers())
     assert (killer["id"], killer["crashes"], killer["signal"]) == (job, 3, ENDS[event]["signal"])
@@ -419,7 +419,7 @@ def test_a_job_over_a_lowered_limit_is_quarantined_instead_of_started(connection
     set_now(connection, TOMORROW)
     register_task(connection, max_crashes=1)
     assert [claimed.id for claimed in claim(connection, limit=2)] == [healthy]
-    assert hold_of(connection, killer) == ("quarantined", "crashed once (max_crashes = 1)")
+    assert hold_of(connection, killer) == ("quarantined", "killed its process once (max_crashes = 1)")
     assert counters(connection, killer) == (0, 1, 0)
 
 

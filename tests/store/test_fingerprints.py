@@ -69,11 +69,11 @@ def test_the_same_arguments_however_they_are_written_are_the_same_killer(connect
     register_task(connection, quarantine_by="fingerprint")
     jobs = [crash(connection, args=args) for args in SPELLINGS]
     assert [state_of(connection, job) for job in jobs] == [State.RETRYABLE, State.RETRYABLE, State.QUARANTINED]
-    said = "crashed once, and 2 times with the same arguments as other jobs (max_crashes = 3)"
+    said = "killed its process once, and 2 times with the same arguments as other jobs (max_crashes = 3)"
     assert hold_of(connection, jobs[-1]) == ("quarantined", said)
     fourth = claimed(connection, args=SPELLINGS[1])
     assert convict(connection, fourth) == [fourth.id]
-    said = "crashed 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
+    said = "killed its process 0 times, and 3 times with the same arguments as other jobs (max_crashes = 3)"
     assert hold_of(connection, fourth.id) == ("quarantined", said)
 
 
@@ -116,7 +116,7 @@ def test_a_job_is_not_blamed_twice_for_its_own_crash(connection: db.Connection) 
         assert convict(connection, claimed) == []
         end_by(connection, ANNA, claimed.token, "crash", after_s=0.0)
         assert state_of(connection, job) is (State.QUARANTINED if n == 3 else State.RETRYABLE)
-    assert hold_of(connection, job) == ("quarantined", "crashed 3 times (max_crashes = 3)")
+    assert hold_of(connection, job) == ("quarantined", "killed its process 3 times (max_crashes = 3)")
 
 
 def test_a_task_that_counts_by_job_shows_the_history_and_does_not_count_it(connection: db.Connection) -> None:

@@ -110,5 +110,5 @@ def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_sta
     assert len(db.run(connection, store.reap())) == 1
     register_task(connection, max_crashes=1)
     assert db.run(connection, store.claim_suspect(BERT, tasks=[TASK])) == []
-    assert hold_of(connection, job) == ("quarantined", "crashed once (max_crashes = 1)")
+    assert hold_of(connection, job) == ("quarantined", "killed its process once (max_crashes = 1)")
     assert counters(connection, job) == (0, 1, 1)

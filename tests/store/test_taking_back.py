@@ -193,7 +193,7 @@ def test_a_job_quarantined_for_its_crashes_stays_there(connection: db.Connection
     register_task(connection, max_losses=1)  # By this limit it would be there for its losses as well, and is not.
     before = hold_of(connection, job)
     take_back(connection)
-    assert hold_of(connection, job) == before == ("quarantined", "crashed once (max_crashes = 1)")
+    assert hold_of(connection, job) == before == ("quarantined", "killed its process once (max_crashes = 1)")
 
 
 def test_a_job_convicted_by_its_fingerprint_stays_there(connection: db.Connection) -> None:

@@ -166,7 +166,11 @@ def test_a_revived_job_is_not_completed_any_more(connection: db.Connection) -> N
 def test_a_held_job_shows_why_and_since_when(connection: db.Connection) -> None:
     killer, blocked = make_quarantined(connection), make(connection)
     db.run(connection, store.block([blocked], "the site is down"))
-    expected = {"status": "quarantined", "held_since": NOON, "held_details": "crashed once (max_crashes = 1)"}
+    expected = {
+        "status": "quarantined",
+        "held_since": NOON,
+        "held_details": "killed its process once (max_crashes = 1)",
+    }
     assert shown(job_state(connection, killer), **expected) == expected
     expected = {"status": "blocked", "held_since": NOON, "held_details": "the site is down"}
     assert shown(job_state(connection, blocked), **expected) == expected
@@ -292,7 +296,7 @@ def test_killers_are_shown_with_the_evidence_of_their_last_kill(connection: db.C
         "task": "work",
         "queue": "default",
         "quarantined_at": killed_at,
-        "details": "crashed 2 times (max_crashes = 2)",
+        "details": "killed its process 2 times (max_crashes = 2)",
         "crashes": 2,
         "losses": 0,
         "attempt": 2,

@@ -173,7 +173,7 @@ def _known_killer(job: dict[str, Any]) -> str | None:
         return None
     times = "once" if job["kills"] == 1 else f"{job['kills']} times"
     last = f"{job['last_cause']} as job {job['last_killer']} at {screen.moment(job['last_kill_at'])}"
-    return f"the same task and arguments crashed {times} as other jobs, last with {last}"
+    return f"the same task and arguments killed their process {times} as other jobs, last with {last}"
 
 
 def _progress(job: dict[str, Any]) -> str | None:

@@ -511,7 +511,7 @@ return case n when 1 then 'once' else format('%s times', n) end;
 create or replace function outlive.charge(crashes int, kills bigint, max_crashes int) returns text
 language sql immutable
 -- Why a job is quarantined for its crashes, in words.
-return format('crashed %s%s (max_crashes = %s)', outlive.times(crashes),
+return format('killed its process %s%s (max_crashes = %s)', outlive.times(crashes),
   case when kills > 0 then format(', and %s with the same arguments as other jobs', outlive.times(kills))
     else '' end,
   max_crashes);

@@ -77,7 +77,8 @@ running as (
   from numbered n join (select id, row_number() over () as n from worker) k on k.n = n.n % 100 + 1 where n.n <= 800)
 insert into outlive.held (id, why, since, details, queue, source, task, priority, ready_at, attempt, failures, crashes,
   losses)
-select n.id, 'quarantined', now(), 'crashed 3 times', n.queue, n.source, n.task, n.priority, n.ready_at, 3, 0, 3, 0
+select n.id, 'quarantined', now(), 'killed its process 3 times', n.queue, n.source, n.task, n.priority, n.ready_at,
+  3, 0, 3, 0
 from numbered n where n.n > 800
 """
 """A hundred workers with eight running jobs each, and two hundred killers."""
