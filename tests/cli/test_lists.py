@@ -136,7 +136,14 @@ def test_show_tells_a_killers_whole_life_with_the_evidence(cli: Cli, connection:
     register_worker(connection)
     text = cli("show", make_quarantined(connection, crashes=3)).out
     assert [f"attempt {n}" in text for n in (1, 2, 3, 4)] == [True, True, True, False]
-    for evidence in ("SIGSEGV", "peak 512 MB", "cpu 1.5 s", "in read_xref", "opening poison.pdf", "crashed 3 times"):
+    for evidence in (
+        "SIGSEGV",
+        "peak 512 MB",
+        "cpu 1.5 s",
+        "in read_xref",
+        "opening poison.pdf",
+        "killed its process 3 times",
+    ):
         assert evidence in text
     assert "on crawler-1" in text
 
@@ -163,7 +170,11 @@ def test_killers_come_with_their_evidence(cli: Cli, connection: db.Connection) -
     table = cli("killers").out
     for evidence in (str(job), "shop.parse", "SIGSEGV", "peak 512 MB", "in read_xref"):
         assert evidence in table
-    [row] = cli("killers", "--json").json
+    leak = make(connection, "shop.leak", options={"max_crashes": 1})
+    run_job(connection, leak, Outcome.OUT_OF_MEMORY, signal="SIGKILL", killed=True)
+    shown = cli("killers").out.partition(str(leak))[2].splitlines()
+    assert shown[1:3] == ["  killed its process once (max_crashes = 1)", "  out of memory, SIGKILL"]
+    [row] = [row for row in cli("killers", "--json").json if row["task"] == "shop.parse"]
     assert (row["id"], row["signal"], row["crashes"]) == (str(job), "SIGSEGV", 3)
     assert row["peak_memory_bytes"] == 512_000_000
     assert "read_xref" in row["stack"]

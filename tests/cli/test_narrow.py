@@ -6,8 +6,9 @@ import pytest
 from outlive import db, store
 from outlive.model import MemoryCourse, new_job_id
 from outlive.states import Outcome
+from outlive.wording import short_id
 from tests.driving.commands import Cli
-from tests.driving.making import claim_job, make, make_finished, make_many, make_quarantined, run_job
+from tests.driving.making import claim_job, make, make_finished, make_many, make_quarantined, register_worker, run_job
 
 WIDTH = 80
 
@@ -44,12 +45,14 @@ def test_stats_of_all_states_have_whole_names_and_count_what_is_left_out(
 
 
 def test_schedules_have_whole_names(narrow: Cli, connection: db.Connection) -> None:
-    db.run(connection, store.add_schedule("daily-report", {"task": "shop.report", "every_s": 600.0}))
-    db.run(connection, store.run_schedule("daily-report"))
-    (line,) = [line for line in lines_of(narrow, "schedules") if "daily-report" in line]
-    assert "shop.report" in line
-    assert "every 10 m" in line
+    name, task = "refresh-exchange-rates", "shop.rates.refresh_rates"
+    made = {"task": task, "cron": "0 6 * * MON-FRI", "timezone": "Europe/Berlin"}
+    db.run(connection, store.add_schedule(name, made))
+    _, line, below = lines_of(narrow, "schedules")
+    assert line.startswith(f"{name}  ")
+    assert "0 6 * * MON-FRI Europe/Berlin" in line
     assert line.rstrip().endswith(" on")
+    assert below.rstrip() == task
 
 
 def test_batches_have_whole_names(narrow: Cli, connection: db.Connection) -> None:
@@ -64,10 +67,25 @@ def test_batches_have_whole_names(narrow: Cli, connection: db.Connection) -> Non
 def test_jobs_that_failed_have_the_beginning_of_their_error(narrow: Cli, connection: db.Connection) -> None:
     job = make(connection, "shop.charge")
     run_job(connection, job, Outcome.FAILED, error="ValueError: the card of order 63 was declined", final=True)
-    lines = lines_of(narrow, "jobs", "--state", "failed")
-    (n,) = [n for n, line in enumerate(lines) if str(job) in line]
-    assert "shop.charge" in lines[n]
-    assert lines[n + 1].rstrip() == "ValueError: the card of order 63 wa…"
+    _, line, below = lines_of(narrow, "jobs", "--state", "failed")
+    assert line.split()[:2] == [short_id(job), "shop.charge"]
+    assert below.strip() == "ValueError: the card of order 63 wa…"
+    assert str(job) in narrow("show", short_id(job)).out
+
+
+def test_why_a_worker_starts_no_job_has_the_whole_width(narrow: Cli, connection: db.Connection) -> None:
+    register_worker(connection)
+    trouble = "shop.tasks can't be imported (ModuleNotFoundError)"
+    connection.execute("update outlive.workers set trouble = %s", [trouble])
+    assert f"crawler-1 starts no job: {trouble}" in [line.rstrip() for line in lines_of(narrow, "workers")]
+
+
+def test_the_evidence_of_a_killer_has_the_whole_width(narrow: Cli, connection: db.Connection) -> None:
+    frame = 'File "/srv/shop/documents/reading/parse_pdf.py", line 7 in read_cross_references'
+    stack = f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  {frame}"
+    run_job(connection, make(connection, options={"max_crashes": 1}), Outcome.CRASHED, stack=stack, killed=True)
+    shown = " ".join(line.strip() for line in lines_of(narrow, "killers"))
+    assert frame in shown
 
 
 def test_the_memory_of_an_attempt_is_one_line(narrow: Cli, connection: db.Connection) -> None:

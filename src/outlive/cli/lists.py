@@ -6,6 +6,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,12 +19,14 @@ from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.model import Record
-from outlive.wording import few
+from outlive.wording import few, short_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+ERROR = 36
+"""How much of an error a narrow list shows."""
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many rows at most, the newest first.")]
 
 
@@ -46,13 +49,13 @@ def state_and_wait(row: Row) -> Text:
     return text.append(f" in {screen.roughly(wait_s)}", style="dim") if wait_s > 0 else text
 
 
-def id_and_error(row: Row) -> Text:
-    """Its id, and below it the beginning of its last error."""
-    text = styled(id := str(row["id"]))
+def task_and_error(row: Row) -> Text:
+    """Its task, and below it the beginning of its last error."""
+    text = task_in_queue(row)
     if not row["error_message"]:
         return text
     error = screen.plain(screen.one_line(row["error_message"]))
-    return text.append("\n" + (error if len(error) <= len(id) else error[: len(id) - 1] + "…"), style="red")
+    return text.append("\n" + (error if len(error) <= ERROR else error[: ERROR - 1] + "…"), style="red")
 
 
 JOBS = (
@@ -63,7 +66,8 @@ JOBS = (
     Column("created", time_of("created_at"), luxury=True),
     Column("last error", of("error_message", "red"), shrink="cut", luxury=True),
 )
-NARROW_JOBS = (Column("job", id_and_error), *JOBS[1:])
+SHORT_ID = Column("job", lambda row: styled(short_id(row["id"])))
+NARROW_JOBS = (SHORT_ID, Column("task", task_and_error, shrink="fold"), *JOBS[2:])
 STUCK = (
     Column("job", of("id")),
     Column("task", task_in_queue, shrink="fold"),
@@ -71,16 +75,9 @@ STUCK = (
     Column("started", time_of("locked_at"), luxury=True),
     Column("silent for", lambda row: styled(screen.duration(row["time_since_heartbeat_s"]), style="red")),
 )
-
-
-def _worker_state(row: Row) -> Text:
-    trouble = f"\nstarts no job: {screen.plain(row['trouble'])}" if row["trouble"] else ""
-    return styled(row["state"], style=screen.WORKER_STYLES[row["state"]]).append(trouble, style="bold red")
-
-
 WORKERS = (
     Column("worker", lambda row: styled(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
-    Column("state", _worker_state, shrink="fold"),
+    Column("state", lambda row: styled(row["state"], style=screen.WORKER_STYLES[row["state"]])),
     Column(
         "where", lambda row: styled(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True
     ),
@@ -136,48 +133,34 @@ def _hint(context: CommandContext, task: str | None) -> str:
 def _jobs_table(rows: Sequence[Row]) -> RenderableType:
     unserved = sorted({row["task"] for row in rows if not row["served"]})
     table = screen.table(NARROW_JOBS if screen.is_narrow() else JOBS, rows)
-    if not unserved:
-        return table
-    from rich.console import Group
-
-    named = screen.plain(few(unserved))
-    return Group(
+    return screen.group(
         table,
-        styled(f"no active worker has the task or serves the queue of: {named}", style="yellow"),
+        *([f"no active worker has the task or serves the queue of: {few(unserved)}"] if unserved else []),
+        style="yellow",
     )
 
 
-def _murder(row: Row) -> Text:
-    """How its last attempt died."""
-    text = styled(screen.plain(row["details"] or "quarantined"), style="bold magenta")
+def _killer(row: Row) -> Text:
+    """A job in quarantine, how its last attempt died, and its last words."""
     facts = [
-        row["signal"] or (f"exit code {row['exit_code']}" if row["exit_code"] is not None else row["outcome"]),
+        row["outcome"] and row["outcome"].replace("_", " "),
+        row["signal"] or (row["exit_code"] is not None and f"exit code {row['exit_code']}"),
         row["peak_memory_bytes"] and f"peak {screen.size(row['peak_memory_bytes'])}",
         row["cpu_s"] and f"cpu {screen.duration(row['cpu_s'])}",
     ]
-    text.append("\n" + screen.plain(", ".join(str(fact) for fact in facts if fact)), style="not bold yellow")
-    if row["error_message"]:
-        text.append("\n" + screen.plain(screen.one_line(row["error_message"])), style="not bold red")
+    on = f" on {row['killed_on']}" if row["killed_on"] else ""
+    last_words = stacks.brief(row["stack"], 5) if row["stack"] else screen.tail(row["output"] or "", 4)
+    lines = (
+        ("bold magenta", row["details"] or "quarantined"),
+        ("yellow", ", ".join(str(fact) for fact in facts if fact)),
+        ("dim", f"{screen.moment(row['last_kill_at'] or row['quarantined_at'])}{on}"),
+        ("red", screen.one_line(row["error_message"] or "")),
+        ("dim", last_words),
+    )
+    text = styled(screen.plain(row["task"]), style="bold").append(f"  {row['id']}\n", style="not bold")
+    for style, words in lines:
+        text.append(indent(screen.plain(f"{words}\n"), "  ") if words else "", style=f"not bold {style}")
     return text
-
-
-def _evidence(row: Row) -> Text:
-    if row["stack"]:
-        return styled(stacks.brief(row["stack"], 5))
-    return styled(screen.tail(row["output"] or "", 4), style="dim")
-
-
-def _victim(row: Row) -> Text:
-    text = styled(str(row["id"])).append(f"\n{screen.plain(row['task'])}", style="bold")
-    text.append(f"\n{screen.moment(row['last_kill_at'] or row['quarantined_at'])}", style="dim")
-    return text.append(f"\non {screen.plain(row['killed_on'])}", style="dim") if row["killed_on"] else text
-
-
-KILLERS = (
-    Column("job", _victim),
-    Column("what it did", _murder, shrink="fold"),
-    Column("last words", _evidence, shrink="fold"),
-)
 
 
 @command(app, panel=LOOK)
@@ -190,10 +173,8 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
             return "no job is in quarantine"
-        from rich.console import Group
-
-        hint = styled("`outlive show ID` prints all attempts, `outlive release ID` lets the job run again", style="dim")
-        return Group(screen.table(KILLERS, rows, lines=True), hint)
+        hint = "`outlive show ID` prints all attempts; `outlive release ID` runs the job again"
+        return screen.group(*map(_killer, rows), hint, style="dim")
 
     screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
 
@@ -204,7 +185,13 @@ def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, wa
 
     Example: outlive workers --watch
     """
-    show = table_or("no worker has run lately", WORKERS)
+
+    def show(rows: Sequence[Row]) -> RenderableType:
+        if not rows:
+            return "no worker has run lately"
+        troubled = [f"{row['name']} starts no job: {row['trouble']}" for row in rows if row["trouble"]]
+        return screen.group(screen.table(WORKERS, rows), *troubled, style="bold red")
+
     screen.listing(lambda: context.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
 
 
@@ -214,7 +201,7 @@ def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch
 
     Example: outlive stuck
     """
-    show = table_or("no job is stuck", STUCK)
+    show = table_or("no job is stuck", (SHORT_ID, *STUCK[1:]) if screen.is_narrow() else STUCK)
     screen.listing(lambda: context.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
 
 

@@ -59,6 +59,15 @@ SCHEDULES = (
 )
 
 
+def _name_and_task(row: Row) -> Text:
+    """Its name, and below it its task, if that is another."""
+    text = Text(screen.plain(row["name"]))
+    return text if row["name"] == row["task"] else text.append(f"\n{screen.plain(row['task'])}", style="dim")
+
+
+NARROW_SCHEDULES = (Column("schedule", _name_and_task, shrink="fold"), *SCHEDULES[2:])
+
+
 @command(schedules_app, callback=True)
 def schedules(
     context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
@@ -68,7 +77,7 @@ def schedules(
     Example: outlive schedules --watch
     """
     if not context.has_subcommand(group):
-        show = table_or("there are no schedules", SCHEDULES)
+        show = table_or("there are no schedules", NARROW_SCHEDULES if screen.is_narrow() else SCHEDULES)
         screen.listing(lambda: _listed(context, limit), show, json=json, watch=watch)
 
 

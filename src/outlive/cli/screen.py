@@ -43,6 +43,7 @@ PIPE_WIDTH = 160
 """The width of tables in a pipe: `| grep` needs each job on one line."""
 
 LUXURY_WIDTH = 110
+GAP = 2
 SHRUNK_WIDTH = 12
 """A column that shrinks is at least as wide as this, or as its widest cell."""
 
@@ -129,13 +130,12 @@ def is_narrow() -> bool:
     return console().width < LUXURY_WIDTH
 
 
-def fitting(columns: Sequence[Column], rows: Sequence[Row], *, lines: bool = False) -> list[Column]:
+def fitting(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     """The columns that have room on this screen."""
     width = console().width
     kept = [column for column in columns if width >= LUXURY_WIDTH or not column.luxury]
     least = {column.title: _least(column, rows) for column in kept}
-    gap = 3 if lines else 2
-    while sum(least[column.title] + gap for column in kept) - gap > width:
+    while sum(least[column.title] + GAP for column in kept) - GAP > width:
         spare = max(kept, key=lambda column: column.spare)
         if not spare.spare:
             break
@@ -151,17 +151,23 @@ def _least(column: Column, rows: Sequence[Row]) -> int:
     return min(widest, max(SHRUNK_WIDTH, len(column.title))) if column.shrink else widest
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], *, lines: bool = False) -> Table:
-    from rich import box
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
     from rich.table import Table
 
-    made = Table(box=box.ROUNDED if lines else None, header_style="bold", pad_edge=lines, show_lines=lines)
-    columns = fitting(columns, rows, lines=lines)
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    columns = fitting(columns, rows)
     for column in columns:
         made.add_column(column.title, justify=column.justify, no_wrap=column.shrink is None, overflow="fold")
     for row in rows:
         made.add_row(*(_fitted(column, row) for column in columns))
     return made
+
+
+def group(*parts: RenderableType, style: str) -> RenderableType:
+    """These parts below each other. Sentences among them have this style."""
+    from rich.console import Group
+
+    return Group(*(styled(plain(part), style) if isinstance(part, str) else part for part in parts))
 
 
 def _fitted(column: Column, row: Row) -> Text:
