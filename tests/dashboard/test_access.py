@@ -24,6 +24,7 @@ def test_without_a_session_a_page_shows_nothing(dashboard: Dashboard, path: str)
         answer = stranger.get(path, cookie=f"{dashboard.site.access.cookie}={cookie}")
         assert answer.status_code == 401
         assert "aria-current" not in answer.text
+        assert "`" not in answer.text
 
 
 def test_a_link_with_a_token_becomes_a_cookie_and_an_address_without_it(dashboard: Dashboard) -> None:

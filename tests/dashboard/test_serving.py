@@ -16,6 +16,7 @@ from starlette.routing import Mount
 
 from outlive import App, config, db
 from outlive.dashboard import asgi, build
+from outlive.dashboard.access import kept_token
 from tests.dashboard.asking import OPERATOR, Dashboard
 from tests.driving import pages
 from tests.driving.commands import Cli, ended, started
@@ -29,18 +30,36 @@ def fetched(address: str) -> str:
         return str(answer.read().decode())
 
 
-def test_the_command_prints_a_link_that_logs_in(database_url: str, connection: db.Connection) -> None:
+def test_the_command_prints_a_link_that_logs_in_and_prints_it_again_while_it_runs(
+    database_url: str, connection: db.Connection, tmp_path: Path
+) -> None:
+    home = str(tmp_path)
+    (tmp_path / "locks").mkdir()  # As if the embedded server had been here.
     with started() as commands:
-        command = Cli(database_url).process("dashboard", "--listen", "127.0.0.1:0")
+        command = Cli(database_url).process("dashboard", "--listen", "127.0.0.1:0", OUTLIVE_HOME=home)
         commands.append(command)
         assert command.stdout is not None
         link = command.stdout.readline().split()[-1]
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", link)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{16}", link)
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         assert "Overview" in opener.open(link, timeout=10).read().decode()
-        assert fetched(link.partition("?")[0] + "readyz") == "ok"
+        address = link.partition("?")[0]
+        assert fetched(address + "readyz") == "ok"
+        again = Cli(database_url).process("dashboard", "--listen", address[7:-1], OUTLIVE_HOME=home)
+        commands.append(again)
+        assert f"if yours runs there, its link is {link} ;" in ended(again).err
         command.send_signal(signal.SIGTERM)
         assert ended(command).code == 0
+
+
+def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path: Path) -> None:
+    assert kept_token(tmp_path / "none") is None
+    (home := tmp_path / "home").mkdir()
+    assert kept_token(home) == kept_token(home) is not None
+    assert (home / "dashboard-token").stat().st_mode & 0o777 == 0o600
+    if os.geteuid() == 0:
+        os.chown(home, 12345, 12345)
+        assert kept_token(home) is None
 
 
 def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url: str) -> None:
@@ -48,8 +67,9 @@ def test_up_starts_a_dashboard_that_ends_with_it(empty_database_url: str) -> Non
     with started() as commands:
         commands.append(up)
         assert up.stdout is not None
-        link = up.stdout.readline().split()[-1]
-        address = link.partition("?")[0]
+        before, line, after = (up.stdout.readline() for _ in range(3))
+        assert before == after == "\n"
+        address = line.split()[-1].partition("?")[0]
         assert fetched(address + "healthz") == "ok"
         up.kill()  # Its dashboard notices by itself.
         up.wait()

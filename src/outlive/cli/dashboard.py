@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from outlive import embedded
 from outlive.cli import screen
 from outlive.cli.command import RUN, CommandContext, app, command
 from outlive.errors import ConfigError
@@ -17,7 +19,7 @@ from outlive.errors import ConfigError
 NEEDED = ("jinja2", "starlette", "uvicorn")
 STOP_S = 3.0
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:8321.")]
-Token = Annotated[str | None, typer.Option(help="The operator's token. Default: dashboard_token, or a new one.")]
+Token = Annotated[str | None, typer.Option(help="The operator's token. Default: dashboard_token, or one that is made.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
 
 
@@ -25,14 +27,19 @@ Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this pr
 def dashboard(context: CommandContext, listen: Listen = None, token: Token = None, parent: Parent = None) -> None:
     """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link.
 
+    If one runs already beside `outlive up`, with the embedded server, this prints its link and ends.
+
     Example: outlive dashboard --listen 127.0.0.1:8400
     """
     expect_installed()
+    from outlive.dashboard.access import kept_token
     from outlive.dashboard.serving import serve
 
     config = context.config_of({}, dashboard_listen=listen, dashboard_token=token)
     context.log_from(config.log_level)
-    serve(config, lambda line: print(screen.plain(line), flush=True), parent=parent)
+    around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
+    kept = kept_token(Path(config.home) if config.home else embedded.default_directory())
+    serve(config, lambda line: print(f"{around}{screen.plain(line)}{around}", flush=True), kept=kept, parent=parent)
 
 
 def expect_installed() -> None:

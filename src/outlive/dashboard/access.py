@@ -6,25 +6,52 @@ tokens, so all processes of a dashboard accept it, and a new token ends all sess
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
 import time
 from collections import OrderedDict, deque
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from outlive.errors import ConfigError
+from outlive.embedded import places
+from outlive.errors import ConfigError, EmbeddedError
 
 MIN_TOKEN = 16
+MADE_BYTES = 12
+"""Few enough for a link that fits on a line, and too many to guess."""
 SESSION_S = 7 * 86400
 MAX_COOKIE = 200
 ATTEMPTS = 10
 ALL_ATTEMPTS = 100
 PER_S = 60.0
 ADDRESSES = 1000
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(MADE_BYTES)
+
+
+def kept_token(home: Path) -> str | None:
+    """The token in the directory of the embedded server. It is made once, so links and sessions outlive a restart.
+
+    None: there is no such directory, or it belongs to another user.
+    """
+    file = home / "dashboard-token"
+    try:
+        if not home.is_dir():
+            return None
+        places.prepare(places.Places(home))
+        with contextlib.suppress(FileExistsError):
+            file.touch(0o600, exist_ok=False)
+            file.write_text(new_token())
+        return file.read_text() or None
+    except (EmbeddedError, OSError):
+        return None
 
 
 class Role(StrEnum):

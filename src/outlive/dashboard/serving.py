@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ import uvicorn
 from outlive import validation
 from outlive.config import Config
 from outlive.dashboard import build
+from outlive.dashboard.access import new_token
 from outlive.dashboard.shield import LOOPBACK
 from outlive.dashboard.site import Site
 from outlive.errors import ConfigError
@@ -31,10 +32,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def serve(config: Config, say: Callable[[str], None], *, parent: int | None = None) -> None:
+def serve(config: Config, say: Callable[[str], None], *, kept: str | None = None, parent: int | None = None) -> None:
     """Serve the dashboard until SIGTERM or Ctrl-C, or until its `parent` has died, if that is given.
 
-    `say` prints a line for the person who started it.
+    `say` prints a line for the person who started it. Without a token in the settings, `kept` is the token, or a new
+    one.
     """
     host, port = validation.host_and_port(config.dashboard_listen)
     assert port is not None, "the settings were checked"
@@ -44,21 +46,25 @@ def serve(config: Config, say: Callable[[str], None], *, parent: int | None = No
             f"the dashboard would be open to everyone who reaches {host}: set dashboard_token to a secret of at least "
             "16 characters, or listen on 127.0.0.1"
         )
-    made = token or secrets.token_urlsafe(24)
+    made = token or kept or new_token()
     dashboard = build(
         config,
         token=made,
         viewer_token=config.dashboard_viewer_token,
         hosts={*LOOPBACK, host} if is_loopback(host) else None,
     )
-    with _bound(host, port) as listening:
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{listening.getsockname()[1]}/"
-        say(f"dashboard: {address}?token={made}" if token is None else f"dashboard: {address}")
+
+    def link(port: int) -> str:
+        address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+        return f"{address}?token={made}" if token is None else address
+
+    if_taken = f"if yours runs there, its link is {link(port)} ; otherwise " if made == kept else ""
+    with _bound(host, port, if_taken) as listening:
+        say(f"dashboard: {link(listening.getsockname()[1])}")
         asyncio.run(_run(dashboard, listening, parent))
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, if_taken: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends the head of an answer and its body without a pause only if the socket says that it is TCP.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -68,8 +74,9 @@ def _bound(host: str, port: int) -> socket.socket:
         listening.listen(128)  # The link that is printed next works at once.
     except OSError as error:
         listening.close()
+        hint = if_taken if error.errno == errno.EADDRINUSE else ""
         raise ConfigError(
-            f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): choose another with "
+            f"the dashboard can't listen on {host}:{port} ({error.strerror or error}): {hint}choose another with "
             "OUTLIVE_DASHBOARD_LISTEN, or --listen of `outlive dashboard`"
         ) from None
     return listening
