@@ -15,7 +15,7 @@ from outlive.client import waiting
 from outlive.model import Ended
 from outlive.states import Outcome
 from tests.client.example import add
-from tests.driving.making import claim, count, end, lane, run_job
+from tests.driving.making import claim, count, end, lane, register_worker, run_job
 from tests.waiting import eventually
 
 Gather = Callable[..., list[Any]]
@@ -113,7 +113,9 @@ def test_a_timeout_names_the_jobs_that_are_not_finished(
         gather(jobs, timeout=0.3)
     assert 0.3 <= time.monotonic() - began < 5
     named = ", ".join(str(job.id) for job in jobs[1:6])
-    assert str(raised.value) == f"8 of 9 jobs did not finish within 0.3 s: {named} and 3 more"
+    why = f"; no active worker has the task or serves the queue of: {add.name}"
+    assert str(raised.value) == f"8 of 9 jobs did not finish within 0.3 s: {named} and 3 more{why}"
+    register_worker(connection)
     with pytest.raises(TimeoutError, match=f"1 of 2 jobs did not finish within 0 s: {jobs[1].id}$"):
         gather(jobs[:2], timeout=0)
 
