@@ -47,6 +47,15 @@ def test_a_job_that_was_not_enqueued_is_compared_with_those_that_were(outlive_jo
         outlive_jobs.assert_enqueued("send", 7)  # type: ignore[arg-type]
 
 
+def test_the_links_of_a_job_are_compared(outlive_jobs: Jobs) -> None:
+    first = shop.price.enqueue("1 EUR")
+    task = shop.send.using(after=first, concurrency_key="customer-7")
+    job = task.using(on_failure="cancel", concurrency=2).enqueue(7)
+    assert outlive_jobs.assert_enqueued(task.using(on_failure="cancel", concurrency=2), 7) == job
+    with pytest.raises(AssertionError, match="on_failure is 'cancel', not 'proceed'; concurrency is 2, not 3"):
+        outlive_jobs.assert_enqueued(task.using(on_failure="proceed", concurrency=3), 7)
+
+
 def test_a_job_of_a_transaction_counts_when_that_is_committed(outlive_jobs: Jobs) -> None:
     with psycopg.connect(outlive_jobs.url) as connection:
         shop.send.using(connection=connection).enqueue(7)

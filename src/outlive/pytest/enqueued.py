@@ -21,11 +21,12 @@ SHOWN = 10
 """How many jobs a message names."""
 _QUERY = """
 select j.id, j.task, j.args::text, j.options::text, s.status, j.queue, j.priority, j.source, j.created_at, j.ready_at,
-  j.dedupe_key, j.concurrency_key, j.after, j.batch
+  j.dedupe_key, j.concurrency_key, j.concurrency, j.after,
+  (select min(d.on_failure) from outlive.dependencies d where d.job_id = j.id), j.batch
 from outlive.jobs j join outlive.job_states s on s.id = j.id
 order by j.created_at, j.id
 """
-_SAME = frozenset({"id", "queue", "priority", "source", "dedupe_key", "concurrency_key", "batch"})
+_SAME = frozenset({"id", "queue", "priority", "source", "dedupe_key", "concurrency_key", "concurrency"})
 """Options that a job has as they are given."""
 
 
@@ -65,8 +66,12 @@ class Enqueued:
     """Its dedupe key."""
     concurrency_key: str | None
     """Its concurrency key."""
+    concurrency: int | None
+    """How many jobs with its key may run when it starts."""
     after: Sequence[UUID] | None
     """The jobs that it waits for."""
+    on_failure: str | None
+    """What becomes of it if one of them ends without success; None if it waits for none, or has finished."""
     batch: UUID | None
     """The batch that it belongs to."""
 
@@ -137,6 +142,8 @@ class Expected:
                     yield name, self._request.run_at, job.ready_at
                 case "after":
                     yield name, self._given[name], list(job.after or ())
+                case "on_failure" if job.on_failure is not None:
+                    yield name, self._given[name], job.on_failure
                 case "source":
                     yield name, self._request.source, job.source
                 case "batch":
