@@ -84,7 +84,7 @@ def test_a_hard_timeout_ends_whatever_a_job_does(start: Start, connection: db.Co
     for job in (polite, locked, deaf):
         finished(job, State.FAILED)
         (only,) = attempts(connection, job)
-        assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout exceeded")
+        assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout of 0.5 s exceeded")
         assert only.started_at
         took_s = (only.ended_at - only.started_at).total_seconds()
         assert 5.4 <= took_s < 9 if job is deaf else 0.5 <= took_s < 9

@@ -67,7 +67,7 @@ def test_a_job_that_takes_too_long_is_ended_whatever_it_does(start: Start, conne
     for task, job in jobs.items():
         assert finished(job) is State.FAILED
         (only,) = attempts(connection, job)
-        assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout exceeded")
+        assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout of 0.5 s exceeded")
         assert f"in {task.name.rpartition('.')[2]}" in (only.stack or "") or task is faults.ignore_sigterm
 
 

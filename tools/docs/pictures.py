@@ -148,7 +148,7 @@ def make_past(connection: db.Connection) -> None:
 def past_end(token: int, minute: int, chance: random.Random) -> Ended:
     rolled = chance.random()
     if -24 < minute < -14 and rolled < 0.12:
-        return Ended(token, Outcome.TIMED_OUT, error="Hard timeout exceeded", killed=True, final=True)
+        return Ended(token, Outcome.TIMED_OUT, error="Hard timeout of 30 s exceeded", killed=True, final=True)
     if rolled < 0.03:
         return Ended(token, Outcome.FAILED, error="ConnectionError: connection reset by peer", final=True)
     return Ended(token, result=b"19")

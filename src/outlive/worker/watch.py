@@ -73,7 +73,7 @@ class Watch:
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
         if current.timeout_s is not None and now - current.started > current.timeout_s:
-            self.end(child, Outcome.TIMED_OUT, "Hard timeout exceeded")
+            self.end(child, Outcome.TIMED_OUT, f"Hard timeout of {current.timeout_s:g} s exceeded")
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
         else:
