@@ -108,13 +108,14 @@ class CommandContext:
             return db.connect(self._address())
 
     def _address(self) -> str:
-        """The address of the database. One short line says so if it is the embedded server's."""
+        """The address of the database. A line says so if it is the embedded server's."""
         if self.config.database_url:
             return migrate.address(self.config)
         from outlive import embedded  # Not at the top: few commands start a server.
 
-        url = embedded.ensure(self.config.home or embedded.default_directory())
-        print("outlive: using the embedded Postgres (OUTLIVE_DATABASE_URL is not set)", file=sys.stderr, flush=True)
+        directory = self.config.home or embedded.default_directory()
+        url = embedded.ensure(directory)
+        print(f"outlive: {embedded.notice(directory)}", file=sys.stderr, flush=True)
         return url
 
     @functools.cached_property

@@ -141,8 +141,13 @@ def fall_back(home: str | os.PathLike[str] | None = None) -> str:
     url = ensure(directory)
     if not _warned:
         _warned = True
-        _log.warning("OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in %s", directory)
+        _log.warning(notice(directory))
     return url
+
+
+def notice(directory: str | os.PathLike[str]) -> str:
+    """What a person is told who has named no database."""
+    return f"OUTLIVE_DATABASE_URL is not set: using the embedded Postgres in {os.fspath(directory)}"
 
 
 def _absolute(directory: str | os.PathLike[str] | None) -> str:
