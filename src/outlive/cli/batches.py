@@ -61,7 +61,7 @@ def batches(
 def show(context: CommandContext, id: Id, json: Json = False, watch: Watch = False) -> None:
     """Show one batch: how many of its jobs have ended in which way, and its callbacks.
 
-    Example: outlive batches show 01a1dd38
+    Example: outlive batches show ID
     """
     batch = found_id(context, "batch", id)
     screen.listing(lambda: _batch(context, batch), _facts, json=json, watch=watch)
@@ -71,7 +71,7 @@ def show(context: CommandContext, id: Id, json: Json = False, watch: Watch = Fal
 def close(context: CommandContext, id: Id) -> None:
     """Close a batch whose block has failed: it is done when its jobs have ended, and calls back.
 
-    Example: outlive batches close 01a1dd38
+    Example: outlive batches close ID
     """
     batch = _batch(context, found_id(context, "batch", id))["id"]
     context.audited(store.close_batch(batch), "close batch", {"batch": batch})
@@ -82,7 +82,7 @@ def close(context: CommandContext, id: Id) -> None:
 def cancel(context: CommandContext, id: Id) -> None:
     """Close a batch and cancel its jobs. Running jobs are stopped by their workers.
 
-    Example: outlive batches cancel 01a1dd38
+    Example: outlive batches cancel ID
     """
     batch = found_id(context, "batch", id)
     jobs = _batch(context, batch)["unfinished"]

@@ -36,7 +36,7 @@ def logs(
 ) -> None:
     """Print what a job has printed and logged.
 
-    Example: outlive logs 01a1dd38 --follow
+    Example: outlive logs ID --follow
     """
     job = found_id(context, "job", id)
     (_follow if follow else _print)(context, job, attempt, _Printer(json=json))

@@ -38,7 +38,7 @@ _HELP: dict[Verb, str] = {
     Example: outlive cancel --all --state pending --queue slow""",
     "release": """Release quarantined or blocked jobs, with crashes and losses at zero. --all takes quarantined ones.
 
-    Example: outlive release 01a1dd38""",
+    Example: outlive release ID""",
 }
 
 

@@ -42,7 +42,11 @@ def show(
 ) -> None:
     """Show one job: every attempt, why it ended, and the evidence.
 
-    Example: outlive show 01a1dd38
+    The time of an attempt is from its claim to its recorded end; the worker's log has the time of the run alone.
+    `peak` is the most that the kernel has counted, with what the process shares with the worker; `memory` is without
+    that, and is what counts for the limit.
+
+    Example: outlive show ID
     """
     job = found_id(context, "job", id)
 
