@@ -1,6 +1,7 @@
 """Jobs that go wrong in every way that we know, as an app that workers import. outlive itself has no such hooks."""
 
 import asyncio
+import contextlib
 import ctypes
 import mmap
 import multiprocessing
@@ -339,6 +340,8 @@ def spawn_more(n: int) -> list[object]:
 @app.task
 async def gather_more(n: int) -> list[int]:
     jobs = [add.enqueue(i, i) for i in range(n)]
+    with contextlib.suppress(TimeoutError):
+        add.using(delay="1h").enqueue(1, 1).result(timeout=0)
     return outlive.gather(jobs, timeout=20) + await outlive.agather(jobs, timeout=20)
 
 

@@ -458,7 +458,13 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         ids = [one.id for one in batch]
         run(store.retry(ids)), run(store.release(ids)), run(store.block(ids, "why")), run(store.cancel(ids))
         run(store.pause_queue("default")), run(store.resume_queue("default"))
-        run(store.statuses(ids)), run(store.outcomes(ids)), run(store.job(ids[0])), run(store.list_attempts(ids[0]))
+        (
+            run(store.statuses(ids)),
+            run(store.outcomes(ids)),
+            run(store.unserved_tasks(ids)),
+            run(store.job(ids[0])),
+            run(store.list_attempts(ids[0])),
+        )
         found = run(store.find_jobs(store.JobFilter(), limit=10))
         run(store.list_jobs(found.ids)), run(store.list_killers()), run(store.untold_killers()), run(store.list_stuck())
         (
@@ -479,7 +485,6 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.metrics()),
             run(store.with_prefix("jobs", "0")),
             run(store.with_prefix("batches", "0")),
-            run(store.with_ending("0", "0", limit=1)),
         )
         run(store.act("retry", ids, who="anna", entry=new_worker())), run(store.list_audit())
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))

@@ -131,8 +131,8 @@ def _steps(
             if not left:
                 return [found[id] for id in wanted.ids]
             if late:
-                rows = yield store.list_jobs(list(left)[:NAMED])
-                raise _too_late(list(left), wanted, unserved={row["task"] for row in rows if not row["served"]})
+                unserved = yield store.unserved_tasks(list(left)[:NAMED])
+                raise _too_late(list(left), wanted, unserved)
             if waiter is None:
                 waiter = wait_for(left)
             else:
@@ -178,10 +178,9 @@ def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
     return None if attempt.result is None else decode(outcome.task, bytes(attempt.result))
 
 
-def _too_late(left: list[UUID], wanted: Wanted, *, unserved: set[str]) -> TimeoutError:
+def _too_late(left: list[UUID], wanted: Wanted, unserved: list[str]) -> TimeoutError:
     timeout, of = wanted.timeout_s, len(wanted.ids)
-    tasks = ", ".join(sorted(unserved))
-    why = f"; no active worker has the task or serves the queue of: {tasks}" if unserved else ""
+    why = f"; no active worker has the task or serves the queue of: {', '.join(unserved)}" if unserved else ""
     if of == 1:
         return TimeoutError(f"job {left[0]} did not finish within {timeout:g} s{why}")
     named = ", ".join(map(str, left[:NAMED])) + (f" and {len(left) - NAMED:,} more" if len(left) > NAMED else "")

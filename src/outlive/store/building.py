@@ -46,7 +46,7 @@ def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values:
 
 _FOR_JOBS = frozenset(
     {
-        *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "cancel"),
+        *("enqueue", "enqueue_one", "enqueue_plain", "statuses", "outcomes", "unserved_tasks", "cancel"),
         *("ask_source", "count_outcomes", "list_records"),
         *("open_batch", "close_batch", "cancel_batch", "batch_counts", "batch_done"),
     }

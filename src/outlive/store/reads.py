@@ -12,7 +12,7 @@ import msgspec
 from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
-from outlive.store.building import Names, Table, pairs, scalar, statement, table
+from outlive.store.building import Names, Table, first_column, pairs, scalar, statement, table
 
 
 def statuses(ids: Sequence[UUID]) -> Statement[dict[UUID, State]]:
@@ -98,6 +98,11 @@ def list_records(*, scope: str | None = None, source: str | None = None, limit: 
 
 def stats() -> Statement[Table]:
     return statement("stats", table)
+
+
+def unserved_tasks(ids: Sequence[UUID]) -> Statement[list[str]]:
+    """The tasks of those among these jobs that wait while no active worker can run them."""
+    return statement("unserved_tasks", first_column, ids=ids)
 
 
 def list_lanes(*, limit: int) -> Statement[Table]:

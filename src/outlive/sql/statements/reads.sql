@@ -65,6 +65,15 @@ select s.id, s.task, s.queue, s.source, s.status as state, s.priority, s.attempt
 from unnest(:ids::uuid[]) with ordinality w(id, place) join outlive.job_states s on s.id = w.id
 order by w.place;
 
+-- name: unserved_tasks
+-- The tasks of those among some jobs that wait while no active worker has their task and serves their queue.
+select distinct s.task from outlive.job_states s
+where s.id = any(:ids::uuid[]) and s.status in ('pending', 'retryable') and not exists (
+  select from outlive.workers k
+  where k.state = 'active' and (k.tasks is null or s.task = any(k.tasks))
+    and (k.queues is null or s.queue = any(k.queues)))
+order by s.task;
+
 -- name: list_stuck
 -- Running jobs whose lease has expired and that no reaper has ended yet.
 select id, task, queue, source, status as state, attempt, locked_by, locked_at, heartbeat_at,
