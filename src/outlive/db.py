@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
+from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg import pq
+from psycopg import generators, pq
 from psycopg.abc import AdaptContext, Buffer, DumperKey
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -106,10 +108,55 @@ class Connection(psycopg.Connection[Row]):
 
     _kept: psycopg.RawCursor[Row] | None = None
 
+    @cached_property
+    def _silent(self) -> dict[str, bytes]:
+        """The silent statements that are prepared, with the names that the server knows them by."""
+        return {}
+
     def kept_cursor(self) -> psycopg.RawCursor[Row]:
         if self._kept is None:
             self._kept = _cursor(self)
         return self._kept
+
+    def run_silent(self, statement: Statement[T]) -> T:
+        """Run a silent statement without a cursor, whose work would cost a tenth of an enqueue."""
+        values = [_binary(one) for one in statement.parameters]
+        formats = [pq.Format.BINARY] * len(values)
+        if name := self._silent.get(statement.name):
+            self.pgconn.send_query_prepared(name, values, formats)
+        elif pooled(self):
+            self.pgconn.send_query_params(statement.text, values, param_formats=formats)
+        else:
+            name = statement.name.encode()
+            self.pgconn.send_prepare(name, statement.text)
+            self._finish()
+            self._silent[statement.name] = name
+            self.pgconn.send_query_prepared(name, values, formats)
+        self._finish()
+        return statement.decode((), [])
+
+    def _finish(self) -> None:
+        """Wait for the answer to what was sent."""
+        [result] = self.wait(generators.execute(self.pgconn))
+        if result.status not in _DONE:
+            raise psycopg.errors.error_from_result(result)
+
+
+def _binary(value: object) -> bytes | None:
+    """A parameter of a silent statement in Postgres' binary form."""
+    match value:
+        case None:
+            return None
+        case str():
+            return value.encode()
+        case UUID():
+            return value.bytes
+        case int():
+            return value.to_bytes(4, "big", signed=True)
+    raise TypeError(f"a silent statement has no parameter like {value!r}")
+
+
+_DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
 def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
@@ -120,6 +167,8 @@ def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
 
 def run(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
     if isinstance(connection, Connection):
+        if statement.silent:
+            return connection.run_silent(statement)
         cursor = connection.kept_cursor()
     else:
         cursor = _cursor(connection)

@@ -21,6 +21,7 @@ class Statement(msgspec.Struct, Generic[T], frozen=True):
     """A statement with its parameters and a decoder for its rows.
 
     `hot`: prepare it on first use. `named`: its decoder needs the names of the columns, which are slow to read.
+    `silent`: it returns no row, and its parameters are texts, uuids and ints of four bytes, so it needs no cursor.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Statement(msgspec.Struct, Generic[T], frozen=True):
     decode: Callable[[Sequence[str], list[Row]], T]
     hot: bool = False
     named: bool = False
+    silent: bool = False
 
 
 class Kind(msgspec.Struct, frozen=True):

@@ -41,7 +41,8 @@ def statement(name: str, decode: Callable[[Names, list[Row]], Any], /, **values:
         if value is not None and type(value) is not Column:
             values[key] = column(kind, value)
     given = tuple(map(values.__getitem__, parameters))
-    return Statement(name, text, given, decode, hot=name == "end_and_claim", named=decode is table)
+    hot, silent = name == "end_and_claim", name == "enqueue_plain"
+    return Statement(name, text, given, decode, hot=hot, named=decode is table, silent=silent)
 
 
 _FOR_JOBS = frozenset(
