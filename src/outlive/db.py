@@ -6,6 +6,7 @@ not know what a statement means.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -103,6 +104,9 @@ _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
 
 
+SOON_MS = 100
+
+
 class Connection(psycopg.Connection[Row]):
     """A connection of ours. It keeps one cursor for life: making one costs a tenth of an enqueue."""
 
@@ -113,6 +117,12 @@ class Connection(psycopg.Connection[Row]):
         """The silent statements that are prepared, with the names that the server knows them by."""
         return {}
 
+    @cached_property
+    def _readable(self) -> select.poll:
+        readable = select.poll()
+        readable.register(self.pgconn.socket, select.POLLIN)
+        return readable
+
     def kept_cursor(self) -> psycopg.RawCursor[Row]:
         if self._kept is None:
             self._kept = _cursor(self)
@@ -121,7 +131,7 @@ class Connection(psycopg.Connection[Row]):
     def run_silent(self, statement: Statement[T]) -> T:
         """Run a silent statement without a cursor, whose work would cost a tenth of an enqueue."""
         values = [_binary(one) for one in statement.parameters]
-        formats = [pq.Format.BINARY] * len(values)
+        formats = [_BINARY] * len(values)
         if name := self._silent.get(statement.name):
             self.pgconn.send_query_prepared(name, values, formats)
         elif pooled(self):
@@ -136,10 +146,16 @@ class Connection(psycopg.Connection[Row]):
         return statement.decode((), [])
 
     def _finish(self) -> None:
-        """Wait for the answer to what was sent."""
-        [result] = self.wait(generators.execute(self.pgconn))
-        if result.status not in _DONE:
-            raise psycopg.errors.error_from_result(result)
+        """Take the answer to what was sent. Most come soon; psycopg's own wait, which takes longer, is for others."""
+        pgconn, results = self.pgconn, []
+        if pgconn.flush() == 0 and self._readable.poll(SOON_MS):
+            pgconn.consume_input()
+            while not pgconn.is_busy() and (result := pgconn.get_result()) is not None:
+                results.append(result)
+        if pgconn.transaction_status == _ACTIVE:
+            results += self.wait(generators.execute(pgconn))
+        if results[0].status not in _DONE:
+            raise psycopg.errors.error_from_result(results[0])
 
 
 def _binary(value: object) -> bytes | None:
@@ -156,6 +172,8 @@ def _binary(value: object) -> bytes | None:
     raise TypeError(f"a silent statement has no parameter like {value!r}")
 
 
+# Python 3.11 takes long to find a member of an enum.
+_BINARY, _ACTIVE = pq.Format.BINARY, pq.TransactionStatus.ACTIVE
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
@@ -220,7 +238,7 @@ async def arun_all(connection: psycopg.AsyncConnection[Any], statements: Sequenc
 def _needs_transaction(connection: psycopg.BaseConnection[Any], statements: Sequence[object]) -> bool:
     """Whether each statement would commit by itself. Without autocommit psycopg begins a transaction for its caller;
     a block of ours could become the outermost one, and its end would commit the caller's work."""
-    return connection.autocommit and len(statements) > 1
+    return len(statements) > 1 and connection.autocommit
 
 
 def _has_rows(cursor: AnyCursor) -> bool:

@@ -30,6 +30,8 @@ PATIENCE_S = 5.0
 # language, the client retries until its patience ends.
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
 
+_IDLE = pq.TransactionStatus.IDLE
+
 _log = logging.getLogger("outlive")
 
 
@@ -178,4 +180,4 @@ def _close_if_unfit(connection: db.Connection | db.AsyncConnection, error: psyco
 
 def _is_idle(connection: db.Connection | db.AsyncConnection) -> bool:
     """Whether it can be used again: it is open, and in no transaction."""
-    return connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == _IDLE
