@@ -50,8 +50,8 @@ def test_an_enqueue_is_a_few_calls_and_sends_what_a_job_has(app: outlive.App) ->
     called: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and "psycopg" not in (path := frame.f_code.co_filename):
-            called.append(f"{path}: {frame.f_code.co_name}")
+        if event == "call":
+            called.append(f"{frame.f_code.co_filename}: {frame.f_code.co_name}")
 
     sys.setprofile(note)
     try:
@@ -60,6 +60,24 @@ def test_an_enqueue_is_a_few_calls_and_sends_what_a_job_has(app: outlive.App) ->
         sys.setprofile(None)
     assert len(called) <= 45, called
     assert len(store.enqueue([add.job(1, b=2).request], max_args_bytes=100).parameters) == 6
+
+
+def test_a_job_is_enqueued_whose_answer_comes_late(
+    app: outlive.App, count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "SOON_MS", 0)
+    assert {add.enqueue(n).status() for n in range(3)} == {outlive.State.PENDING}
+    assert count() == 3
+
+
+def test_behind_a_pooler_a_job_is_enqueued_without_a_prepared_statement(
+    app: outlive.App, count: Callable[[], int], database_url: str
+) -> None:
+    with db.connect(database_url) as connection:
+        connection.prepare_threshold = None
+        db.run(connection, store.enqueue([add.job(1).request], max_args_bytes=100))
+        assert connection.execute("select from pg_prepared_statements").fetchall() == []
+    assert count() == 1
 
 
 def test_a_job_of_a_task_with_a_queue_and_a_source_has_them(app: outlive.App, query: Query) -> None:
