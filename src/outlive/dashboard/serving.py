@@ -58,7 +58,9 @@ def serve(config: Config, say: Callable[[str], None], *, kept: str | None = None
         address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         return f"{address}?token={made}" if token is None else address
 
-    if_taken = f"if yours runs there, its link is {link(port)} ; otherwise " if made == kept else ""
+    # Beside a worker, this would be written to its log.
+    named = made == kept and parent is None
+    if_taken = f"if yours runs there, its link is {link(port)} ; otherwise " if named else ""
     with _bound(host, port, if_taken) as listening:
         say(f"dashboard: {link(listening.getsockname()[1])}")
         asyncio.run(_run(dashboard, listening, parent))
