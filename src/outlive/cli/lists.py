@@ -167,6 +167,8 @@ def _killer(row: Row) -> Text:
 def killers(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
     """List the jobs in quarantine, with the evidence: signal, peak memory, stack, output.
 
+    `peak` is the most that the kernel has counted, with what the process shares with the worker.
+
     Example: outlive killers --json
     """
 
