@@ -16,7 +16,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -148,6 +148,8 @@ class _Unmade:
 
 
 _Queue = list[str | _Unmade | int | threading.Event]
+_Piece = bytes | int | threading.Event
+"""Whole lines that are written together, or something of the queue that is not a line."""
 
 
 class _Writer:
@@ -224,53 +226,62 @@ class _Writer:
             with self._lock:
                 queue, self._queue = self._queue, []
             self._write_all(self._made(queue))
-            if self._missing and _write(_encoded([self.gap_line(self._missing)])):
+            if self._missing and _write(_encoded(self.gap_line(self._missing))):
                 self._missing = 0
 
-    def _made(self, queue: _Queue) -> list[str | int | threading.Event]:
-        """The queue, with every line made."""
-        lines, more = list[str | int | threading.Event](), 0
+    def _made(self, queue: _Queue) -> list[_Piece]:
+        """The queue, with every line made and encoded."""
+        pieces, more = list[_Piece](), 0
         for one in queue:
-            if isinstance(one, _Unmade):
-                made = one.make(one.items)
-                more += sum(map(len, made)) - one.chars
-                lines += made
+            if isinstance(one, str):
+                pieces.append(data := _encoded(one))
+                more += len(data) - len(one)
+            elif isinstance(one, _Unmade):
+                data = _encoded("\n".join(one.make(one.items)))
+                pieces += _cut(data)
+                more += len(data) - one.chars
             else:
-                lines.append(one)
+                pieces.append(one)
         with self._lock:
             self._chars += more
-        return lines
+        return pieces
 
-    def _write_all(self, queue: list[str | int | threading.Event]) -> None:
-        """Write lines, as many at once as fit into ATOMIC_BYTES."""
-        lines: list[str] = []
-        size = 0
-        for one in queue:
-            more = 0 if not isinstance(one, str) else 1 + len(one if one.isascii() else one.encode(errors="replace"))
-            if lines and (not more or size + more > ATOMIC_BYTES):
-                self._write_lines(lines)
-                lines, size = [], 0
+    def _write_all(self, pieces: list[_Piece]) -> None:
+        """Write pieces, as many at once as fit into ATOMIC_BYTES."""
+        data = b""
+        for one in pieces:
+            if data and (not isinstance(one, bytes) or len(data) + len(one) > ATOMIC_BYTES):
+                self._write_lines(data)
+                data = b""
             match one:
-                case str():
-                    lines.append(one)
-                    size += more
+                case bytes():
+                    data += one
                 case int():
                     self._missing += one
                 case threading.Event():
                     one.set()
-        if lines:
-            self._write_lines(lines)
+        if data:
+            self._write_lines(data)
 
-    def _write_lines(self, lines: list[str]) -> None:
-        gap = [self.gap_line(self._missing)] if self._missing else []
-        self._missing = 0 if _write(_encoded(gap + lines)) else self._missing + len(lines)
+    def _write_lines(self, data: bytes) -> None:
+        gap = _encoded(self.gap_line(self._missing)) if self._missing else b""
+        self._missing = 0 if _write(gap + data) else self._missing + data.count(b"\n")
         with self._lock:
-            self._chars -= sum(map(len, lines))
+            self._chars -= len(data)
 
 
-def _encoded(lines: list[str]) -> bytes:
+def _encoded(lines: str) -> bytes:
     stream = sys.__stderr__
-    return "\n".join([*lines, ""]).encode(stream.encoding if stream else "utf-8", "backslashreplace")
+    return f"{lines}\n".encode(stream.encoding if stream else "utf-8", "backslashreplace")
+
+
+def _cut(lines: bytes) -> Iterator[bytes]:
+    """As many of the lines at once as fit into ATOMIC_BYTES. A longer line stays whole."""
+    start = 0
+    while start < len(lines):
+        end = 1 + max(lines.rfind(b"\n", start, start + ATOMIC_BYTES), lines.find(b"\n", start))
+        yield lines[start:end]
+        start = end
 
 
 def _write(data: bytes) -> bool:
@@ -305,7 +316,8 @@ class _Text(logging.Formatter):
 
     def lines(self, created: list[float], level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
         head = f" {level:<7} {logger}: "
-        return [f"{_time(moment)}{head}{message}" for moment, message in zip(created, messages, strict=True)]
+        moments = [int(moment * 1000) for moment in created]
+        return [f"{_millisecond(moment)}{head}{message}" for moment, message in zip(moments, messages, strict=True)]
 
     def said(
         self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]

@@ -121,7 +121,7 @@ class Sourced(msgspec.Struct, frozen=True):
     """The last queue and source of this page; None if no source follows."""
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A job that this worker may run now. The token is the right to end the attempt."""
 
     token: int
@@ -142,7 +142,7 @@ class Claimed(msgspec.Struct, frozen=True):
     """How long no other job may run in this worker; 0 except for suspects."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """How an attempt ended, as its worker reports it."""
 
     token: int

@@ -46,7 +46,7 @@ AHEAD_S = 0.03
 OVER_S = 2 * AHEAD_S
 
 
-class Assignment(msgspec.Struct, eq=False):
+class Assignment(msgspec.Struct, eq=False, gc=False):
     """An attempt on its way through a slot."""
 
     job: Claimed

@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
+
 from outlive import logs, output
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome, State
@@ -95,7 +97,9 @@ def _successes(ended: list[tuple[float, UUID, str, int, float | None, UUID]]) ->
         done = _end_fields(id, task, attempt, Outcome.SUCCEEDED, took_s, worker)
         return done | {"state": State.SUCCEEDED, "next_try": None}
 
-    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for _, id, task, _, took_s, _ in ended]
+    ids = msgspec.to_builtins([one[1] for one in ended])  # A tenth of the time that str(id) takes.
+    each = zip(ids, ended, strict=True)
+    words = [f"Job {id} completed successfully ({task}{_took(took_s)})" for id, (_, _, task, _, took_s, _) in each]
     return logs.lines([one[0] for one in ended], "INFO", words, fields)
 
 
