@@ -78,10 +78,11 @@ def write(level: str, message: str, fields: Fields, *, at: float | None = None) 
     relay(_formatter.line(time.time() if at is None else at, level, _WORKER, _formatter.clean(message), fields))
 
 
-def lines(
-    created: list[float], level: str, messages: list[str], fields: Callable[[int], Mapping[str, object]]
-) -> list[str]:
-    """Lines of the worker, for `gather`. Their messages must be clean: no text of a job, and no password."""
+def lines(created: float, level: str, messages: list[str], fields: FieldsOf) -> list[str]:
+    """Lines of the worker with the same time, for `gather`.
+
+    Their messages must be clean: no text of a job, and no password.
+    """
     return _formatter.lines(created, level, _WORKER, messages, fields)
 
 
@@ -101,13 +102,13 @@ def said(created: float, level: str, who: str, logger: str, message: str, fields
     return _formatter.said(created, level, who, logger, message, fields)
 
 
-def gather(make: Make, item: Item, *, size: int = 0) -> None:
-    """Like `relay`, for one of many lines: `make` makes all that wait at once, in the thread that writes them.
+def gather(make: Make, item: Item, *, lines: int = 1, size: int = 0) -> None:
+    """Like `relay`, for lines of which there are many: `make` makes all that wait, in the thread that writes them.
 
-    `size`: about how many characters more than usual its line has.
+    `lines`: how many the item makes. `size`: about how many characters more than usual they have.
     """
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
-        _writer.gather(make, item, MADE_CHARS + size)
+        _writer.gather(make, item, lines, lines * MADE_CHARS + size)
     else:
         for line in make([item]):
             relay(line)
@@ -178,7 +179,7 @@ class _Writer:
         if not self._has_lines.is_set():
             self._wake()
 
-    def gather(self, make: Make, item: Item, chars: int) -> None:
+    def gather(self, make: Make, item: Item, lines: int, chars: int) -> None:
         with self._lock:
             if self._chars < MAX_QUEUED_CHARS:
                 self._chars += chars
@@ -189,15 +190,15 @@ class _Writer:
                 last.items.append(item)
                 last.chars += chars
             else:
-                self._drop()
+                self._drop(lines)
         if not self._has_lines.is_set():
             self._wake()
 
-    def _drop(self) -> None:
+    def _drop(self, lines: int = 1) -> None:
         if self._queue and isinstance(dropped := self._queue[-1], int):
-            self._queue[-1] = dropped + 1
+            self._queue[-1] = dropped + lines
         else:
-            self._queue.append(1)
+            self._queue.append(lines)
 
     def flush(self, within_s: float) -> bool:
         if self._thread is None:
@@ -314,10 +315,9 @@ class _Text(logging.Formatter):
     def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
         return f"{_time(created)} {level:<7} {logger}: {message}"
 
-    def lines(self, created: list[float], level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
-        head = f" {level:<7} {logger}: "
-        moments = [int(moment * 1000) for moment in created]
-        return [f"{_millisecond(moment)}{head}{message}" for moment, message in zip(moments, messages, strict=True)]
+    def lines(self, created: float, level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
+        head = self.line(created, level, logger, "")
+        return [head + message for message in messages]
 
     def said(
         self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
@@ -343,18 +343,9 @@ class _Json(logging.Formatter):
         line = {"time": _time(created), "level": level.lower(), "logger": logger, "message": message}
         return msgspec.json.encode({**line, **fields()}, enc_hook=str).decode()
 
-    def lines(
-        self,
-        created: list[float],
-        level: str,
-        logger: str,
-        messages: list[str],
-        fields: Callable[[int], Mapping[str, object]],
-    ) -> list[str]:
-        each = enumerate(zip(created, messages, strict=True))
-        return [
-            self.line(moment, level, logger, message, functools.partial(fields, n)) for n, (moment, message) in each
-        ]
+    def lines(self, created: float, level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
+        each = enumerate(messages)
+        return [self.line(created, level, logger, message, functools.partial(fields, n)) for n, message in each]
 
     def said(
         self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]

@@ -1,6 +1,8 @@
-"""The log lines of attempts that did not succeed: each says when the next one may begin, which the database decides.
+"""The log lines of ends.
 
-So a line waits until the end is written, for at most a second.
+The successes that are read together are handed over together: to queue a line by itself costs as much as to make it.
+The line of another end says when the next attempt may begin, which the database decides. So it waits until the end is
+written, for at most a second.
 """
 
 from __future__ import annotations
@@ -29,8 +31,18 @@ class EndLines:
         self._waiting: dict[int, tuple[Claimed, Ended, float]] = {}
         """Attempts whose line is not written yet, by token, with the time of their end."""
         self._any = asyncio.Event()
+        self._successes: list[job_log.Success] = []
+        self._first_at = 0.0
+        """When the first of these was read."""
 
     def add(self, job: Claimed, end: Ended) -> None:
+        if end.outcome is Outcome.SUCCEEDED:
+            if job_log.shows_successes():
+                if not self._successes:
+                    self._first_at = time.time()
+                    asyncio.get_running_loop().call_soon(self._write_successes)
+                self._successes.append((job.id, job.task, job.attempt, end.took_s))
+            return
         if end.outcome in (Outcome.RELEASED, Outcome.CANCELLED):  # Neither is retried.
             job_log.not_succeeded(job, end, time.time(), worker=self._worker, state=None, next_try=None)
             return
@@ -58,7 +70,13 @@ class EndLines:
             job, end, ended_at = waiting
             job_log.not_succeeded(job, end, ended_at, worker=self._worker, state=state, next_try=next_try)
 
+    def _write_successes(self) -> None:
+        if self._successes:
+            successes, self._successes = self._successes, []
+            job_log.succeeded(successes, self._first_at, worker=self._worker)
+
     def flush(self) -> None:
         """Write all lines that wait."""
+        self._write_successes()
         for token in list(self._waiting):
             self._write(token)

@@ -9,8 +9,6 @@ from typing import Protocol
 from outlive.metrics.tallies import Tallies
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
-from outlive.states import Outcome
-from outlive.worker import job_log
 from outlive.worker.child_reader import ChildReports
 from outlive.worker.children import Child
 from outlive.worker.completions import Completions
@@ -63,10 +61,7 @@ class AttemptReports:
             self.telemetry.traced(spans)
 
     def ended(self, job: Claimed, end: Ended, *, completing: bool = False) -> None:
-        if end.outcome is Outcome.SUCCEEDED:
-            job_log.succeeded(job, end, self.me.id)
-        else:
-            self.end_lines.add(job, end)
+        self.end_lines.add(job, end)
         if self.tallies is not None:
             self.tallies.ended(job, end)
         if self.telemetry is not None and not self.outbox.leases.disowned(end.token):  # Otherwise its reaper tells.
