@@ -152,6 +152,8 @@ class ClaimLoop:
 
     async def _find_lanes(self) -> None:
         await self._idling.unmark_if_busy()
+        if not self._finder.due and not self._finder.sources_due and not self.making_room:
+            return  # First: to add up the room takes longer, with many slots.
         if not self._slots.capacity() and not self._slots.room.by_task():
             return
         tasks, queues = list(self._slots.tasks), self._config.queues

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from outlive.worker.children import Child
@@ -46,7 +47,7 @@ class Room:
         room: Counter[str] = Counter()
         if slots.closed or slots.suspect() is not None:
             return room
-        now, free = time.monotonic(), slots.free
+        now, free, most = time.monotonic(), slots.free, cache(self._most)
         for child in slots.children:
             if child.task not in slots.tasks or child.held_up or child.runs_over(now):
                 continue
@@ -54,17 +55,19 @@ class Room:
                 free -= child.bound
                 if free < 0 or not child.bound:
                     continue
-            room[child.task] += max(0, self._left(child, child.task))
+            room[child.task] += max(0, self._left(child, child.task, most(child.task)))
         room.subtract(Counter(one.job.task for one in slots.unplaced))
         return {task: left for task, left in room.items() if left > 0}
 
-    def _left(self, child: Child, task: str) -> int:
+    def _most(self, task: str) -> int:
+        """How many jobs of this task a slot may have."""
+        return 1 + self._behind(task) if self._slots.tasks[task].recycle_after == 1 else self.ahead(task)
+
+    def _left(self, child: Child, task: str, most: int) -> int:
         """How many more jobs its slot may have. If no other child can be forked, this one must take them."""
-        facts = self._slots.tasks[task]
-        most = 1 + self._behind(task) if facts.recycle_after == 1 else self.ahead(task)
         left = most - len(child.given)
         if self._slots.trouble:
-            left = min(left, 0 if child.retiring else facts.recycle_after - child.served)
+            left = min(left, 0 if child.retiring else self._slots.tasks[task].recycle_after - child.served)
         return left
 
     def _behind(self, task: str) -> int:
@@ -94,16 +97,15 @@ class Room:
     def served_tasks(self) -> set[str | None]:
         """The warm tasks whose slots take more jobs when they have done some."""
         now = time.monotonic()
-        takers = (child for child in self._slots.busy if not child.held_up and not child.runs_over(now))
-        return {child.task for child in takers if child.task in self._slots.tasks and self.ahead(child.task) > 1}
+        tasks = {child.task for child in self._slots.busy if not child.held_up and not child.runs_over(now)}
+        return {task for task in tasks if task in self._slots.tasks and self.ahead(task) > 1}
 
     def is_filled(self) -> bool:
         """Whether the slots have enough to do for some milliseconds."""
         slots = self._slots
         if free := slots.capacity():
             return 2 * free < slots.size - 1
-        waiting = len(slots.unplaced) // slots.size
+        waiting, ahead = len(slots.unplaced) // slots.size, cache(self.ahead)
         return all(
-            one.task in slots.tasks and len(one.given) + waiting > max(1, self.ahead(one.task) // 2)
-            for one in slots.busy
+            one.task in slots.tasks and len(one.given) + waiting > max(1, ahead(one.task) // 2) for one in slots.busy
         )
