@@ -4,10 +4,12 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,12 +103,25 @@ def logging_process(program: str, stderr: int, *shell: str) -> "subprocess.Popen
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def test_lines_for_an_unread_stderr_are_dropped_and_counted() -> None:
-    read, write = os.pipe()
-    process = logging_process(
-        """
+ONE_BY_ONE = """
 for number in range(100_000):
     log.info('line %d', number)
+"""
+TOGETHER = """
+def made(items):
+    numbers = [number for first, in items for number in range(first, first + 50)]
+    return [f'0Z INFO    outlive.test: line {number}' for number in numbers]
+for number in range(0, 100_000, 50):
+    logs.gather(made, (number,), lines=50)
+"""
+
+
+@pytest.mark.parametrize("program", [ONE_BY_ONE, TOGETHER], ids=["one by one", "together"])
+def test_lines_for_an_unread_stderr_are_dropped_and_counted(program: str) -> None:
+    read, write = os.pipe()
+    process = logging_process(
+        f"""
+{program}
 print('logged', flush=True)
 input()
 log.info('line -1')
@@ -127,6 +142,29 @@ logs.flush(60)
     assert len(lines) + dropped == 100_001
     assert dropped > 10_000
     assert lines[:at] == [f"INFO    outlive.test: line {number}" for number in range(at)]
+
+
+def test_lines_are_written_whole_and_no_more_at_once_than_a_pipe_takes_in_one_piece() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # Each write is a packet.
+    with ours, theirs:
+        process = logging_process(
+            """
+logs.gather(lambda items: ['é' * 30 + str(n) for n in range(500)], ())
+logs.gather(lambda items: ['x' * 5000], ())
+log.info('last')
+""",
+            theirs.fileno(),
+        )
+        theirs.close()
+        packets = list(iter(partial(ours.recv, 65536), b""))
+        process.communicate(timeout=20)
+    assert all(packet.endswith(b"\n") for packet in packets)
+    [*many, long, last] = packets
+    assert max(map(len, many)) <= 4096 < len(long)
+    assert len(many) == -(-sum(map(len, many)) // 4000)
+    said = b"".join(many).decode().splitlines()
+    assert said == ["é" * 30 + str(n) for n in range(500)]
+    assert last.endswith(b" last\n")
 
 
 def test_a_process_whose_stderr_is_not_read_ends_all_the_same() -> None:
