@@ -121,7 +121,7 @@ class Sourced(msgspec.Struct, frozen=True):
     """The last queue and source of this page; None if no source follows."""
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
+class Claimed(msgspec.Struct, frozen=True, gc=False):  # Many live at once, and none is part of a cycle.
     """A job that this worker may run now. The token is the right to end the attempt."""
 
     token: int
