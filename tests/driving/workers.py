@@ -136,14 +136,20 @@ def cpu_s(pid: int) -> float:
 
 
 def freeze(pids: Sequence[int]) -> None:
-    """Stop processes, and wait until they stand still: one that is in the kernel goes on until it leaves it."""
+    """Stop processes, and wait until they stand still: one that is in the kernel goes on until it leaves it.
+
+    A child may end before it is stopped.
+    """
     for pid in pids:
         kernel.kill(pid, signal.SIGSTOP)
-    eventually(lambda: all(map(stopped, pids)), what=f"the processes stand still: {pids}")
+    eventually(lambda: not any(alive(pid) and not stopped(pid) for pid in pids), what=f"they stand still: {pids}")
 
 
 def stopped(pid: int) -> bool:
-    return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
+    try:
+        return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def all_gone(pids: Sequence[int], *, within_s: float = 10, what: str = "the processes are gone") -> None:

@@ -69,8 +69,10 @@ def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
 
     def cut_once(at: Boundary) -> None:
         if at.side is Side.AFTER and "outlive.enqueue" in at.text and not cuts:
-            cuts.append(connection.execute("select count(*) from outlive.jobs").fetchone())
-            at.link.cut()
+            committed = connection.execute("select count(*) from outlive.jobs").fetchone()
+            if committed != (0,):  # Otherwise the statement was only prepared.
+                cuts.append(committed)
+                at.link.cut()
 
     with Proxy(database_url, tmp_path, at_boundary=cut_once) as proxy:
         faults.app.configure(config.load(flags={"database_url": proxy.url}))
