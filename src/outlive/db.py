@@ -6,6 +6,7 @@ not know what a statement means.
 
 from __future__ import annotations
 
+import itertools
 import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,7 @@ _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "0
 
 
 SOON_MS = 100
+_numbers = itertools.count()
 
 
 class Connection(psycopg.Connection[Row]):
@@ -137,7 +139,8 @@ class Connection(psycopg.Connection[Row]):
         elif pooled(self):
             self.pgconn.send_query_params(statement.text, values, param_formats=formats)
         else:
-            name = statement.name.encode()
+            # A number of its own: Ctrl-C may have kept us from learning that the server has prepared it already.
+            name = f"{statement.name}_{next(_numbers)}".encode()
             self.pgconn.send_prepare(name, statement.text)
             self._finish()
             self._silent[statement.name] = name
@@ -154,8 +157,9 @@ class Connection(psycopg.Connection[Row]):
                 results.append(result)
         if pgconn.transaction_status == _ACTIVE:
             results += self.wait(generators.execute(pgconn))
-        if results[0].status not in _DONE:
-            raise psycopg.errors.error_from_result(results[0])
+        # The last one counts: the error of a commit follows the answer to its statement.
+        if results[-1].status not in _DONE:
+            raise psycopg.errors.error_from_result(results[-1])
 
 
 def _binary(value: object) -> bytes | None:

@@ -70,6 +70,32 @@ def test_a_job_is_enqueued_whose_answer_comes_late(
     assert count() == 3
 
 
+def test_a_job_whose_commit_fails_is_not_acknowledged(app: outlive.App, query: Query, connection: db.Connection) -> None:
+    connection.execute("""
+        create function refuse() returns trigger language plpgsql as $$ begin raise 'not today'; end $$;
+        create constraint trigger refuse after insert on outlive.jobs deferrable initially deferred
+        for each row execute function refuse()""")
+    with pytest.raises(outlive.OutliveError, match="not today"):
+        add.enqueue(1)
+    assert query("select from outlive.jobs") == []
+
+
+def test_after_an_interrupt_the_same_connection_enqueues(
+    app: outlive.App, count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = db.Connection._finish
+
+    def interrupted(connection: db.Connection) -> None:
+        finish(connection)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(db.Connection, "_finish", interrupted)
+        add.enqueue(1)
+    add.enqueue(2)
+    assert count() == 1
+
+
 def test_behind_a_pooler_a_job_is_enqueued_without_a_prepared_statement(
     app: outlive.App, count: Callable[[], int], database_url: str
 ) -> None:
