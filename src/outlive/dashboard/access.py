@@ -6,9 +6,10 @@ tokens, so all processes of a dashboard accept it, and a new token ends all sess
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import hashlib
 import hmac
+import os
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -46,10 +47,12 @@ def kept_token(home: Path) -> str | None:
         if not home.is_dir():
             return None
         places.prepare(places.Places(home))
-        with contextlib.suppress(FileExistsError):
-            file.touch(0o600, exist_ok=False)
-            file.write_text(new_token())
-        return file.read_text() or None
+        with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as kept:
+            fcntl.flock(kept, fcntl.LOCK_EX)  # Two dashboards that start together share what the first one makes.
+            if len(token := kept.read()) < MIN_TOKEN:  # It is new, or the disk was full.
+                kept.seek(0)
+                kept.write(token := new_token())
+        return token
     except (EmbeddedError, OSError):
         return None
 
