@@ -102,7 +102,7 @@ _BUSY = {
     "57014": "the server cancelled the statement; nothing was written",
 }
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
-_TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006"})
+_TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "57P05", "53300", "08000", "08003", "08006"})
 
 
 SOON_MS = 100

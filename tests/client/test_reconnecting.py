@@ -62,6 +62,14 @@ def test_a_terminated_backend_is_not_noticed(app: outlive.App, query: Query) -> 
     assert query("select count(*) from outlive.jobs") == [(2,)]
 
 
+def test_a_session_that_the_server_ends_because_it_idles_is_not_noticed(app: outlive.App, query: Query) -> None:
+    job = add.enqueue(1)
+    app.connections.within(lambda connection: connection.execute("set idle_session_timeout = '1ms'"))
+    others = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    eventually(lambda: not query(others))
+    assert job.status() is outlive.State.PENDING
+
+
 def test_a_terminated_backend_of_an_event_loop_is_not_noticed(app: outlive.App, query: Query) -> None:
     async def use() -> None:
         await add.aenqueue(1)
