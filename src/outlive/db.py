@@ -151,7 +151,8 @@ class Connection(psycopg.Connection[Row]):
     def _finish(self) -> None:
         """Take the answer to what was sent. Most come soon; psycopg's own wait, which takes longer, is for others."""
         pgconn, results = self.pgconn, []
-        if pgconn.flush() == 0 and self._readable.poll(SOON_MS):
+        # Without poll, which eventlet takes away, psycopg finds another way to wait.
+        if hasattr(select, "poll") and pgconn.flush() == 0 and self._readable.poll(SOON_MS):
             pgconn.consume_input()
             while not pgconn.is_busy() and (result := pgconn.get_result()) is not None:
                 results.append(result)

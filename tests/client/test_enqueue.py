@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import select
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -68,6 +69,15 @@ def test_a_job_is_enqueued_whose_answer_comes_late(
     monkeypatch.setattr(db, "SOON_MS", 0)
     assert {add.enqueue(n).status() for n in range(3)} == {outlive.State.PENDING}
     assert count() == 3
+
+
+def test_a_job_is_enqueued_where_eventlet_has_taken_poll_away(
+    app: outlive.App, count: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.connections.within(lambda connection: None)
+    monkeypatch.delattr(select, "poll")
+    add.enqueue(1)
+    assert count() == 1
 
 
 def test_a_job_whose_commit_fails_is_not_acknowledged(app: outlive.App, query: Query, connection: db.Connection) -> None:
