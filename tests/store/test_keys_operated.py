@@ -159,6 +159,8 @@ def rows_read(connection: db.Connection) -> Counter[str]:
 
 def test_a_hundred_thousand_jobs_that_queue_make_no_claim_and_no_end_slower(connection: db.Connection) -> None:
     """Half of them are of one full key; each of the others has a key of its own."""
+    if connection.info.server_version < 150_000:
+        pytest.skip("Postgres 14 does not write its statistics when it is told to")
     make_keyed(connection)
     [running] = claim(connection)
     fill(connection, 100_000, "case when n % 2 = 0 then 'customer-7' else 'key-' || n end")
