@@ -19,7 +19,7 @@ from tests.waiting import eventually
 NAP_S = 0.05
 
 
-BOUNDS = [pytest.param(100, 0.5, id="busy"), pytest.param(300, 0.9, id="exact", marks=pytest.mark.long)]
+BOUNDS = [pytest.param(60, 0.5, id="busy"), pytest.param(300, 0.9, id="exact", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize(("jobs", "least"), BOUNDS)
