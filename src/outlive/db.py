@@ -100,6 +100,7 @@ _BUSY = {
     "55P03": "another transaction holds a lock that this statement needs; nothing was written: "
     "try again, and see pg_locks for the transaction",
     "57014": "the server cancelled the statement; nothing was written",
+    "25006": "the database is read-only now; nothing was written",
 }
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
 _TRANSIENT = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "57P05", "53300", "08000", "08003", "08006"})

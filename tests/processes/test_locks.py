@@ -179,6 +179,18 @@ def test_a_worker_works_again_soon_after_a_spell_of_read_only(
     assert values(connection, backend) == showing
 
 
+def test_a_worker_that_starts_in_a_spell_of_read_only_starts_after_it(
+    start: Start, connection: db.Connection, admin: Admin
+) -> None:
+    name = connection.info.dbname
+    admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+    worker = start(wait=False)
+    worker.says("read-only transaction; trying again", within_s=20)
+    admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+    worker.started()
+    run_others()
+
+
 # Ends
 
 

@@ -169,12 +169,12 @@ class Supervisor:
         return services
 
     async def _register(self, services: Services) -> None:
-        """The database was there a moment ago: a connection that breaks now is worth some more tries."""
+        """The database was there a moment ago: a connection that breaks now, or a read-only spell, is worth some tries."""
         for pause_s in RETRY_S:
             try:
                 await services.register()
                 return
-            except psycopg.OperationalError as error:
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
                 level = logging.DEBUG if db.lost(error) else logging.WARNING
                 _log.log(level, "register: %s; trying again in %g s", str(error).strip(), pause_s)
                 await asyncio.sleep(pause_s)
