@@ -47,7 +47,7 @@ class DatabaseUnreachable(OutliveError):
 
 
 class DatabaseBusy(DatabaseUnreachable):
-    """A lock of another transaction, a time limit, or a read-only database stopped the statement. Nothing was written."""
+    """A lock of another transaction, a time limit or a read-only database stopped the statement. It wrote nothing."""
 
 
 class SchemaMismatch(OutliveError):

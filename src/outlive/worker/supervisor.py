@@ -169,7 +169,7 @@ class Supervisor:
         return services
 
     async def _register(self, services: Services) -> None:
-        """The database was there a moment ago: a connection that breaks now, or a read-only spell, is worth some tries."""
+        """The database was there a moment ago: a broken connection or a read-only spell is worth some more tries."""
         for pause_s in RETRY_S:
             try:
                 await services.register()
