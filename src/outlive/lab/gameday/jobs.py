@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 import psycopg
-from psycopg.abc import Query
+from psycopg.abc import PQGen
 
 import outlive
 from outlive.client.app import TaskOptions
+
+T = TypeVar("T")
 
 
 class Connection(psycopg.Connection[tuple[object, ...]]):
@@ -24,10 +26,11 @@ class Connection(psycopg.Connection[tuple[object, ...]]):
 
     pause_s = 0.0
 
-    def execute(self, query: Query, *words: Any, **more: Any) -> psycopg.Cursor[tuple[object, ...]]:
+    def wait(self, gen: PQGen[T], *words: Any, **more: Any) -> T:
+        """Every statement goes through here, whichever cursor sends it."""
         pause_s, self.pause_s = self.pause_s, 0.0
         time.sleep(pause_s)
-        return super().execute(query, *words, **more)
+        return super().wait(gen, *words, **more)
 
 
 # The game kills these jobs again and again: no number of kills puts them into quarantine. Only `give_up` fails.
