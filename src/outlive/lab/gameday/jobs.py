@@ -44,7 +44,6 @@ SURVIVOR: TaskOptions = {
 }
 WARM: TaskOptions = {**SURVIVOR, "recycle_after": 50}
 KILLER: TaskOptions = {**SURVIVOR, "max_crashes": 1}
-STALE = "OL002"
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
 TROUBLE = "GAMEDAY_TROUBLE"
@@ -215,7 +214,6 @@ def _complete(
             connection.pause_s = before_s
             context.complete(connection, result)
             time.sleep(after_s)
-    except psycopg.Error as error:
-        if error.sqlstate == STALE:
-            connection.execute("insert into outlive_gameday.fenced (token) values (%s)", [context.token])
+    except outlive.StaleAttempt:
+        connection.execute("insert into outlive_gameday.fenced (token) values (%s)", [context.token])
         raise
