@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 
@@ -10,6 +11,8 @@ from outlive import db
 from tests.driving.making import Connect
 from tests.store.acting import assert_sound
 from tests.waiting import eventually
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -19,7 +22,7 @@ class Ring:
     watcher: db.Connection
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    def start(self, act: Callable[[db.Connection], object]) -> Future[object]:
+    def start(self, act: Callable[[db.Connection], T]) -> Future[T]:
         """Let the second session act until it has finished or waits for the first one."""
         answer = self.threads.submit(act, self.second)
         eventually(lambda: answer.done() or self.waits(), what="the second has finished or waits")

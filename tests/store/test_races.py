@@ -7,7 +7,7 @@ finished (it skipped what is locked, or there was nothing for it to do) or waits
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -48,6 +48,7 @@ from tests.store.acting import (
     give_up,
     legal,
 )
+from tests.store.ring import Ring
 from tests.waiting import eventually
 
 T = TypeVar("T")
@@ -75,23 +76,10 @@ def after(event: str, places: set[Place], *, before: Place, first: str | None = 
     return ends
 
 
-@dataclass(slots=True)
-class Ring:
-    """Two racers, each with a connection of its own, and a third connection that watches them."""
+class Race(Ring):
+    """Two sessions of which one may also wait in a sleep."""
 
-    first: db.Connection
-    second: db.Connection
-    watcher: db.Connection
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-
-    def start(self, act: Callable[[db.Connection], T]) -> Future[T]:
-        """Let the second racer act until it has finished or waits for the first one."""
-        answer = self.threads.submit(act, self.second)
-        wait([answer], timeout=0.003)
-        eventually(lambda: answer.done() or self._waits(), what="the second has finished or waits")
-        return answer
-
-    def _waits(self) -> bool:
+    def waits(self) -> bool:
         row = self.watcher.execute(
             "select wait_event_type = 'Lock' or wait_event = 'PgSleep' from pg_stat_activity where pid = %s",
             [self.second.info.backend_pid],
@@ -101,7 +89,7 @@ class Ring:
 
 @pytest.fixture
 def ring(connect: Connect) -> Iterator[Ring]:
-    ring = Ring(connect(), connect(), connect())
+    ring = Race(connect(), connect(), connect())
     for connection in (ring.first, ring.second):
         set_now(connection, TOMORROW)
     yield ring
