@@ -79,3 +79,9 @@ def test_jobs_that_wait_for_a_slot_slow_no_other_job(start: Start, connection: d
     eventually(lambda: value(connection, RUNNING) == 1, what="the key is full")
     app.enqueue_many([enter.job(str(tmp_path), f"free-{n}", 1, 0.0) for n in range(20)])
     eventually(lambda: value(connection, SUCCEEDED) == 20, within_s=20, what="the others run")
+
+
+def test_a_job_with_a_key_runs_after_its_delay(start: Start, connection: db.Connection, tmp_path: Path) -> None:
+    start(target=TARGET, slots=1)
+    enter.using(concurrency_key="a", concurrency=1, delay="100ms").enqueue(str(tmp_path), "a", 1, 0.0)
+    eventually(lambda: value(connection, SUCCEEDED) == 1, within_s=20, what="it is done")

@@ -379,3 +379,11 @@ def test_a_sweep_that_comes_late_forgets_no_job(connection: db.Connection) -> No
     while db.run(connection, store.admit_due(batch=7)):
         pass
     assert {one.id for one in claim(connection)} == set(jobs)
+
+
+def test_what_a_commit_leaves_of_many_keys_is_admitted_in_parts(connection: db.Connection) -> None:
+    enqueue(connection, [request(links=links(f"key-{n}")) for n in range(1200)])
+    assert values(connection, "select count(*) from outlive.waiting") == [500]
+    looks = [db.run(connection, store.admit_due()) for _ in range(3)]
+    assert looks == [500, 200, 0], "no look takes all that is left"
+    assert values(connection, "select count(*) from outlive.waiting") == [1200]

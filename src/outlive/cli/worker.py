@@ -130,6 +130,7 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
         await reaper.check()
         await asyncio.sleep(MISSING_S)
         await reaper.check()
+        await reaper.admit()
         await reaper.sweep(anyway=True)
     else:
         await _reap_until_stopped(config, reaper)
@@ -154,7 +155,7 @@ async def _reap_until_stopped(config: Config, reaper: Reaper) -> None:
     vitals = ReaperVitals(reaper, scraped)
     systemd = Systemd(vitals)
     async with monitored(config, vitals, systemd):
-        loops = {"reap": reaper.check_once, "sweep": reaper.sweep_once}
+        loops = {"reap": reaper.check_once, "admit": reaper.admit_once, "sweep": reaper.sweep_once}
         services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
         systemd.ready()
         await stopping.wait()

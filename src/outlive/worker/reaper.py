@@ -43,10 +43,11 @@ OTHERS_RECONNECT_S = 10.0
 CLOCK_JUMP_S = 5.0
 """More than an answer may be late, and much less than a lease."""
 LATE_ANSWER_S = 1.0
+ADMIT_S = 1.0
 KEYS_AT_ONCE = 500
 """Of how many keys one statement admits jobs, at most. If there are more, it is repeated at once, but not forever: some
 may be locked."""
-MANY_KEYS_TURNS = 40
+MANY_KEYS_TURNS = 100
 ENDS_AT_ONCE = 100
 """How many notes of ends one statement checks, at most. If there are more, it is repeated at once, as with keys."""
 MANY_ENDS_TURNS = 40
@@ -111,16 +112,9 @@ class Reaper:
         if proven:
             self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
-        await self._admit_due()
         await self._check_late_ends()
         await self.announcements.quarantined()
         await self.announcements.breakers()
-
-    async def _admit_due(self) -> None:
-        """Admit the jobs whose time has come, and those that commits have left because a key was locked."""
-        for _ in range(MANY_KEYS_TURNS):
-            if await self.session.run(store.admit_due()) <= KEYS_AT_ONCE:
-                return
 
     async def _check_late_ends(self) -> None:
         """Release what waits for jobs whose ends other transactions could not see."""
@@ -139,6 +133,18 @@ class Reaper:
     def hear_own_death(self) -> None:
         self.declared_dead = True
         self._on_declared_dead()
+
+    # Every second: keys
+
+    async def admit_once(self) -> None:
+        await self.admit()
+        await asyncio.sleep(ADMIT_S)
+
+    async def admit(self) -> None:
+        """Admit the jobs whose time has come, and those that commits have left: a key was locked, or they were many."""
+        for _ in range(MANY_KEYS_TURNS):
+            if await self.session.run(store.admit_due()) < KEYS_AT_ONCE:
+                return
 
     # Every `sweep_s`: everything else
 

@@ -122,6 +122,7 @@ class Services:
             ("heartbeat", self.heartbeat.run_once),
             ("liveness", self.liveness.run_once),
             ("reap", self.reaper.check_once),
+            ("admit", self.reaper.admit_once),
             ("sweep", self.reaper.sweep_once),
             ("suspects", self.suspects.run_once),
             ("cancel", self.cancels.run_once),

@@ -142,8 +142,8 @@ create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, j
 create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
 -- Keys of which a slot was given back, or for which a job queues. The transaction that inserts a row admits the
--- jobs when it commits, and deletes the row. What it could not admit, because a lock was taken, is left to the
--- reaper.
+-- jobs when it commits, and deletes the row. What it could not admit, because a lock was taken or there were too
+-- many keys, is left to the reaper, at most 500 keys in a row.
 create table outlive.key_turns (
   id bigint generated always as identity primary key,
   xid xid8,  -- The transaction; null: it is left to the reaper.

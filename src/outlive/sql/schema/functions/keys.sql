@@ -128,14 +128,6 @@ begin
   locked := outlive.lock_keys(keys[:most_at_once]);
   free := locked;
   loop
-    free := array(
-      select n.key from unnest(free) n(key), lateral (
-        select q.most from outlive.keyed_jobs q where q.key = n.key and q.state = 'queued'
-        order by q.priority, q.ready_at, q.job_id limit 1) first
-      where first.most > (
-        select count(*) from (
-          select from outlive.keyed_jobs k where k.key = n.key and k.state = 'admitted' limit first.most) taken));
-    exit when free = '{}' or admitted = 0;
     with fitting as materialized (
       select s.job_id
       from unnest(free) n(key), lateral (
@@ -164,6 +156,14 @@ begin
     where k.job_id = any(array(select f.job_id from fitting f));
     get diagnostics admitted = row_count;
     any_admitted := any_admitted or admitted > 0;
+    free := array(
+      select n.key from unnest(free) n(key), lateral (
+        select q.most from outlive.keyed_jobs q where q.key = n.key and q.state = 'queued'
+        order by q.priority, q.ready_at, q.job_id limit 1) first
+      where first.most > (
+        select count(*) from (
+          select from outlive.keyed_jobs k where k.key = n.key and k.state = 'admitted' limit first.most) taken));
+    exit when free = '{}' or admitted = 0;
   end loop;
   if any_admitted then
     perform outlive.wake();
@@ -174,7 +174,8 @@ end $$;
 
 create or replace function outlive.take_turn() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
--- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all.
+-- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all. Keys
+-- that share a lock are neighbours, so that what is left of many keys locks few at a time.
 declare
   keys text[];
 begin
@@ -184,12 +185,12 @@ begin
   perform set_config('outlive.turns_taken', max(t.id)::text, true)
   from outlive.key_turns t where t.xid = pg_current_xact_id();
   keys := array(
-    select distinct k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id());
+    select k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id()
+    group by k.key order by outlive.key_bucket(k.key));
   if cardinality(keys) > 0 then
     keys := outlive.admit(keys);
-    if cardinality(keys) > 0 then
-      insert into outlive.key_turns (keys) values (keys);
-    end if;
+    insert into outlive.key_turns (keys)
+    select array_agg(k.key order by k.n) from unnest(keys) with ordinality k(key, n) group by (k.n - 1) / 500;
     delete from outlive.key_turns t where t.xid = pg_current_xact_id();
   end if;
   return null;
@@ -213,7 +214,11 @@ begin
     returning k.key),
   left_over as (
     delete from outlive.key_turns t where t.id = any(array(
-      select l.id from outlive.key_turns l order by l.id limit 100 for update skip locked))
+      select l.id from (
+        select r.id, sum(r.keys) over (order by r.id) - r.keys as before from (
+          select t.id, cardinality(t.keys) as keys from outlive.key_turns t
+          order by t.id limit 500 for update skip locked) r) l
+      where l.before < 500))
     returning t.keys)
   select array(select r.key from ready r union select unnest(l.keys) from left_over l) into keys;
   if cardinality(keys) > 0 then
