@@ -6,6 +6,9 @@ from outlive.statement import Statement
 from outlive.store.building import scalar, statement
 
 
-def admit_due(batch: int = 1000) -> Statement[int]:
-    """Admit the jobs whose time has come, as far as their keys have free slots. Returns how many keys that concerns."""
+def admit_due(batch: int = 500) -> Statement[int]:
+    """Admit the jobs whose time has come, as far as their keys have free slots.
+
+    Returns how many jobs and keys that concerns. If it is less than `batch`, no more is due.
+    """
     return statement("admit_due", scalar, batch=batch)

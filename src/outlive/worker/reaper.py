@@ -45,8 +45,8 @@ CLOCK_JUMP_S = 5.0
 LATE_ANSWER_S = 1.0
 ADMIT_S = 1.0
 KEYS_AT_ONCE = 500
-"""Of how many keys one statement admits jobs, at most. If there are more, it is repeated at once, but not forever: some
-may be locked."""
+"""How many jobs and keys one statement looks at. If there are more, it is repeated at once, but not forever: some may
+be locked."""
 MANY_KEYS_TURNS = 100
 ENDS_AT_ONCE = 100
 """How many notes of ends one statement checks, at most. If there are more, it is repeated at once, as with keys."""
@@ -141,9 +141,9 @@ class Reaper:
         await asyncio.sleep(ADMIT_S)
 
     async def admit(self) -> None:
-        """Admit the jobs whose time has come, and those that commits have left: a key was locked, or they were many."""
+        """Admit the jobs whose time has come, and those of keys that commits left: locked ones, or too many."""
         for _ in range(MANY_KEYS_TURNS):
-            if await self.session.run(store.admit_due()) < KEYS_AT_ONCE:
+            if await self.session.run(store.admit_due(KEYS_AT_ONCE)) < KEYS_AT_ONCE:
                 return
 
     # Every `sweep_s`: everything else

@@ -1112,9 +1112,11 @@ when (new.xid is not null) execute function outlive.take_turn();
 
 create or replace function outlive.admit_due(batch int) returns int
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
--- Take the turns of jobs whose time has come, and those that commits have left. Returns how many keys they are of.
+-- Take the turns of jobs whose time has come, and those that commits have left. Returns how many jobs and keys that
+-- concerns. If it is less than `batch`, no more is due.
 declare
   keys text[];
+  concerned int;
 begin
   with due as (
     select k.job_id from outlive.keyed_jobs k where k.state = 'later' and k.ready_at <= outlive.now()
@@ -1127,14 +1129,16 @@ begin
       select l.id from (
         select r.id, sum(r.keys) over (order by r.id) - r.keys as before from (
           select t.id, cardinality(t.keys) as keys from outlive.key_turns t
-          order by t.id limit 500 for update skip locked) r) l
-      where l.before < 500))
+          order by t.id limit batch for update skip locked) r) l
+      where l.before < batch))
     returning t.keys)
-  select array(select r.key from ready r union select unnest(l.keys) from left_over l) into keys;
+  select array(select r.key from ready r union select unnest(l.keys) from left_over l),
+    (select count(*) from ready) + (select coalesce(sum(cardinality(l.keys)), 0) from left_over l)
+  into keys, concerned;
   if cardinality(keys) > 0 then
     insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
   end if;
-  return cardinality(keys);
+  return concerned;
 end $$;
 
 -- Completion: how the end of an attempt is written.
