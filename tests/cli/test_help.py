@@ -29,7 +29,7 @@ ALL = [words for words in commands(get_command(load())) if words != ("bench",)]
 
 
 def help_of(*words: str) -> str:
-    ran = CliRunner(env={"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)}).invoke(load(), [*words, "--help"])
+    ran = CliRunner(env={"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)}).invoke(load(words), [*words, "--help"])
     assert ran.exit_code == 0
     return ran.stdout
 

@@ -39,7 +39,7 @@ class Cli:
 
     def __call__(self, *words: object) -> Ran:
         arguments = [*map(str, words), *([] if self.url is None else ["--database-url", self.url])]
-        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(load(), arguments)
+        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(load(arguments), arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
 
