@@ -6,6 +6,8 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import psycopg
@@ -67,6 +69,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if home := config.stash.get(HOME, None):
         assert embedded.release(home / "server", wait_s=10.0), "the tests' server did not stop"
         shutil.rmtree(home)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Let each process of a whole run import other modules first, so that in a fresh clone one compiles for all."""
+    run = getattr(collector.config, "workerinput", None)
+    whole = collector.config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if run is None or not whole or not isinstance(collector, pytest.Session):
+        return
+    modules = sorted(Path(__file__).parent.glob("*/test_*.py"), key=lambda path: path.stat().st_size)
+    for path in modules[int(run["workerid"].removeprefix("gw")) :: run["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # What is wrong with a module is said when it is collected.
+            import_module(f"tests.{path.parent.name}.{path.stem}")
 
 
 @pytest.fixture(scope="session")
