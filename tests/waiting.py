@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-PAUSE_S = 0.01
+PAUSE_S = 0.02
 
 
 def eventually(predicate: Callable[[], T], *, within_s: float = 10.0, what: str = "") -> T:
