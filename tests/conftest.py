@@ -71,11 +71,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(home)
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Let each process of a whole run import other modules first, so that in a fresh clone one compiles for all."""
-    run = getattr(collector.config, "workerinput", None)
-    whole = collector.config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if run is None or not whole or not isinstance(collector, pytest.Session):
+    run = getattr(session.config, "workerinput", None)
+    if run is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     modules = sorted(Path(__file__).parent.glob("*/test_*.py"), key=lambda path: path.stat().st_size)
     for path in modules[int(run["workerid"].removeprefix("gw")) :: run["workercount"]]:
