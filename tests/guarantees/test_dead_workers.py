@@ -126,7 +126,7 @@ def test_a_job_that_holds_the_gil_cannot_stop_the_heartbeat(
     os.kill(number_in(tmp_path / "blocks"), signal.SIGKILL)  # Otherwise the worker waits for it when it is stopped.
 
 
-def test_the_interval_is_30_s_unless_it_is_set(start: Start) -> None:
+def test_the_interval_is_30_s_unless_it_is_set() -> None:
     assert config.load(environ={}).heartbeat_s == 30
 
 
