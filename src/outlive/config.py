@@ -233,7 +233,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {key: environ[alias] for alias, key in ALIASES.items() if environ.get(alias)}
     variables = {f"OUTLIVE_{key.upper()}": key for key in KEYS}
     ours = {name.upper(): value for name, value in environ.items() if name.startswith("OUTLIVE_")}
-    return given | {key: ours[name] for name, key in variables.items() if ours.get(name)}
+    given |= {key: ours[name] for name, key in variables.items() if ours.get(name)}
+    return given | ({"database_url": ""} if ours.get("OUTLIVE_DATABASE_URL") == "" else {})
 
 
 def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object] | None) -> None:
@@ -252,10 +253,16 @@ def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object] |
 
 def _parse(key: str, value: object) -> object:
     """One setting, from whichever place. The end of its key says what it is."""
+    if key == "database_url" and value == "":
+        raise ConfigError(
+            "database_url is empty: give it an address, or unset it (OUTLIVE_DATABASE_URL) for the embedded server"
+        )
     if key in _UNLIMITED and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
         return None
     if key.endswith("_s"):
         return validation.seconds(key, value)
+    if key == "memory_bytes":
+        return validation.memory_bytes(key, value)
     if key.endswith("_bytes"):
         return validation.size_bytes(key, value)
     if key in _COUNTS:

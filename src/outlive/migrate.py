@@ -7,6 +7,7 @@ are replaced as a whole each time. An advisory lock lets one process migrate at 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 
 import psycopg
@@ -14,8 +15,9 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from outlive import db, sql
-from outlive.config import Config
+from outlive.config import Config, load
 from outlive.errors import ConfigError, SchemaMismatch
+from outlive.logs import redacted
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
@@ -71,19 +73,25 @@ def version(connection: db.Connection) -> int:
     return (row and row[0]) or 0
 
 
-def check(connection: db.Connection) -> None:
-    """SchemaMismatch unless the database has the schema of this version."""
+def check(connection: db.Connection, url: str | None = None) -> None:
+    """SchemaMismatch unless the database, which is the one at the URL, has the schema of this version."""
     have = version(connection)
     if have == 0:
-        raise SchemaMismatch("the database has no outlive schema yet: run `outlive migrate`")
+        raise SchemaMismatch(f"the database has no outlive schema yet: run `{_command(url)}`")
     if have < VERSION:
         raise SchemaMismatch(
-            f"the database has schema version {have}, but this outlive needs {VERSION}: run `outlive migrate`"
+            f"the database has schema version {have}, but this outlive needs {VERSION}: run `{_command(url)}`"
         )
     if have > VERSION:
         raise SchemaMismatch(
             f"the database has schema version {have}, newer than the {VERSION} of this outlive: upgrade outlive here"
         )
+
+
+def _command(url: str | None) -> str:
+    """The command that migrates this database. Without an option, it takes that of file and environment."""
+    here = url is None or url == load().database_url
+    return "outlive migrate" if here else f"outlive migrate --database-url {shlex.quote(redacted(url or ''))}"
 
 
 def check_encoding(connection: db.Connection) -> None:
@@ -133,7 +141,11 @@ def address(config: Config) -> str:
     """The address of the database: the configured one, or the embedded server's."""
     try:
         conninfo_to_dict(config.database_url or "")
-    except psycopg.ProgrammingError:  # Its message quotes the address with the password.
+    except psycopg.ProgrammingError as error:  # Its message may quote the address with the password.
+        unknown = re.search(r'invalid (?:URI query parameter:|connection option) "(\w+)"', str(error))
+        if unknown and not re.search(r"\?.*@", config.database_url or ""):
+            hint = "write sslmode" if unknown[1] == "ssl" else "leave it out"
+            raise ConfigError(f"database_url has a parameter that libpq does not know ({unknown[0]}): {hint}") from None
         if driver := re.match(r"postgres(?:ql)?(\+\w+):", config.database_url or ""):
             raise ConfigError(
                 f"database_url is an address for SQLAlchemy: leave out {driver[1]}, as in postgresql://user@host/name"
@@ -194,7 +206,7 @@ def make_ready(connection: db.Connection, config: Config) -> None:
     if config.database_url is None:
         migrate(connection)
     else:
-        check(connection)
+        check(connection, config.database_url)
 
 
 def _has_roles(connection: db.Connection) -> bool:

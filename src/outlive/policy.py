@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.config import Config
 from outlive.errors import ConfigError
-from outlive.validation import MAX_COUNT, Duration, choice, count, optional, refused, seconds, size_bytes
+from outlive.validation import MAX_COUNT, Duration, choice, count, memory_bytes, optional, refused, seconds
 
 Backoff = Duration | Sequence[Duration] | Callable[[int], Duration]
 OnWorkerDeath = Literal["retry", "fail"]
@@ -126,7 +126,7 @@ LIMITS: Checks = {
     "max_losses": ("max_losses", optional(count)),
     "timeout": ("timeout_s", optional(seconds)),
     "stall": ("stall_s", seconds),
-    "memory": ("memory_bytes", size_bytes),
+    "memory": ("memory_bytes", memory_bytes),
     "on_worker_death": ("on_worker_death", lambda name, value: choice(name, value, "retry", "fail")),
 }
 

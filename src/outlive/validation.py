@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import TypeVar
+from uuid import UUID
 
 from outlive.errors import ConfigError
 
@@ -103,6 +104,14 @@ def size_bytes(name: str, value: object) -> int:
     return size
 
 
+def memory_bytes(name: str, value: object) -> int:
+    """A limit of memory. No process of a job fits into less than 1 MB: a number below that is meant in other units."""
+    size = size_bytes(name, value)
+    if size < 1_000_000:
+        raise refused(name, value, "at least 1MB: bytes, or a text like '512MB' or '2GiB'")
+    return size
+
+
 def count(name: str, value: object, *, least: int = 1, most: int = MAX_COUNT) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise refused(name, value, f"a whole number from {least} to {most}")
@@ -154,6 +163,13 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{name} is not text: write it in quotes")
     return value
+
+
+def uuid(name: str, value: object) -> UUID:
+    try:
+        return value if isinstance(value, UUID) else UUID(value)  # type: ignore[arg-type]
+    except (AttributeError, TypeError, ValueError):
+        raise refused(name, value, "a UUID") from None
 
 
 def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:

@@ -191,6 +191,8 @@ def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
         ("max_attempts", 40000, "max_attempts is 40000: it must be a whole number"),
         ("max_attempts", "9" * 5000, "max_attempts is .*: it must be a whole number"),
         ("memory_bytes", "much", "memory_bytes is 'much': it must be a size"),
+        ("memory_bytes", 300, "memory_bytes is 300: it must be at least 1MB"),
+        ("database_url", "", "database_url is empty: give it an address"),
         ("max_args_bytes", "2GB", "max_args_bytes .* is more than"),
         ("queues", "a,,b", "queues is 'a,,b': it must be a list of names"),
         ("queues", 5, "queues is 5: it must be a list of names"),
@@ -219,6 +221,12 @@ def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str)
 def test_an_unknown_setting_is_refused_with_a_suggestion(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         load(**how)
+
+
+def test_an_empty_variable_counts_as_not_set_but_an_empty_address_is_refused() -> None:
+    assert load(OUTLIVE_SLOTS="", OUTLIVE_HOME="") == config.Config()
+    with pytest.raises(ConfigError, match=r"database_url is empty: .* \(OUTLIVE_DATABASE_URL\)"):
+        load(OUTLIVE_DATABASE_URL="")
 
 
 def test_an_unknown_variable_is_warned_of_once_with_a_suggestion() -> None:

@@ -1,5 +1,7 @@
 """The command migrate: once, again, as a dry run, and as a script."""
 
+import shlex
+
 import psycopg
 import pytest
 
@@ -11,7 +13,8 @@ def test_migrate_brings_an_empty_database_up_to_date_and_may_be_repeated(empty_d
     cli = Cli(empty_database_url)
     before = cli("migrate", "--check")
     assert before.code == 5
-    assert before.err == "outlive: the database has no outlive schema yet: run `outlive migrate`\n"
+    command = f"outlive migrate --database-url {shlex.quote(empty_database_url)}"
+    assert before.err == f"outlive: the database has no outlive schema yet: run `{command}`\n"
     assert cli("migrate").out == f"schema version none is now {migrate.VERSION}\n"
     assert cli("migrate").out == f"schema version {migrate.VERSION}\n"
     assert cli("migrate", "--check").code == 0

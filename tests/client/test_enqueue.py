@@ -282,9 +282,9 @@ def test_enqueuing_wakes_only_a_sleeping_worker(app: outlive.App, connection: db
 def test_a_database_without_the_schema_is_refused_with_what_to_do(empty_database_url: str) -> None:
     app = outlive.App(empty_database_url)
     task = app.task(add.function)
-    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate`"):
+    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate --database-url "):
         task.enqueue(1)
-    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate`"):
+    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate --database-url "):
         asyncio.run(task.aenqueue(1))
     with psycopg.connect(empty_database_url) as connection, pytest.raises(outlive.SchemaMismatch):
         task.using(connection=connection).enqueue(1)

@@ -153,6 +153,13 @@ def test_a_job_that_never_was_is_not_found(app: outlive.App) -> None:
         app.get_job(uuid4()).status()
 
 
+def test_an_id_may_be_text_but_not_any_text(app: outlive.App) -> None:
+    job = add.enqueue(1)
+    assert app.get_job(str(job.id)) == job
+    with pytest.raises(outlive.ConfigError, match="id is 'seven': it must be a UUID"):
+        app.get_job("seven")
+
+
 def test_handles_on_the_same_job_are_equal_and_can_be_keys(app: outlive.App) -> None:
     job = add.enqueue(1)
     assert {job: 1}[app.get_job(job.id)] == 1

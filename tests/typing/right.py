@@ -47,6 +47,7 @@ fetch.using(source=shop, run_at=datetime.datetime.now(datetime.UTC)).enqueue("u"
 assert_type(app.enqueue_many(fetch.job(url) for url in ("a", "b")), list[outlive.Job[dict[str, str]]])
 assert_type(app.enqueue_stream(fetch.job(url) for url in ("a", "b")), int)
 assert_type(app.get_job(uuid.uuid4()), outlive.Job[Any])
+assert_type(app.get_job(str(uuid.uuid4())), outlive.Job[Any])
 
 after = add.using(after=[add.enqueue(1), add.job(2), uuid.uuid4()], on_failure="proceed").enqueue(3)
 assert_type(after, outlive.Job[int])

@@ -28,7 +28,7 @@ add.using(on_conflict="ignore")  # error: arg-type
 add.enqueue(1).result(timeout="soon")  # error: arg-type
 outlive.gather([add.job(1)])  # error: arg-type
 numbers: list[int] = outlive.gather([add.enqueue(1)], return_exceptions=True)  # error: assignment
-app.get_job("no-uuid")  # error: arg-type
+app.get_job(7)  # error: arg-type
 app.enqueue_many([1])  # error: arg-type
 app.enqueue_many([add])  # error: arg-type
 app.enqueue_many([add.job(1)], connection="postgresql://")  # error: arg-type

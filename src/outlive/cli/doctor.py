@@ -58,7 +58,7 @@ def examine(context: CommandContext) -> Iterator[Finding]:
             yield Finding("fine", f"{context.place}, answers as {connection.info.user}")
         try:
             migrate.check_encoding(connection)
-            migrate.check(connection)
+            migrate.check(connection, context.config.database_url)
         except SchemaMismatch as error:
             what, _, hint = str(error).partition(": ")
             yield Finding("problem", what, hint)

@@ -34,7 +34,7 @@ def migrate(
     connection = context.connection
     with db.translated_errors():
         if check:
-            migrations.check(connection)
+            migrations.check(connection, context.config.database_url)
             before = after = migrations.VERSION
         else:
             before, after = migrations.migrate(connection, roles=roles)

@@ -198,9 +198,9 @@ class App:
         """The async twin of `records`."""
         return await self.runner.arun(store.list_records(scope=scope, source=source, limit=limit))
 
-    def get_job(self, id: UUID) -> Job[Any]:
-        """A handle on a job by its id. It does not ask the database."""
-        return Job(id, self)
+    def get_job(self, id: UUID | str) -> Job[Any]:
+        """A handle on a job by its id, which may be text. It does not ask the database."""
+        return Job(validation.uuid("id", id), self)
 
     def get_batch(self, id: UUID) -> Batch:
         """A handle on a batch by its id. It does not ask the database."""

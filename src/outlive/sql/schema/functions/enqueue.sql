@@ -86,12 +86,13 @@ begin
       when e.key in ('max_attempts', 'max_crashes', 'max_losses')
         then e.value::text !~ '^([1-9][0-9]{0,3}|[12][0-9]{4}|30000)$'
       when e.key in ('timeout_s', 'stall_s') then jsonb_typeof(e.value) <> 'number' or e.value <= '0'
-      when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{0,17}$'
+      when e.key = 'memory_bytes' then e.value::text !~ '^[1-9][0-9]{6,17}$'
       when e.key = 'on_worker_death' then e.value::text not in ('"retry"', '"fail"') end)
   then
     raise exception using errcode = 'OL003', message =
       'max_attempts, max_crashes and max_losses are whole numbers from 1 to 30000, '
-      'timeout_s, stall_s and memory_bytes are numbers above zero, and on_worker_death is retry or fail';
+      'timeout_s and stall_s are numbers above zero, memory_bytes is at least 1000000, '
+      'and on_worker_death is retry or fail';
   end if;
   if links is not null then
     perform outlive.check_links(links);
