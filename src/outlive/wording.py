@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
+RESTART = "restart workers that started before the task was added"
+"""The usual cure where no active worker has a task."""
+
 _COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 

@@ -16,6 +16,7 @@ from outlive.cli import machine
 from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
 from outlive.model import SourceLimits
 from outlive.states import Outcome
+from outlive.wording import RESTART
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
 from tests.driving.making import WORKER, claim_job, make, make_finished, make_many, make_quarantined, register_worker
@@ -87,7 +88,7 @@ def test_the_doctor_names_the_file_of_settings_that_is_in_force(
 def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None:
     ran = Cli(empty_database_url)("doctor")
     assert ran.code == 1
-    assert "✗ the database has no outlive schema yet\n    → run `outlive migrate`" in ran.out
+    assert "✗ the database has no outlive schema yet\n    → run `outlive migrate --database-url " in ran.out
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
@@ -185,11 +186,12 @@ def test_a_job_whose_task_no_worker_has_is_found(cli: Cli, connection: db.Connec
     make(connection, "shop.gone")
     said = "no active worker has the task shop.gone and serves the queue default: 1 job is ready"
     assert findings(cli)[said]["level"] == "problem"
+    assert RESTART in findings(cli)[said]["next"]
     job = make(connection, queue="slow")
     connection.execute("update outlive.workers set queues = '{default}'")
     assert "no active worker has the task work and serves the queue slow: 1 job is ready" in findings(cli)
     assert "no active worker has this task and serves this queue" in cli("show", job).out
-    assert "no active worker has the task or serves the queue of: shop.gone, work" in cli("jobs").out
+    assert "no active worker has the task or serves the queue of: shop.gone, work; " + RESTART in cli("jobs").out
     assert judge_tasks([], []) is not None
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from outlive import store
 from outlive.cli import screen
+from outlive.wording import RESTART
 
 OLDEST_POSTGRES = 14
 NAPTIME_S = 15.0
@@ -184,7 +185,7 @@ def judge_tasks(lanes: list[dict[str, Any]], workers: list[dict[str, Any]]) -> I
     unserved = store.unserved(lanes, workers)
     for (task, queue), ready in unserved.most_common(MOST_TASKS):
         what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
-        yield Finding("problem", what, "start a worker whose app has this task, or check the name; outlive workers")
+        yield Finding("problem", what, f"{RESTART}, or start one whose app has it; outlive workers")
     if not unserved:
         yield Finding("fine", "every job that is ready has a worker with its task")
 

@@ -19,7 +19,7 @@ from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.model import Record
-from outlive.wording import few, short_id
+from outlive.wording import RESTART, few, short_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -135,7 +135,7 @@ def _jobs_table(rows: Sequence[Row]) -> RenderableType:
     table = screen.table(NARROW_JOBS if screen.is_narrow() else JOBS, rows)
     return screen.group(
         table,
-        *([f"no active worker has the task or serves the queue of: {few(unserved)}"] if unserved else []),
+        *([f"no active worker has the task or serves the queue of: {few(unserved)}; {RESTART}"] if unserved else []),
         style="yellow",
     )
 

@@ -20,6 +20,7 @@ from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, c
 from outlive.errors import OutliveError, no_job
 from outlive.model import Attempt, MemoryCourse, Said
 from outlive.states import State
+from outlive.wording import RESTART
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
@@ -119,7 +120,7 @@ def _facts(job: dict[str, Any]) -> list[RenderableType]:
         "key": _key(job),
         "fired by": job["schedule"] and f"schedule {job['schedule']}",
         "created": screen.moment(job["created_at"]),
-        "waiting": None if job["served"] else "no active worker has this task and serves this queue",
+        "waiting": None if job["served"] else f"no active worker has this task and serves this queue; {RESTART}",
         "waits": _paused(job),
         "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
         "counted": ", ".join(counters),
