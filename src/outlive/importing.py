@@ -74,9 +74,11 @@ def _import(name: str) -> ModuleType:
 
 def _not_found(name: str, missing: str) -> str:
     module = f"there is no module {missing}" + ("" if missing == name else f" (for {name})")
+    here = os.getcwd()
+    others = [place for place in sys.path if place not in ("", here)]
     return (
-        f"{module}: tried {os.getcwd()} (the current directory) and {len(sys.path) - 1} more places of sys.path, "
-        f"first {sys.path[0] or os.getcwd()}; run it where the module is, or set PYTHONPATH"
+        f"{module}: tried {here} (the current directory) and {len(others)} more places of sys.path, "
+        f"first {others[0]}; run it where the module is, or set PYTHONPATH"
     )
 
 

@@ -146,6 +146,7 @@ def test_a_wrong_command_gets_an_error_of_one_line_and_enqueues_nothing(
     ran = cli("enqueue", *words)
     assert ran.code == code, ran
     assert said.format(here=shop) in ran.err
+    assert f"first {shop}" not in ran.err
     assert ran.err.count("\n") == 1 or "(importing" in said
     assert cli("jobs", "--json").json == []
 

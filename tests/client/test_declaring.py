@@ -212,6 +212,10 @@ def test_a_task_has_its_own_queue_and_source_until_a_job_says_otherwise() -> Non
     assert (other.queue, other.source) == ("fast", "example.org")
 
 
+def test_a_task_is_shown_by_its_name() -> None:
+    assert repr(fetch) == f"<task {fetch.name}>"
+
+
 def test_a_parameter_may_have_any_name_even_self() -> None:
     assert take.job(self=1, name=2).request.args == b'{"name":2,"self":1}'
     assert take(self=1) == [(), {"self": 1}]

@@ -113,6 +113,7 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     assert f"Job {exited.id} failed with code 7" in log
     assert f"Job {killed.id} failed with code -11" in log
     assert f"Job {late.id} timed out" in log
+    assert re.search(rf"WARNING.* Job {late.id} timed_out: Hard timeout", log)
     page = (ROOT / "docs/how-to/logs.md").read_text()
     *listed, dead = page.partition("## Lines to look for\n```text\n")[2].partition("```")[0].splitlines()
     assert dead == "Dead worker detected: <id>"  # Other tests wait for that one.

@@ -41,8 +41,11 @@ def _common(name: str, kind: Any, flag: str, help: str, *, default: object = Non
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def _database_url(default: str) -> inspect.Parameter:
+    return _common("database_url", str | None, "--database-url", f"Default: {default}, or the embedded server.")
+
+
 _COMMON = (
-    _common("database_url", str | None, "--database-url", "Default: OUTLIVE_DATABASE_URL, or the embedded server."),
     _common("config_file", Path | None, "--config", "Read this TOML file instead of the nearest outlive.toml."),
     _common("debug", bool, "--debug", "Print the traceback of an error.", default=False),
 )
@@ -192,7 +195,9 @@ def command(
                 finally:
                     context.close()
 
-        run.__signature__ = signature.replace(parameters=[*own, *_COMMON])  # type: ignore[attr-defined]
+        loads_app = any(parameter.annotation == Target for parameter in own)
+        url = _database_url("OUTLIVE_DATABASE_URL, the app's own" if loads_app else "OUTLIVE_DATABASE_URL")
+        run.__signature__ = signature.replace(parameters=[*own, url, *_COMMON])  # type: ignore[attr-defined]
         (to.callback(invoke_without_command=True) if callback else to.command(name, rich_help_panel=panel))(run)
         return function
 

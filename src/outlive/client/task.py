@@ -105,6 +105,9 @@ class Task(Generic[P, C, R]):
         # Without the function's attributes, which could hide this object's own.
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
 
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function itself, here and now."""
         return self.function(*args, **kwargs)

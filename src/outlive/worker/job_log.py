@@ -45,7 +45,8 @@ def not_succeeded(
     if end.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY):
         level, words = logging.WARNING, f"failed with code {_code(end)}: {end.error}"
     else:
-        level, words = logging.INFO, f"{end.outcome}: {end.error}"
+        level = logging.WARNING if end.outcome is Outcome.TIMED_OUT else logging.INFO
+        words = f"{end.outcome}: {end.error}"
     if _log.isEnabledFor(level):
         again = "" if next_try is None else f", next try at {next_try.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         logs.write(

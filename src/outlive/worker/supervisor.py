@@ -39,6 +39,7 @@ TERM_BEFORE_END_S = 5.0
 IDLE_CHECK_S = 0.1
 URGENT = ("liveness", "reap")
 """The services by which workers notice each other's death: they retry sooner than others."""
+NO_GROUP = "measuring: no cgroup can be written"
 GOODBYE_S = 2.0
 """How long a silent database may delay the end, once for the statements under way and once for the goodbye."""
 
@@ -166,6 +167,8 @@ class Supervisor:
         me = self.me
         counts = counted(me.slots, "slot"), counted(len(ready.tasks), "task")
         _log.info("Worker %s started: %s, %s, %s", me.id, me.name, *counts)
+        groups = self._zygotes.groups
+        _log.info("memory is limited by %s", f"{groups} and by measuring" if groups else NO_GROUP)
         return services
 
     async def _register(self, services: Services) -> None:
@@ -241,7 +244,8 @@ class Supervisor:
     async def _drain(self, services: Services) -> None:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""
         slots = services.slots
-        _log.info("Worker %s stops: %s", self.me.id, _running(slots.busy))
+        sooner = "; another Ctrl-C or SIGTERM stops it within 5 s" if slots.busy else ""
+        _log.info("Worker %s stops: %s%s", self.me.id, _running(slots.busy), sooner)
         slots.tell_to_stop()
         services.wake.set()
         end_by = time.monotonic() + self._config.grace_s

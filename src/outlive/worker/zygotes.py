@@ -95,8 +95,6 @@ class Zygotes:
             _log.warning("killed %d processes of workers that died on this machine", len(orphans))
         cgroups.remove_orphans()
         self.groups = cgroups.Groups.make(self.worker)
-        how = f"{self.groups} and by measuring" if self.groups else "measuring: no cgroup can be written"
-        _log.info("memory is limited by %s", how)
         self.current = self._new_zygote()
         self.current.start()
 
