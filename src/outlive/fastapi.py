@@ -83,6 +83,10 @@ def _dependency(kind: Callable[[Any], R], name: str, session: Any) -> Callable[.
     if not hasattr(session, "__metadata__") or get_origin(session) is None:
         raise ConfigError(f"{name} takes Annotated[…, Depends(…)] as a request's session has it, not {session!r}")
 
+    given = session.__origin__
+    if name == "in_session" and ".asyncio" in getattr(given, "__module__", ""):
+        raise ConfigError(f"in_session takes no {given.__name__}, which is async: use in_async_session")
+
     def enqueue(session: Any) -> R:
         return kind(session)
 

@@ -1,6 +1,7 @@
 """FastAPI and Starlette: the lifespan, and jobs that are enqueued in the transaction of a request."""
 
 import asyncio
+import shlex
 import shutil
 import socket
 import subprocess
@@ -111,14 +112,21 @@ def test_a_database_without_the_schema_stops_the_start(empty_database_url: str) 
         async with web.router.lifespan_context(web):
             pass
 
-    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate`"):
+    with pytest.raises(outlive.SchemaMismatch, match="run `outlive migrate --database-url ") as error:
         asyncio.run(start())
+    command = shlex.split(str(error.value).partition("`")[2].rstrip("`"))
+    assert command[-1] == empty_database_url
 
 
 @pytest.mark.parametrize("wrong", [orders, AsyncSession, Depends(orders)])
 def test_a_session_that_is_not_annotated_is_refused(wrong: object) -> None:
     with pytest.raises(outlive.ConfigError, match=r"in_session takes Annotated\[…, Depends\(…\)\]"):
         in_session(wrong)
+
+
+def test_an_async_session_is_referred_to_the_other_function() -> None:
+    with pytest.raises(outlive.ConfigError, match="takes no AsyncSession, which is async: use in_async_session"):
+        in_session(Annotated[AsyncSession, Depends(orders)])
 
 
 def test_a_function_that_is_no_task_is_not_enqueued() -> None:
@@ -141,9 +149,20 @@ def test_the_page_of_fastapi_does_what_it_says(outlive_db: str, tmp_path: Path) 
         port = free.getsockname()[1]
     with pages.shell(tmp_path, None, SHOP_DATABASE_URL=outlive_db) as shell:
         pages.run("how-to/fastapi.md", shell, tmp_path, None, port=port)
+        with (
+            httpx2.Client(base_url=f"http://127.0.0.1:{port}/outlive", follow_redirects=True) as browser,
+            logged_in(browser).stream("GET", "/live/jobs") as stream,
+        ):
+            assert next(stream.iter_lines()).startswith("retry")
+            shell.run("kill $!; timeout 10 tail --pid=$! --follow /dev/null")  # An open page must not keep uvicorn.
     with psycopg.connect(outlive_db) as connection:
         assert connection.execute("select args ->> 'order' from outlive.jobs").fetchall() == [("7",), ("8",)]
         assert connection.execute("select id from orders order by id").fetchall() == [(7,), (8,)]
+
+
+def logged_in(browser: httpx2.Client) -> httpx2.Client:
+    assert "Overview" in browser.get("/", params={"token": "at-least-16-characters"}).text
+    return browser
 
 
 def imported(module: str) -> Sequence[str]:
@@ -188,6 +207,23 @@ def test_an_address_for_sqlalchemy_is_refused_in_its_own_words() -> None:
     bare = outlive.App("postgresql+asyncpg://shop:secret@host/shop")
     with pytest.raises(outlive.ConfigError, match=r"for SQLAlchemy: leave out \+asyncpg") as error:
         bare.get_job(uuid4()).status()
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "why"),
+    [("ssl=disable", '"ssl"\\): write sslmode'), ("prepared_statement_cache_size=0", "leave it out")],
+)
+def test_a_parameter_of_asyncpg_is_refused_by_its_name(parameter: str, why: str) -> None:
+    bare = outlive.App(f"postgresql://shop:secret@host/shop?{parameter}")
+    with pytest.raises(outlive.ConfigError, match=why) as error:
+        bare.get_job(uuid4()).status()
+    assert "secret" not in str(error.value)
+
+
+def test_a_password_that_looks_like_a_parameter_is_not_quoted() -> None:
+    with pytest.raises(outlive.ConfigError, match="escape special characters") as error:
+        outlive.App("postgresql://shop:one/two?secret=1@host/shop").get_job(uuid4()).status()
     assert "secret" not in str(error.value)
 
 

@@ -6,7 +6,10 @@ Each open page is rendered once a second, however many people have it open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
@@ -17,6 +20,7 @@ from outlive.dashboard.visits import NotFound, Visit
 from outlive.errors import OutliveError
 
 PULSE_S = 15.0
+STOP_CHECK_S = 0.5
 MAX_STREAMS = 200
 MAX_WATCHED = 50
 
@@ -56,13 +60,14 @@ class Live:
         return sum(one.viewers for one in self._watched.values())
 
     async def stream(self, visit: Visit) -> AsyncIterator[bytes]:
-        """The events of one viewer: first everything, then what changes."""
+        """The events of one viewer: first everything, then what changes, until the server stops."""
         watched = self._join(visit)
         sent: dict[str, str] = {}
         problem: Mapping[str, str] | None = None
         try:
             yield b"retry: 2000\n\n"
-            while True:
+            pulse_at = time.monotonic() + PULSE_S
+            while not _server_stops():
                 changed = watched.changed
                 news = {name: html for name, html in watched.fragments.items() if sent.get(name) != html}
                 if news:
@@ -71,10 +76,11 @@ class Live:
                 if watched.problem != problem:
                     problem = watched.problem
                     yield _event("problem", problem or {})
-                try:
-                    async with asyncio.timeout(PULSE_S):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_CHECK_S):
                         await changed.wait()
-                except TimeoutError:
+                if time.monotonic() >= pulse_at:
+                    pulse_at = time.monotonic() + PULSE_S
                     yield b": still here\n\n"
         finally:
             self._leave(visit, watched)
@@ -111,6 +117,14 @@ class Live:
                 _log.exception("an open page can't be looked at: %s", visit.here)
                 watched.tell(watched.fragments, {"text": "This page does not update: the dashboard's log says why"})
             await asyncio.sleep(LOOK_S)
+
+
+def _server_stops() -> bool:
+    """Whether uvicorn was told to stop. It tells the apps only after all streams have ended, so ask uvicorn itself: the
+    handler of SIGTERM is a method of it. Other servers end streams on their own.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
 
 
 def _event(name: str, data: object) -> bytes:

@@ -90,7 +90,7 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
+            signal.signal(number, self.handle_exit)
         yield
 
 
