@@ -153,8 +153,10 @@ def test_the_page_of_fastapi_does_what_it_says(outlive_db: str, tmp_path: Path) 
             httpx2.Client(base_url=f"http://127.0.0.1:{port}/outlive", follow_redirects=True) as browser,
             logged_in(browser).stream("GET", "/live/jobs") as stream,
         ):
-            assert next(stream.iter_lines()).startswith("retry")
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry")
             shell.run("kill $!; timeout 10 tail --pid=$! --follow /dev/null")  # An open page must not keep uvicorn.
+            assert list(lines)[-1] == ""  # The stream was not cut.
     with psycopg.connect(outlive_db) as connection:
         assert connection.execute("select args ->> 'order' from outlive.jobs").fetchall() == [("7",), ("8",)]
         assert connection.execute("select id from orders order by id").fetchall() == [(7,), (8,)]
