@@ -36,6 +36,10 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
+FAULTS = frozenset(Outcome) - {Outcome.SUCCEEDED, Outcome.RELEASED, Outcome.CANCELLED}
+"""The outcomes that are errors for those who watch."""
+
+
 class Transition(NamedTuple):
     event: str
     before: tuple[State | None, ...]  # None: there is no job

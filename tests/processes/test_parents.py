@@ -99,7 +99,9 @@ def test_no_job_is_blamed_for_a_parent_that_another_may_have_killed(
     eventually(lambda: attempts(connection, second)[:1], within_s=20)
     (tmp_path / "go").touch()
     assert finished(second) is State.SUCCEEDED
-    assert [one.outcome for one in attempts(connection, second)] == [Outcome.LOST, Outcome.SUCCEEDED]
+    lost, succeeded = attempts(connection, second)
+    assert (lost.outcome, succeeded.outcome) == (Outcome.LOST, Outcome.SUCCEEDED)
+    assert lost.error == "the parent of its process died"
 
 
 def test_idle_parents_that_are_killed_cost_no_job_anything(start: Start, connection: db.Connection) -> None:

@@ -122,7 +122,8 @@ def test_a_job_that_kills_the_zygote_costs_a_loss_and_the_worker_lives(start: St
     worker = start()
     job = faults.kill_zygote.using(max_losses=1).enqueue()
     assert finished(job, State.QUARANTINED) is State.QUARANTINED
-    assert attempts(connection, job)[0].outcome is Outcome.LOST
+    lost = attempts(connection, job)[0]
+    assert (lost.outcome, lost.error) == (Outcome.LOST, "its zygote died")
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4
     assert worker.process.poll() is None
 

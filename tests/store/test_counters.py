@@ -199,8 +199,18 @@ def test_a_lost_job_fails_when_its_policy_says_so(connection: db.Connection, by:
     lose(connection)
     assert state_of(connection, job) is State.FAILED
     [attempt] = db.run(connection, store.list_attempts(job))
-    assert (attempt.outcome, attempt.error) == (Outcome.LOST, "Worker died unexpectedly")
+    assert (attempt.outcome, attempt.error) == (Outcome.LOST, "its lease expired")
     assert make(connection, dedupe_key="k") != job
+
+
+def test_an_outcome_that_the_verdict_does_not_know_is_refused(connection: db.Connection) -> None:
+    """It must not be retried at no cost, and so forever."""
+    make(connection)
+    claim(connection)
+    asked = "select state from outlive.running r, outlive.verdict(r, %s, false, false, null, 0)"
+    assert connection.execute(asked, ["released"]).fetchall() == [("pending",)]
+    with pytest.raises(psycopg.errors.RaiseException, match="no verdict for the outcome vaporised"):
+        connection.execute(asked, ["vaporised"])
 
 
 BAD_OPTIONS: list[dict[str, object]] = [

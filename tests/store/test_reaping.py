@@ -1,6 +1,7 @@
 """Reaping the jobs of a dead worker: each is lost once, and keeps its place."""
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
@@ -46,6 +47,10 @@ __all__ = ["database_url", "fresh_at_noon"]
 
 def reap(connection: db.Connection) -> list[Lost]:
     return db.run(connection, store.reap())
+
+
+def stop(connection: db.Connection, worker: UUID) -> None:
+    db.run(connection, store.stop_worker(worker))
 
 
 def die(connection: db.Connection, n: int) -> None:
@@ -271,6 +276,8 @@ def test_a_loss_is_not_counted_before_the_job_had_begun_and_is_counted_the_next_
     give_up(connection, ANNA)
     reap(connection)
     assert counters(connection, job) == (0, 0, 0)
+    [released] = db.run(connection, store.list_attempts(job))
+    assert (released.outcome, released.error) == (Outcome.RELEASED, "Worker died unexpectedly, before the job began")
     register_worker(connection, BERT)
     db.run(connection, store.end_and_claim(BERT, lanes=[LANE], limit=1, begun=False))
     give_up(connection, BERT)
@@ -301,14 +308,21 @@ def test_the_begin_of_a_job_whose_row_is_locked_is_marked_later(connect: Connect
     assert db.run(ours, store.mark_begun(ANNA, [claimed.token])) == {claimed.token}
 
 
-def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(connection: db.Connection) -> None:
+@pytest.mark.parametrize(
+    ("end", "words"), [(give_up, "Worker died unexpectedly"), (stop, "its worker stopped")], ids=["dead", "stopped"]
+)
+def test_a_loss_is_not_counted_for_a_worker_that_was_told_to_stop(
+    connection: db.Connection, end: Callable[[db.Connection, UUID], object], words: str
+) -> None:
     register_worker(connection, ANNA)
     job = make(connection)
     assert claim(connection, worker=ANNA, limit=1)
     assert db.run(connection, store.heartbeat(ANNA, "draining"))
-    give_up(connection, ANNA)
+    end(connection, ANNA)
     reap(connection)
     assert (counters(connection, job), state_of(connection, job)) == ((0, 0, 0), State.PENDING)
+    [released] = db.run(connection, store.list_attempts(job))
+    assert (released.outcome, released.error) == (Outcome.RELEASED, f"{words}, after a request to stop")
 
 
 def test_an_attempt_whose_batch_is_locked_keeps_no_other_from_ending(

@@ -183,7 +183,7 @@ def test_a_suspect_shows_as_pending_with_its_losses(connection: db.Connection) -
     db.run(connection, store.expire())
     found = job_state(connection, job)
     assert (found["status"], found["losses"], found["last_outcome"]) == ("pending", 1, "lost")
-    assert found["error_message"] == "Worker died unexpectedly"
+    assert found["error_message"] == "its lease expired"
     assert "it runs alone next" in found["held_details"]
 
 

@@ -34,7 +34,7 @@ def meaning(outcome: str | None, signal: str | None) -> str | None:
     """Why a process died, for a person who does not know signals by heart."""
     match outcome:
         case Outcome.LOST:
-            return "Its worker died or lost the database while it ran. The job itself may be innocent."
+            return "Its worker died, or lost its zygote or the database, while it ran. The job itself may be innocent."
         case Outcome.OUT_OF_MEMORY:
             return "It needed more memory than it may use, and was killed."
         case Outcome.TIMED_OUT:

@@ -27,7 +27,7 @@ from outlive.pytest.enqueued import Enqueued
 from outlive.pytest.inline import Inline, Ran
 from outlive.pytest.target import TARGET
 from outlive.statement import Statement
-from outlive.states import Outcome, State
+from outlive.states import FAULTS, Outcome, State
 from outlive.validation import Duration
 from outlive.wording import counted
 from outlive.worker.schedules import Plan
@@ -263,7 +263,7 @@ class Jobs:
 
 
 def _has_failed(ran: Ran) -> bool:
-    return ran.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.RELEASED)
+    return ran.outcome in FAULTS
 
 
 def _makes_jobs(statements: Sequence[Statement[Any]], connection: object) -> bool:

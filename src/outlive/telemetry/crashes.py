@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from outlive.errors import ConfigError, not_installed
 from outlive.model import Claimed, Ended
-from outlive.states import Outcome
+from outlive.states import FAULTS, Outcome
 from outlive.telemetry.background import Background
 
 try:
@@ -21,7 +21,7 @@ except ImportError:
     raise not_installed("sentry", "its SDK", extra="sentry") from None
 
 MAX_OUTPUT_CHARS = 8_000
-CAUSES = (Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.LOST)
+CAUSES = FAULTS - {Outcome.FAILED}
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}) in (.*)$', re.MULTILINE)
 
 

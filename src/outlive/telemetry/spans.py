@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from outlive.model import Claimed, Ended
-from outlive.states import Outcome
+from outlive.states import FAULTS, Outcome
 from outlive.telemetry.contexts import TraceContext, span_of
 
 SCOPE = "outlive"
@@ -15,7 +15,6 @@ INTERNAL, CONSUMER = 0, 4
 """Kinds of spans, as opentelemetry.trace.SpanKind numbers them."""
 UNSET, ERROR = 0, 2
 """Their states, as opentelemetry.trace.StatusCode numbers them."""
-_FAULTS = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.LOST)
 
 MOST = msgspec.Meta(max_length=1000)
 """How many attributes, events or links a span may have: a job may forge any number. The SDK's own limit is 128."""
@@ -77,7 +76,7 @@ def of_attempt(
         attributes=attributes,
         parent_is_remote=True,
     )
-    at_fault = end.outcome in _FAULTS
+    at_fault = end.outcome in FAULTS
     run = Span(
         f"run {job.queue}",
         trace_id,
@@ -114,7 +113,7 @@ def _attributes(job: Claimed) -> dict[str, Any]:
 def _evidence(end: Ended) -> dict[str, Any]:
     evidence = {
         "outlive.outcome": str(end.outcome),
-        "error.type": _kind(end) if end.outcome in _FAULTS else None,
+        "error.type": _kind(end) if end.outcome in FAULTS else None,
         "outlive.signal": end.signal,
         "outlive.exit_code": end.exit_code if end.killed else None,
         "outlive.peak_memory_bytes": end.peak_memory_bytes,

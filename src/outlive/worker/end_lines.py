@@ -16,7 +16,7 @@ import psycopg
 
 from outlive import db, store
 from outlive.model import Claimed, Ended
-from outlive.states import Outcome
+from outlive.states import FAULTS, Outcome
 from outlive.worker import job_log
 from outlive.worker.session import Session
 
@@ -43,7 +43,7 @@ class EndLines:
                     asyncio.get_running_loop().call_soon(self._write_successes)
                 self._successes.append((job.id, job.task, job.attempt, end.took_s))
             return
-        if end.outcome in (Outcome.RELEASED, Outcome.CANCELLED):  # Neither is retried.
+        if end.outcome not in FAULTS:  # Released or cancelled.
             job_log.not_succeeded(job, end, time.time(), worker=self._worker, state=None, next_try=None)
             return
         self._waiting[end.token] = (job, end, time.time())

@@ -347,20 +347,20 @@ class Slots:
         """A child died with its parent. Its job killed the parent if it was the only one, and memory was not short."""
         if child.given and child.has_begun() and not self.draining:
             if not only or self.oom_kills.verdict(child, child.current, exit.status, self.zygotes.groups):
-                self.zygote_died([child])
+                self.zygote_died([child], "the parent of its process died")
                 return
             child.current.verdict = child.current.verdict or KILLED_PARENT
         self.child_exited(child, exit)
 
-    def zygote_died(self, children: list[Child]) -> None:
+    def zygote_died(self, children: list[Child], error: str = "its zygote died") -> None:
         """Children died with their zygote: the jobs that had begun are lost."""
         for child in children:
             begun, others = divided(child)
             for one in others:
                 self._release(one.job)
             if begun is not None:
-                outcome, error = begun.verdict or (Outcome.LOST, "Worker died unexpectedly")
-                end = Ended(begun.job.token, outcome, error=error, killed=True, output=child.take_output(begun.job))
+                outcome, why = begun.verdict or (Outcome.LOST, error)
+                end = Ended(begun.job.token, outcome, error=why, killed=True, output=child.take_output(begun.job))
                 self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
 
     def close(self) -> None:

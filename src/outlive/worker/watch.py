@@ -113,5 +113,5 @@ class Watch:
         _log.error("job %s: its lease could not be renewed in time; its process is killed", child.current.job.id)
         self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given:
-            one.verdict = (Outcome.LOST, "Worker died unexpectedly")
+            one.verdict = (Outcome.LOST, "its lease could not be renewed in time")
         child.signal(signal.SIGKILL)

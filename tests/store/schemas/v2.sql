@@ -467,6 +467,8 @@ end $$;
 --
 --     fingerprint what makes two jobs the same work
 --     policy_of   the limits of one job, and how often its like has killed before
+--     charge      why a job is quarantined for its crashes, in words
+--     suspicion   why a job is a suspect, in words
 --     charged     whether a lost attempt counts against the job
 --     alone_s     how long a suspect has its worker to itself
 --     verdict     decides from outcome, counters and policy; nothing else decides
@@ -549,12 +551,15 @@ declare
     when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
     when outcome in ('crashed', 'out_of_memory') then 'crash'
     when outcome = 'lost' then 'loss'
-    else 'none' end;
+    when outcome in ('succeeded', 'released', 'cancelled') then 'none' end;
   f int := had.failures + (kind = 'failure')::int;
   c int := had.crashes + (kind = 'crash')::int;
   l int;
   fate text;
 begin
+  if kind is null then  -- It must not be retried for free, and so forever.
+    raise exception 'there is no verdict for the outcome %', outcome;
+  end if;
   select * into policy from outlive.policy_of(had.id, had.task);
   if not found then
     return;
@@ -1168,8 +1173,7 @@ declare
 begin
   if outcome = 'lost' and not outlive.charged(had) then
     outcome := 'released';
-    error := case when had.begun then 'Worker was told to stop, and died before it could give the job back'
-                  else 'Worker died unexpectedly, before the job began' end;
+    error := error || case when had.begun then ', after a request to stop' else ', before the job began' end;
   end if;
   select * into strict v from outlive.verdict(had, outcome, killed, final, after_s, random());
   insert into outlive.attempts values (
@@ -1335,12 +1339,16 @@ with ended as (
   delete from outlive.running r where r.token = any(tokens)
   returning r as had, r.token, r.id, r.worker),
 settled as materialized (
-  select e.token, e.id, e.worker, outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
-  from ended e),
+  select e.token, e.id, e.worker, coalesce(k.name, e.worker::text) as name,
+    outlive.settle(e.had, 'lost', error => case k.state
+      when 'dead' then 'Worker died unexpectedly'
+      when 'stopped' then 'its worker stopped'
+      else 'its lease expired' end) as state
+  from ended e left join outlive.workers k on k.id = e.worker),
 followed as materialized (
   select outlive.follow_up(array_agg(s.id), array_agg(s.state)) as changed from settled s having count(*) > 0)
-select s.token, s.id, s.worker, coalesce(k.name, s.worker::text), s.state
-from settled s left join outlive.workers k on k.id = s.worker
+select s.token, s.id, s.worker, s.name, s.state from settled s
+-- Always true: it makes Postgres run `followed`.
 where (select changed from followed) is not null;
 $$;
 

@@ -25,8 +25,7 @@ declare
 begin
   if outcome = 'lost' and not outlive.charged(had) then
     outcome := 'released';
-    error := case when had.begun then 'Worker was told to stop, and died before it could give the job back'
-                  else 'Worker died unexpectedly, before the job began' end;
+    error := error || case when had.begun then ', after a request to stop' else ', before the job began' end;
   end if;
   select * into strict v from outlive.verdict(had, outcome, killed, final, after_s, random());
   insert into outlive.attempts values (

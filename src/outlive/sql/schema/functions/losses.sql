@@ -41,12 +41,16 @@ with ended as (
   delete from outlive.running r where r.token = any(tokens)
   returning r as had, r.token, r.id, r.worker),
 settled as materialized (
-  select e.token, e.id, e.worker, outlive.settle(e.had, 'lost', error => 'Worker died unexpectedly') as state
-  from ended e),
+  select e.token, e.id, e.worker, coalesce(k.name, e.worker::text) as name,
+    outlive.settle(e.had, 'lost', error => case k.state
+      when 'dead' then 'Worker died unexpectedly'
+      when 'stopped' then 'its worker stopped'
+      else 'its lease expired' end) as state
+  from ended e left join outlive.workers k on k.id = e.worker),
 followed as materialized (
   select outlive.follow_up(array_agg(s.id), array_agg(s.state)) as changed from settled s having count(*) > 0)
-select s.token, s.id, s.worker, coalesce(k.name, s.worker::text), s.state
-from settled s left join outlive.workers k on k.id = s.worker
+select s.token, s.id, s.worker, s.name, s.state from settled s
+-- Always true: it makes Postgres run `followed`.
 where (select changed from followed) is not null;
 $$;
 

@@ -2,6 +2,8 @@
 --
 --     fingerprint what makes two jobs the same work
 --     policy_of   the limits of one job, and how often its like has killed before
+--     charge      why a job is quarantined for its crashes, in words
+--     suspicion   why a job is a suspect, in words
 --     charged     whether a lost attempt counts against the job
 --     alone_s     how long a suspect has its worker to itself
 --     verdict     decides from outcome, counters and policy; nothing else decides
@@ -84,12 +86,15 @@ declare
     when outcome in ('failed', 'timed_out') or (outcome = 'out_of_memory' and not killed) then 'failure'
     when outcome in ('crashed', 'out_of_memory') then 'crash'
     when outcome = 'lost' then 'loss'
-    else 'none' end;
+    when outcome in ('succeeded', 'released', 'cancelled') then 'none' end;
   f int := had.failures + (kind = 'failure')::int;
   c int := had.crashes + (kind = 'crash')::int;
   l int;
   fate text;
 begin
+  if kind is null then  -- It must not be retried for free, and so forever.
+    raise exception 'there is no verdict for the outcome %', outcome;
+  end if;
   select * into policy from outlive.policy_of(had.id, had.task);
   if not found then
     return;
