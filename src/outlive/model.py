@@ -89,7 +89,7 @@ class Lane(msgspec.Struct, frozen=True):
     source: str
     task: str
     priority: int
-    mark: datetime | None = None
+    watermark: datetime | None = None
     quota: int = 512
 
 
@@ -377,7 +377,7 @@ class Lost(msgspec.Struct, frozen=True):
     token: int
     id: UUID
     worker: UUID
-    locked_by: str | None
+    worker_name: str | None
     state: str | None
     """None: it can't end now, because another transaction has locked what its end needs."""
 

@@ -136,7 +136,7 @@ def parse(options: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
     return {field: check(name, options[name]) for name, (field, check) in checks.items() if name in options}
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """The row of the table `tasks` for one task."""
 
     name: str
@@ -152,9 +152,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """None: as the settings of the reaper say."""
 
 
-def limits(name: str, policy: Policy, config: Config) -> Limits:
-    """The limits of a task: its own policy, and the worker's configuration where the policy sets nothing."""
-    return Limits(
+def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
+    """The row of a task: its own policy, and the worker's configuration where the policy sets nothing."""
+    return TaskRow(
         name=name,
         queue=policy.queue or DEFAULT_QUEUE,
         source=policy.source or "",

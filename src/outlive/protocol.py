@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from outlive.model import Schedule, SourceLimits
-from outlive.policy import Limits
+from outlive.policy import TaskRow
 from outlive.states import Outcome
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -167,11 +167,12 @@ class ForkParent(Frame, frozen=True, tag=18):
 class TaskFacts(msgspec.Struct, frozen=True):
     """What the supervisor knows about a task. It never imports the task's code."""
 
-    limits: Limits
+    limits: TaskRow
     timeout_s: float | None
     stall_s: float | None
     memory_bytes: int | None
-    recycle_after: int
+    max_jobs: int
+    """How many jobs a child runs: `recycle_after` as a number."""
     preload: bool
 
     @property

@@ -1,8 +1,9 @@
 """The whole life of a job on one page: its states, the events, and every legal transition.
 
-A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. Each event is one named, fenced
-SQL statement; claims are three, by what is claimed. An event that is not legal in a state changes nothing. The tests
-try every event in every state and compare with this page, and docs/reference/states.md is made from it.
+A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. Each event is done by one
+named, fenced SQL statement, which may serve several: `end_and_claim` does most. Claims are three, by what is claimed.
+An event that is not legal in a state changes nothing. The tests try every event in every state and compare with this
+page, and docs/reference/states.md is made from it.
 """
 
 import itertools

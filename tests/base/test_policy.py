@@ -63,7 +63,7 @@ def test_exponential_backoff_doubles_up_to_its_cap(base_s: float, cap_s: float) 
 
 def test_a_limit_that_a_task_does_not_set_follows_the_configuration() -> None:
     config = Config(max_attempts=7, max_crashes=8, max_losses=9, backoff_base_s=1, backoff_cap_s=4)
-    assert policy.limits("t", policy_of(), config) == policy.Limits(
+    assert policy.task_row("t", policy_of(), config) == policy.TaskRow(
         name="t",
         queue="default",
         source="",
@@ -88,7 +88,7 @@ def test_the_limits_of_a_task_win_over_the_configuration() -> None:
         backoff=[3],
         keep_finished="1h",
     )
-    assert msgspec.structs.astuple(policy.limits("t", said, Config())) == (
+    assert msgspec.structs.astuple(policy.task_row("t", said, Config())) == (
         *("t", "q", "s", 1, 2, None),
         *("fail", "fingerprint", (3.0,), 3600.0),
     )

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import outlive
-from outlive.client.app import BATCH_JOBS
+from outlive.client.app import PORTION_JOBS
 from outlive.client.task import BoundJob
 from tests.client.example import add, take
 
@@ -54,7 +54,7 @@ def test_a_batch_that_fails_leaves_the_ones_before_it_and_the_call_can_be_repeat
 
     with pytest.raises(outlive.DuplicateJob):
         enqueue()
-    assert count() == 1 + 2 * BATCH_JOBS
+    assert count() == 1 + 2 * PORTION_JOBS
     taken.cancel()
     assert enqueue() == MANY
     assert query("select count(*) from outlive.waiting") == [(MANY,)]
@@ -67,7 +67,7 @@ def test_a_stream_that_breaks_off_leaves_whole_batches(app: outlive.App, count: 
 
     with pytest.raises(outlive.BadArguments):
         app.enqueue_stream(jobs())
-    assert count() == 2 * BATCH_JOBS
+    assert count() == 2 * PORTION_JOBS
 
 
 def test_a_stream_in_the_caller_s_transaction_is_gone_with_it(

@@ -23,7 +23,7 @@ class Hand:
 
     def knows(self, *tasks: Task[..., Any, Any]) -> None:
         """Write the policies of these tasks, as a worker does when it starts."""
-        limits = [policy.limits(task.name, task.policy, config.load(environ={})) for task in tasks]
+        limits = [policy.task_row(task.name, task.policy, config.load(environ={})) for task in tasks]
         db.run(self.connection, store.register_tasks(limits))
 
     def at(self, moment: datetime = NOON, *, later_s: float = 0.0) -> datetime:

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from outlive import db, store
 from outlive.model import Claimed, Ended, JobRequest, Lane, new_job_id
-from outlive.policy import Limits, exponential
+from outlive.policy import TaskRow, exponential
 from outlive.states import Outcome, State
 
 Connect = Callable[[], db.Connection]
@@ -147,7 +147,7 @@ def claim(
 def claim_job(connection: db.Connection, job: UUID, *, lease_s: float = 300.0) -> Claimed:
     """Claim this job and no other."""
     row = row_of(connection, job)
-    its_lane = Lane(row["queue"], row["source"], row["task"], row["priority"], mark=row["ready_at"], quota=1)
+    its_lane = Lane(row["queue"], row["source"], row["task"], row["priority"], watermark=row["ready_at"], quota=1)
     [claimed] = claim(connection, [its_lane], limit=1, lease_s=lease_s)
     assert claimed.id == job
     return claimed
@@ -211,7 +211,7 @@ def hold_of(connection: db.Connection, job: UUID) -> tuple[str, str] | None:
 # Tasks and workers
 
 
-def limits(name: str = TASK, **changed: Any) -> Limits:
+def limits(name: str = TASK, **changed: Any) -> TaskRow:
     usual: dict[str, Any] = {
         "queue": "default",
         "source": "",
@@ -222,7 +222,7 @@ def limits(name: str = TASK, **changed: Any) -> Limits:
         "quarantine_by": "job",
         "backoff_s": exponential(60, 86400),
     }
-    return Limits(name=name, **{**usual, **changed})
+    return TaskRow(name=name, **{**usual, **changed})
 
 
 def register_task(connection: db.Connection, **changed: Any) -> None:

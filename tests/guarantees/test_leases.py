@@ -90,7 +90,7 @@ def test_reclaiming_counts_a_loss_and_names_the_former_worker(task: AddTask, han
     hand.at(NOON, later_s=301)
     (lost,) = db.run(hand.connection, store.expire())
     assert (lost.token, lost.id, lost.worker) == (claimed.token, job.id, hand.id)
-    assert (lost.locked_by, lost.state) == ("crawler-1", "pending")
+    assert (lost.worker_name, lost.state) == ("crawler-1", "pending")
     assert hand.rows("select outcome, error, failures, crashes, losses from outlive.attempts") == [
         ("lost", "its lease expired", 0, 0, 1)
     ]

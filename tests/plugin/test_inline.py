@@ -91,6 +91,7 @@ def test_jobs_that_wait_for_others_and_batches_follow(outlive_jobs: Jobs) -> Non
         "first": {"inputs": [300]},
         "all": {"inputs": []},
     }
+    assert asyncio.run(shop.app.arecords("names")) == shop.app.records("names")
 
 
 @pytest.mark.parametrize(("order", "made"), [(5, 1), (-5, 0)])

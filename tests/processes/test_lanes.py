@@ -116,7 +116,7 @@ def test_a_lane_that_was_emptied_keeps_some_slack_for_jobs_whose_transactions_co
     lanes = found(("few", 0), ("many", 5))
     both = offered(lanes)
     lanes.claimed(both, [claimed(both[0]), claimed(both[1])], limit=2)
-    marks = {lane.task: lane.mark for lane in offered(lanes)}
+    marks = {lane.task: lane.watermark for lane in offered(lanes)}
     assert marks == {"few": MOMENT - SLACK, "many": MOMENT}
 
 

@@ -197,5 +197,5 @@ def test_renewed_leases_and_fenced_ends_are_counted() -> None:
     leases = Leases(lease_s=300, renew_s=20)
     leases.hold([1, 2], since=0.0)
     leases.renew([1, 3], since=1.0)
-    leases.fence(2)
+    leases.note_refused_end(2)
     assert (leases.renewals, leases.fenced) == (1, 1)

@@ -253,7 +253,7 @@ def test_as_many_jobs_of_a_fresh_task_may_wait_for_a_slot_as_are_done_soon(
 
 def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path: Path) -> None:
     async def play() -> tuple[list[int], Mapping[str, int], Heard]:
-        async with some_slots(1, recycle_after=3) as (slots, _, heard):
+        async with some_slots(1, max_jobs=3) as (slots, _, heard):
             slots.take(claimed(str(tmp_path / "go"), *[""] * 9), {})
             slots.hand_out()
             given, room = [len(child.given) for child in slots.busy], slots.room.by_task()
@@ -269,7 +269,7 @@ def test_jobs_for_which_a_warm_child_has_no_room_wait_for_the_next_one(tmp_path:
 
 def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -> None:
     async def play() -> Mapping[str, int]:
-        async with some_slots(1, recycle_after=3) as (slots, _, _heard):
+        async with some_slots(1, max_jobs=3) as (slots, _, _heard):
             slots.take(claimed(str(tmp_path / "go")), {})
             slots.hand_out()
             slots.trouble = "no process can be forked"
@@ -280,7 +280,7 @@ def test_no_jobs_wait_for_the_next_child_if_none_can_be_forked(tmp_path: Path) -
 
 def test_jobs_that_wait_for_the_next_child_are_released_soon_if_the_present_job_takes_long(tmp_path: Path) -> None:
     async def play() -> list[dict[int, Outcome]]:
-        async with some_slots(1, recycle_after=2) as (slots, _, heard):
+        async with some_slots(1, max_jobs=2) as (slots, _, heard):
             slots.take(claimed(str(tmp_path / "go"), "", ""), {})
             slots.hand_out()
             (child,) = slots.busy
@@ -314,7 +314,7 @@ def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken() -> 
 
 def test_the_parents_of_a_slot_outlast_its_children() -> None:
     async def play() -> list[set[int]]:
-        async with some_slots(1, recycle_after=2) as (slots, _, heard):
+        async with some_slots(1, max_jobs=2) as (slots, _, heard):
             seen = []
             for _ in range(5):
                 heard.ends.clear()

@@ -389,16 +389,16 @@ def test_a_suspect_is_alone_for_twice_its_longest_lost_attempt_within_bounds(
     connection.execute(longest, [lasted_s])
     [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     assert claimed.alone_s == alone_s
-    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [alone_s]
+    assert [job.alone_s for job in db.run(connection, store.held_attempts(BERT))] == [alone_s]
 
 
 def test_only_the_worker_that_has_a_suspect_lets_others_in(connection: db.Connection) -> None:
     suspect(connection)
     [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     assert not db.run(connection, store.let_others_in(ANNA, claimed.token))
-    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [5.0]
+    assert [job.alone_s for job in db.run(connection, store.held_attempts(BERT))] == [5.0]
     assert db.run(connection, store.let_others_in(BERT, claimed.token))
-    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [0.0]
+    assert [job.alone_s for job in db.run(connection, store.held_attempts(BERT))] == [0.0]
 
 
 def test_suspects_are_claimed_one_at_a_time_the_oldest_first(connection: db.Connection) -> None:

@@ -105,8 +105,8 @@ def test_before_its_watermark_a_lane_is_not_looked_at_and_from_the_start_it_is(c
     set_now(connection)
     before, at, after = (make(connection, run_at=NOON - timedelta(seconds=s)) for s in (11, 10, 9))
     mark = NOON - timedelta(seconds=10)
-    assert ids(claim(connection, [lane(mark=mark)])) == [at, after]
-    assert claim(connection, [lane(mark=mark)]) == []
+    assert ids(claim(connection, [lane(watermark=mark)])) == [at, after]
+    assert claim(connection, [lane(watermark=mark)]) == []
     assert ids(claim(connection, [lane()])) == [before]
 
 
@@ -116,11 +116,11 @@ def test_a_claim_locks_only_the_jobs_that_it_returns(connect: Connect, mark: dat
     set_now(first), set_now(second)
     for task in ("a", "b"):
         make_many(first, 50, task)
-    offered = [lane("a", quota=20, mark=mark), lane("b", quota=20, mark=mark)]
+    offered = [lane("a", quota=20, watermark=mark), lane("b", quota=20, watermark=mark)]
     second.execute("set lock_timeout = '1s'")
     with first.transaction():
         mine = claim(first, offered, limit=30)
-        theirs = claim(second, [lane("a", mark=mark), lane("b", mark=mark)])
+        theirs = claim(second, [lane("a", watermark=mark), lane("b", watermark=mark)])
     assert (len(mine), len(theirs)) == (30, 70)
     assert not {one.id for one in mine} & {one.id for one in theirs}
 

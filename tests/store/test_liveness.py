@@ -207,7 +207,7 @@ def test_a_worker_that_shows_no_life_after_the_restart_can_be_declared_dead(
 def missed(connection: db.Connection) -> set[UUID]:
     """The workers that a reaper that looks now would declare dead."""
     unseen = [worker for worker, key in absent(connection).items() if key == UNSEEN]
-    return db.run(connection, store.missed(unseen, for_s=10.0))
+    return db.run(connection, store.note_missed(unseen, for_s=10.0))
 
 
 @pytest.mark.parametrize("how", [CRASH, RESTART])
@@ -241,7 +241,7 @@ def test_a_worker_that_took_its_lock_between_a_check_and_its_note_is_not_missed_
 ) -> None:
     live_until_restart(connection, connect, CRASH)
     live(connection, connect(), key=KEY + 1)
-    assert db.run(connection, store.missed([ANNA], for_s=10.0)) == set()
+    assert db.run(connection, store.note_missed([ANNA], for_s=10.0)) == set()
     connection.execute(CRASH)
     set_now(connection, NOW + timedelta(days=1))
     assert missed(connection) == set()

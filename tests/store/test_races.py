@@ -304,7 +304,7 @@ class Fighter:
         db.run(self.connection, store.reap(batch=50))
         db.run(self.connection, store.expire(batch=50))
         db.run(self.connection, store.quarantine_killers())
-        for job in db.run(self.connection, store.adopt(self.worker)):
+        for job in db.run(self.connection, store.held_attempts(self.worker)):
             if job.alone_s:
                 db.run(self.connection, store.let_others_in(self.worker, job.token))
 

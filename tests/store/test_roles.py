@@ -423,13 +423,13 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         )
         tokens = [one.token for one in run(store.end_and_claim(WORKER, [], [lane()], limit=6)).claimed]
         fill_a_batch(run)
-        run(store.renew(WORKER, tokens)), run(store.adopt(WORKER)), run(store.cancels(WORKER))
+        run(store.renew(WORKER, tokens)), run(store.held_attempts(WORKER)), run(store.cancels(WORKER))
         assert run(store.inputs(tokens[0], 0, 0)) == []
         run(store.write_progress(WORKER, [Progress(tokens[0], 1.0, 2.0, "half", b"[1]")]))
         run(store.checkpoints([one.id for one in batch]))
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said)), run(store.show_life(WORKER, 7)), run(store.absent(WORKER))
-        run(store.missed([WORKER], for_s=10))
+        run(store.note_missed([WORKER], for_s=10))
         run(store.heartbeat(WORKER, "active")), run(store.give_up_silent(stale_s=60, dead_s=120))
         run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.list_workers())
         run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))

@@ -98,7 +98,7 @@ def test_a_worker_that_looks_up_its_jobs_sees_that_one_must_run_alone(connection
     db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
     make(connection)
     claim(connection, worker=BERT, limit=1)
-    assert [job.alone_s for job in db.run(connection, store.adopt(BERT))] == [5.0, 0.0]
+    assert [job.alone_s for job in db.run(connection, store.held_attempts(BERT))] == [5.0, 0.0]
 
 
 def test_a_suspect_over_a_lowered_limit_of_crashes_is_quarantined_instead_of_started(connection: db.Connection) -> None:

@@ -9,7 +9,7 @@ from outlive import importing
 from outlive.child import copies
 from outlive.errors import AppNotFound, BadArguments
 from outlive.importing import App
-from outlive.policy import Unset, limits
+from outlive.policy import Unset, task_row
 from outlive.protocol import TaskFacts
 
 
@@ -37,11 +37,11 @@ def facts_of(app: App) -> list[TaskFacts]:
     config = configuration.load(app=app.settings)
     return [
         TaskFacts(
-            limits=limits(name, task.policy, config),
+            limits=task_row(name, task.policy, config),
             timeout_s=config.timeout_s if isinstance(task.policy.timeout_s, Unset) else task.policy.timeout_s,
             stall_s=task.policy.stall_s or config.stall_s,
             memory_bytes=task.policy.memory_bytes or config.memory_bytes,
-            recycle_after=task.policy.max_jobs,
+            max_jobs=task.policy.max_jobs,
             preload=task.policy.preload,
         )
         for name, task in app.tasks.items()

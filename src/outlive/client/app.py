@@ -31,15 +31,14 @@ if TYPE_CHECKING:
     from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
     from outlive.client.cache import Cache
     from outlive.client.connections import Connections
+    from outlive.telemetry.producing import Carry
 
 P = ParamSpec("P")
 R = TypeVar("R")
 # How much one statement carries at most: enough to be fast, too little to delay other statements.
-BATCH_JOBS = 2000
-BATCH_BYTES = 8 * 1024 * 1024
-_UNTRACED: AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]] = nullcontext(
-    lambda requests: requests
-)
+PORTION_JOBS = 2000
+PORTION_BYTES = 8 * 1024 * 1024
+_UNTRACED: AbstractContextManager[Carry] = nullcontext(lambda requests: requests)
 
 
 class TaskOptions(policy.LimitOptions, total=False):
@@ -245,19 +244,19 @@ class App:
         """
         if connection is not None:
             with self._enqueuing() as carry:
-                batches = map(carry, _batches(job.request for job in jobs))
-                return sum(len(self._enqueue(batch, connection)) for batch in batches)
+                portions = map(carry, _portions(job.request for job in jobs))
+                return sum(len(self._enqueue(portion, connection)) for portion in portions)
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
 
         count, sent = 0, None
-        # The next batch is packed while the database writes the last one.
+        # The next portion is packed while the database writes the last one.
         with self._enqueuing() as carry, ThreadPoolExecutor(1) as sender:
-            for batch in _batches(job.request for job in jobs):
-                statements = self._statements(carry(batch), notify=False)
+            for portion in _portions(job.request for job in jobs):
+                statements = self._statements(carry(portion), notify=False)
                 if sent is not None:
                     sent.result()
                 sent = sender.submit(self.runner.run_all, statements)
-                count += len(batch)
+                count += len(portion)
                 time.sleep(0)  # Lets the other thread send.
             if sent is not None:
                 sent.result()
@@ -267,8 +266,8 @@ class App:
         """The async twin of `enqueue_stream`."""
         count = 0
         with self._enqueuing() as carry:
-            for batch in _batches(job.request for job in jobs):
-                count += len(await self._aenqueue(carry(batch), connection))
+            for portion in _portions(job.request for job in jobs):
+                count += len(await self._aenqueue(carry(portion), connection))
         return count
 
     def enqueue_requests(self, requests: list[JobRequest], connection: SyncConnection | None) -> list[Job[Any]]:
@@ -317,8 +316,8 @@ class App:
         for request in requests:
             if len(request.args) > limit_bytes:
                 self.check(request)
-        batches = [requests] if len(requests) == 1 else _batches(requests)
-        return [store.enqueue(batch, max_args_bytes=limit_bytes, notify=notify) for batch in batches]
+        portions = [requests] if len(requests) == 1 else _portions(requests)
+        return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in portions]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
         if not any(answers):  # As without dedupe keys: no id need be looked up.
@@ -338,16 +337,16 @@ def _callback(event: str, job: BoundJob[Any]) -> JobRequest:
     return job.request
 
 
-def _batches(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
-    """The requests in their order, in as few batches as the limits allow."""
-    batch: list[JobRequest] = []
+def _portions(requests: Iterable[JobRequest]) -> Iterator[list[JobRequest]]:
+    """The requests in their order, in as few portions as the limits allow."""
+    portion: list[JobRequest] = []
     size_bytes = 0
     for request in requests:
         more_bytes = len(request.args) + len(request.links or b"")
         size_bytes += more_bytes
-        if batch and (len(batch) >= BATCH_JOBS or size_bytes > BATCH_BYTES):
-            yield batch
-            batch, size_bytes = [], more_bytes
-        batch.append(request)
-    if batch:
-        yield batch
+        if portion and (len(portion) >= PORTION_JOBS or size_bytes > PORTION_BYTES):
+            yield portion
+            portion, size_bytes = [], more_bytes
+        portion.append(request)
+    if portion:
+        yield portion

@@ -282,7 +282,7 @@ async def _do_one(
             words = action.replace("_", " ").replace("set rate", "set source")
             await db.arun(connection, store.write_audit(entry, who=who, action=words, what=what))
 
-    await site.actions.within(work, again=False)
+    await site.writing.within(work, again=False)
 
 
 async def _act(
@@ -294,11 +294,11 @@ async def _act(
     try:
         while True:
             if wanted is not None:
-                found = await site.actions.run(store.find_jobs(wanted, past=past, limit=PORTION))
+                found = await site.writing.run(store.find_jobs(wanted, past=past, limit=PORTION))
                 ids, past = found.ids, found.next
             if ids:
                 statement = store.act(verb, ids, who=who, what=what, entry=entry)
-                changes = await site.actions.run(statement, again=False)
+                changes = await site.writing.run(statement, again=False)
                 done = [one for one in changes if one.changed]
                 changed += len(done)
                 stopping += sum(one.state == State.RUNNING for one in done)
@@ -323,15 +323,15 @@ async def _close_batch(site: Site, id: UUID, *, who: str, entry: UUID, cancellin
             written = store.write_audit(entry, who=who, action=action, what={"batch": id}, jobs=jobs)
             await db.arun(connection, written)
 
-    await site.actions.within(close, again=False)
+    await site.writing.within(close, again=False)
 
 
 async def _cancel_batch(site: Site, id: UUID, *, who: str, entry: UUID) -> None:
     left = await _left(site, str(id))
     await _close_batch(site, id, who=who, entry=entry, cancelling=True, jobs=left)
-    past = await site.actions.run(store.cancel_batch(id))
+    past = await site.writing.run(store.cancel_batch(id))
     while past is not None:
-        past = await site.actions.run(store.cancel_batch(id, past))
+        past = await site.writing.run(store.cancel_batch(id, past))
     site.said[entry] = f"the batch and {counted(left, 'job')} of it were cancelled"
 
 

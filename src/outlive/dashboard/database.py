@@ -33,7 +33,7 @@ class Away(DatabaseUnreachable):
 
 
 class Database:
-    """Runs statements that only read, on at most `SIZE` connections."""
+    """Runs statements on at most `size` connections. Those of db.PAGES can only read."""
 
     def __init__(self, address: Callable[[], str], *, size: int = SIZE, purpose: db.Purpose = db.PAGES) -> None:
         self._address, self._purpose = address, purpose

@@ -43,7 +43,7 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 class Recent(Generic[T]):
-    """The answer to a statement, at most so old that asking takes a tenth of the time, or one look of a page."""
+    """The answer to a statement: asked again after ten times as long as it took, or half a second if that is longer."""
 
     def __init__(self, database: Database, statement: Statement[T]) -> None:
         self._database, self._statement = database, statement

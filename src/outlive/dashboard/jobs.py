@@ -88,7 +88,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
     (job,) = found
     attempts = await site.database.run(store.list_attempts(id))
     # What a running job says is written only while it is followed, so this is no read.
-    said = await site.actions.run(store.watch(id)) if job["state"] == State.RUNNING else None
+    said = await site.writing.run(store.watch(id)) if job["state"] == State.RUNNING else None
     args, args_bytes = postmortem.pretty(job["args"], LONGEST_ARGS)
     return {
         "title": f"{job['task']} {id}",

@@ -53,7 +53,7 @@ class Site:
     ) -> None:
         self.access = access
         self.database = Database(address)
-        self.actions = Database(address, size=2, purpose=db.ACTIONS)
+        self.writing = Database(address, size=2, purpose=db.ACTIONS)
         self.history = History(self.database)
         self.metrics = DatabaseMetrics(self.database.run)
         self.templates = Templates()
@@ -86,11 +86,11 @@ class Site:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live_on(receive, send)
+            await self._lifespan(receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _live_on(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Read the last hour before the first page asks for it. An app that mounts the dashboard does not do this."""
         await receive()
         self.history.start()
@@ -103,7 +103,7 @@ class Site:
         await self.history.stop()
         await self.metrics.close()
         await self.database.close()
-        await self.actions.close()
+        await self.writing.close()
 
     # Pages
 

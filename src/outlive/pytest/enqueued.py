@@ -49,7 +49,7 @@ class Enqueued:
     args: Any
     """The arguments by name, as JSON has them."""
     options: Mapping[str, Any]
-    """The limits that were given for this job."""
+    """The limits that were given for this job, and its schedule and trace context."""
     state: State
     """What has become of it."""
     queue: str

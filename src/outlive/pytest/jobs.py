@@ -20,7 +20,7 @@ from outlive.client.statement_runner import StatementRunner
 from outlive.client.task import Task, expect_task
 from outlive.client.task import moment as checked_moment
 from outlive.errors import ConfigError, OutliveError
-from outlive.policy import limits
+from outlive.policy import task_row
 from outlive.pytest import enqueued, processes
 from outlive.pytest.clock import Clock
 from outlive.pytest.enqueued import Enqueued
@@ -238,7 +238,7 @@ class Jobs:
 
     def _register(self) -> None:
         """Tell the database of tasks and schedules, as a worker does when it starts. Apps read their settings here."""
-        policies = [limits(name, task.policy, task.app.config) for name, task in self._tasks().items()]
+        policies = [task_row(name, task.policy, task.app.config) for name, task in self._tasks().items()]
         if policies != self._registered:
             db.run(self._connection, store.register_tasks(policies))
             self._registered = [*policies]

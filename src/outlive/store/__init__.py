@@ -4,7 +4,6 @@ One module for each file of sql/statements: parameters are packed and rows becom
 """
 
 from outlive.store.attempts import add_evidence as add_evidence
-from outlive.store.attempts import adopt as adopt
 from outlive.store.attempts import arguments as arguments
 from outlive.store.attempts import cancels as cancels
 from outlive.store.attempts import checkpoints as checkpoints
@@ -12,6 +11,7 @@ from outlive.store.attempts import complete_with_records as complete_with_record
 from outlive.store.attempts import end_and_claim as end_and_claim
 from outlive.store.attempts import ended as ended
 from outlive.store.attempts import expire as expire
+from outlive.store.attempts import held_attempts as held_attempts
 from outlive.store.attempts import inputs as inputs
 from outlive.store.attempts import locked_ends as locked_ends
 from outlive.store.attempts import lost_runs as lost_runs
@@ -123,7 +123,7 @@ from outlive.store.workers import declare_dead as declare_dead
 from outlive.store.workers import drain_workers as drain_workers
 from outlive.store.workers import give_up_silent as give_up_silent
 from outlive.store.workers import heartbeat as heartbeat
-from outlive.store.workers import missed as missed
+from outlive.store.workers import note_missed as note_missed
 from outlive.store.workers import prune_workers as prune_workers
 from outlive.store.workers import register_tasks as register_tasks
 from outlive.store.workers import register_worker as register_worker

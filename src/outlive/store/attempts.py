@@ -64,7 +64,7 @@ def end_and_claim(
         sources=[lane.source for lane in lanes],
         tasks=[lane.task for lane in lanes],
         priorities=[lane.priority for lane in lanes],
-        marks=[lane.mark or _EVER for lane in lanes],
+        marks=[lane.watermark or _EVER for lane in lanes],
         quotas=[lane.quota for lane in lanes],
     )
 
@@ -134,9 +134,9 @@ def mark_begun(worker: UUID, tokens: Iterable[int]) -> Statement[set[int]]:
     return statement("mark_begun", first_column_set, worker=worker, tokens=tokens)
 
 
-def adopt(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
+def held_attempts(worker: UUID, tokens: Iterable[int] | None = None) -> Statement[list[Claimed]]:
     """The attempts that the database has under this worker's id; with `tokens`, only these."""
-    return statement("adopt", structs(Claimed), worker=worker, tokens=tokens)
+    return statement("held_attempts", structs(Claimed), worker=worker, tokens=tokens)
 
 
 def tokens_of(worker: UUID) -> Statement[list[int]]:
@@ -165,7 +165,7 @@ def cancels(worker: UUID) -> Statement[set[int]]:
 
 
 def next_tries(tokens: Iterable[int]) -> Statement[dict[int, tuple[str, datetime | None]]]:
-    """The state that each of these attempts gave its job, and when the next one may begin. Running ones are not."""
+    """The state that each of these attempts gave its job, and when the next may begin. Running ones are left out."""
     return statement("next_tries", lambda _, rows: {row[0]: (row[1], row[2]) for row in rows}, tokens=tokens)
 
 

@@ -8,12 +8,12 @@ from uuid import UUID
 import msgspec
 
 from outlive.model import Dead
-from outlive.policy import Limits
+from outlive.policy import TaskRow
 from outlive.statement import Statement
 from outlive.store.building import any_row, first_column, first_column_set, nothing, pairs, scalar, statement, structs
 
 
-def register_tasks(limits: Iterable[Limits]) -> Statement[None]:
+def register_tasks(limits: Iterable[TaskRow]) -> Statement[None]:
     """Write the limits of this worker's tasks, so that any reaper can apply them."""
     return statement("register_tasks", nothing, policies=msgspec.json.encode(list(limits)).decode())
 
@@ -72,9 +72,9 @@ def absent(worker: UUID | None) -> Statement[dict[UUID, int | None]]:
     return statement("absent", pairs, worker=worker)
 
 
-def missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:
-    """Those of these workers that have shown no life for so long since the server started."""
-    return statement("missed", first_column_set, workers=workers, for_s=for_s)
+def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]]:
+    """Note that these workers show no life. Those of them that have shown none for so long since the server started."""
+    return statement("note_missed", first_column_set, workers=workers, for_s=for_s)
 
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:

@@ -31,7 +31,7 @@ from outlive.worker import tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.job_output import JobOutput
 from outlive.worker.memory_series import MemorySeries
-from outlive.worker.survey import Survey
+from outlive.worker.memory_survey import Survey
 from outlive.worker.zygote_handle import ZygoteHandle
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Child:
         for assignment in assignments:
             job = assignment.job
             self.served += 1
-            last = self.served >= assignment.facts.recycle_after
+            last = self.served >= assignment.facts.max_jobs
             limits = (last, max_result_bytes, assignment.checkpoint, job.source, assignment.trace)
             frames.append(encode_frame(Run(job.token, job.id.bytes, job.task, job.attempt, job.args, *limits)))
         self.retiring = self.retiring or last

@@ -4,8 +4,9 @@ Usually one statement does both (`end_and_claim`). Two other statements claim: `
 many as each source admits, and `claim_suspect` for a suspect. Nothing else uses the loop's connection.
 
 Some words: a lane is the jobs of one queue, source, task and priority. A fresh task gets a new process for every job;
-the children of a warm task run one job after the other, and may be given some ahead. `capacity` counts the free slots,
-`room` the jobs that children can be given ahead. A suspect is a job that ran when several workers died; it runs alone.
+the children of a warm task run one job after the other, and may be given some ahead. `capacity` counts the jobs that
+can begin now, with a free slot and a child at hand; `room` the jobs that children can be given ahead. A suspect is a
+job that ran when several workers died; it runs alone.
 """
 
 from __future__ import annotations

@@ -29,17 +29,17 @@ _log = logging.getLogger("outlive.worker")
 
 
 def answered(
-    child: Child, ended: Assignment, done: Done, took_s: float, deferred: DeferredEnds, *, draining: bool
+    child: Child, assignment: Assignment, done: Done, took_s: float, deferred: DeferredEnds, *, stopping: bool
 ) -> tuple[Ended, bool]:
     """The end of an answered attempt, and whether a stop that this worker did not request may have caused it."""
     if done.marked:  # Otherwise its output was read before.
-        child.read_output(ended.job)
-    output = None if child.said is None else child.take_output(ended.job, marked=done.marked)
-    peak_bytes = max(done.peak_memory_bytes or 0, ended.peak_bytes) or None
+        child.read_output(assignment.job)
+    output = None if child.said is None else child.take_output(assignment.job, marked=done.marked)
+    peak_bytes = max(done.peak_memory_bytes or 0, assignment.peak_bytes) or None
     # A signal to stop makes faulthandler write a stack, which must not become the next job's.
-    stack = child.take_stack() if ended.verdict is not None or done.stopped_by else None
+    stack = child.take_stack() if assignment.verdict is not None or done.stopped_by else None
     outcome, error, killed_by, stopped = done.outcome, done.error, None, False
-    if outcome is Outcome.SUCCEEDED and ended.verdict is None:
+    if outcome is Outcome.SUCCEEDED and assignment.verdict is None:
         success = Ended(
             token=done.token,
             peak_memory_bytes=peak_bytes,
@@ -51,13 +51,13 @@ def answered(
             spawns=done.spawns,
             took_s=took_s,
             late_s=_late_s(done),
-            memory=None if ended.series is None else ended.memory(outcome, took_s),
+            memory=None if assignment.series is None else assignment.memory(outcome, took_s),
         )
         return success, False
-    if ended.verdict is not None:
-        outcome, error = ended.verdict
+    if assignment.verdict is not None:
+        outcome, error = assignment.verdict
         killed_by = "SIGKILL" if outcome is Outcome.OUT_OF_MEMORY else None
-    elif outcome is Outcome.RELEASED and done.after_s is None and not draining:
+    elif outcome is Outcome.RELEASED and done.after_s is None and not stopping:
         # A signal from elsewhere counts as a kill, unless the whole worker stops: the job would return forever.
         killed_by = "SIGINT" if done.stopped_by == signal.SIGINT else "SIGTERM"
         outcome, stopped, error = Outcome.CRASHED, True, f"the process got a {killed_by} that its worker did not send"
@@ -69,18 +69,18 @@ def answered(
         error=error,
         exit_code=1 if outcome is Outcome.FAILED else None,
         signal=killed_by,
-        killed=ended.verdict is not None,
+        killed=assignment.verdict is not None,
         peak_memory_bytes=peak_bytes,
         cpu_s=done.cpu_s,
         output=output,
-        stack=done.stack or (stack if ended.verdict is not None else None),
+        stack=done.stack or (stack if assignment.verdict is not None else None),
         final=done.final,
         after_s=done.after_s,
-        source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if ended.verdict is None else None,
+        source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if assignment.verdict is None else None,
         took_s=took_s,
         late_s=_late_s(done),
         told=done.told,
-        memory=ended.memory(outcome, took_s),
+        memory=assignment.memory(outcome, took_s),
     )
     return end, stopped
 

@@ -100,7 +100,7 @@ class Lanes:
             dry = [key for key in self._dry if key.priority < least and key.task in tasks]
             offered += [key for key in dry if kind(key) not in (SATED, NEEDS_SLOT)]
             offered.sort(key=lambda key: key.priority)
-        return [Lane(*key, mark=self._marks.get(key, self._dry.get(key)), quota=quota(key)) for key in offered]
+        return [Lane(*key, watermark=self._marks.get(key, self._dry.get(key)), quota=quota(key)) for key in offered]
 
     def wait(self, waits_s: Mapping[str, float], now: float) -> None:
         """Don't ask these sources again until they open. The search finds those again that stay closed for long."""
@@ -143,7 +143,7 @@ class Lanes:
             elif len(jobs) < limit and lane.source not in self._closed and lane.source not in served:
                 self._marks.pop(key, None)
                 if not lane.source:
-                    self._dry[key] = lane.mark
+                    self._dry[key] = lane.watermark
 
     def __bool__(self) -> bool:
         return bool(self._marks)

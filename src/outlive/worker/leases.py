@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, KeysView
 
+from outlive.states import Outcome
+
+GIVEN_UP = (Outcome.LOST, "given up by others")
 NOT_OURS = "attempt %d no longer belongs to this worker: its end is not written"
 
 _log = logging.getLogger("outlive.worker")
@@ -43,7 +46,7 @@ class Leases:
         self._trusted_until.pop(token, None)
         self._disowned.discard(token)
 
-    def fence(self, token: int) -> None:
+    def note_refused_end(self, token: int) -> None:
         """The database has refused the end of an attempt."""
         self.fenced += 1
         _log.warning(NOT_OURS, token)

@@ -60,7 +60,7 @@ class Outbox:
         for end in ends:
             self.leases.drop(end.token)
         for token in stale:
-            self.leases.fence(token)
+            self.leases.note_refused_end(token)
 
     def keep(self, tokens: Collection[int]) -> None:
         """Drop the ends of attempts that the database no longer has under this worker."""

@@ -1,5 +1,8 @@
 """The reaper: it declares workers dead, ends their attempts as lost, and cleans up.
 
+It also lets go on what commits have left waiting, for a slot of a key or for jobs that have ended; quarantines jobs
+whose crash limit was lowered; and prunes.
+
 A worker is declared dead:
 1. if the lock that it holds while it lives (liveness.py) is missing in two checks, half a second apart, or three
    seconds apart just after the reaper itself has reconnected (absences.py);
@@ -126,7 +129,7 @@ class Reaper:
         """The workers among these that have taken no lock in ten seconds since the server started."""
         if not unseen or now < self._clock_distrusted_until:
             return {}
-        missed = await self.session.run(store.missed(unseen, for_s=NEVER_LOCKED_S))
+        missed = await self.session.run(store.note_missed(unseen, for_s=NEVER_LOCKED_S))
         had_time = now - self._reconnected_at > CAUTIOUS_MISSING_S
         return dict.fromkeys(missed, NEVER_LOCKED) if had_time else {}
 
@@ -231,7 +234,7 @@ class Reaper:
             for job in lost:
                 if job.state is not None:
                     self.attempts_ended += 1
-                    _log.error("job %s, held by %s: %s; it is %s", job.id, job.locked_by, why, job.state)
+                    _log.error("job %s, held by %s: %s; it is %s", job.id, job.worker_name, why, job.state)
             if self.telemetry is not None:
                 tokens = [job.token for job in lost if job.state is not None]
                 for run in await self.session.run(store.lost_runs(tokens)):

@@ -19,8 +19,7 @@ import psycopg
 from outlive import store
 from outlive.config import Config
 from outlive.model import Claimed, Ended
-from outlive.states import Outcome
-from outlive.worker.leases import Leases
+from outlive.worker.leases import GIVEN_UP, Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
@@ -79,14 +78,14 @@ class Reconciliation:
     async def _read_held(self) -> tuple[dict[int, Claimed], list[Ended]]:
         """What the database has under this worker, and ends for the attempts whose rows can't be read."""
         try:
-            return {job.token: job for job in await self._session.run(store.adopt(self._worker))}, []
+            return {job.token: job for job in await self._session.run(store.held_attempts(self._worker))}, []
         except (psycopg.DataError, ValueError) as error:
             _log.error("a job of this worker can't be read, and fails: %s", error)
         held: dict[int, Claimed] = {}
         unreadable: list[Ended] = []
         for token in await self._session.run(store.tokens_of(self._worker)):
             try:
-                held |= {job.token: job for job in await self._session.run(store.adopt(self._worker, [token]))}
+                held |= {job.token: job for job in await self._session.run(store.held_attempts(self._worker, [token]))}
             except (psycopg.DataError, ValueError) as error:
                 unreadable.append(failed_for_good(token, f"its row can't be read: {error}"))
         return held, unreadable
@@ -103,7 +102,7 @@ class Reconciliation:
             if one.job.token in tokens and not one.completing:
                 _log.error("the database no longer knows attempt %d: its process is killed", one.job.token)
                 self._leases.disown(one.job.token)
-                one.verdict = one.verdict or (Outcome.LOST, "given up by others")
+                one.verdict = one.verdict or GIVEN_UP
 
     @property
     def waits_for_disowned(self) -> bool:

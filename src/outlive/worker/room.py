@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from outlive.worker.slots import Slots
 
 NEXT_CHILDREN = 8
-"""For how many children of a warm task a slot has jobs at most: to fork and end so many takes about as long as the work
-that a child is given ahead."""
+"""A slot of a warm task holds jobs for at most this many successive children: to fork and end so many takes about as
+long as the work that a child is given ahead."""
 
 SPREAD = 64
 """Jobs that come together are given to at least so many children, if there are."""
@@ -33,9 +33,9 @@ class Room:
     def ahead(self, task: str) -> int:
         """How many jobs a slot should have, in its child or for the next one; 1 unless the task is warm."""
         facts = self._slots.tasks[task]
-        if facts.recycle_after == 1 or facts.limits.source or task in self._slots.unclean.tasks:
+        if facts.max_jobs == 1 or facts.limits.source or task in self._slots.unclean.tasks:
             return 1
-        return min(NEXT_CHILDREN * facts.recycle_after, self._slots.pace.ahead(task))
+        return min(NEXT_CHILDREN * facts.max_jobs, self._slots.pace.ahead(task))
 
     def share(self, jobs: int, task: str) -> int:
         """How many of so many jobs a child gets before another one does: to wake each child for a few costs more."""
@@ -61,13 +61,13 @@ class Room:
 
     def _most(self, task: str) -> int:
         """How many jobs of this task a slot may have."""
-        return 1 + self._behind(task) if self._slots.tasks[task].recycle_after == 1 else self.ahead(task)
+        return 1 + self._behind(task) if self._slots.tasks[task].max_jobs == 1 else self.ahead(task)
 
     def _left(self, child: Child, task: str, most: int) -> int:
         """How many more jobs its slot may have. If no other child can be forked, this one must take them."""
         left = most - len(child.given)
         if self._slots.trouble:
-            left = min(left, 0 if child.retiring else self._slots.tasks[task].recycle_after - child.served)
+            left = min(left, 0 if child.retiring else self._slots.tasks[task].max_jobs - child.served)
         return left
 
     def _behind(self, task: str) -> int:

@@ -57,7 +57,7 @@ class Slots:
         self.pace, self.room = Pace(), Room(self)
         self.closed = False
         """No more jobs are taken."""
-        self.draining = False
+        self.stopping = False
         """This worker stops, and its jobs with it."""
         self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
@@ -138,7 +138,7 @@ class Slots:
                 words = f"its options can't be read: {error}"
                 self.report.ended(job, Ended(job.token, Outcome.FAILED, error=words, final=True))
             else:
-                behind = facts.recycle_after == 1 and self.free <= 0
+                behind = facts.max_jobs == 1 and self.free <= 0
                 one.trace = self.report.starting(job)
                 self._may_have_suspect = self._may_have_suspect or one.alone
                 one.waits_until = now + (WAIT_FOR_SLOT_S if behind else WAIT_FOR_CHILD_S)
@@ -177,7 +177,7 @@ class Slots:
         self.reader.distrust(child, "has written tickets")
 
     def _place(self) -> None:
-        if self.draining:
+        if self.stopping:
             return
         while self.unplaced and (free := self.size - len(self.busy)) > 0:
             if (child := self._for(self.unplaced[0])) is None:
@@ -191,7 +191,7 @@ class Slots:
         first = self.unplaced[0]
         task, waiting = first.job.task, len(self.unplaced)
         share = max(-(-waiting // free), self.room.share(waiting, task))
-        most = 1 if first.job.losses else min(share, self.room.ahead(task), first.facts.recycle_after - child.served)
+        most = 1 if first.job.losses else min(share, self.room.ahead(task), first.facts.max_jobs - child.served)
         mine, others = [self.unplaced.popleft()], list[Assignment]()
         while self.unplaced and len(mine) < most:
             one = self.unplaced.popleft()
@@ -203,7 +203,7 @@ class Slots:
 
     def _for(self, first: Assignment) -> Child | None:
         """An idle child of the same task, or one without a task."""
-        if first.facts.recycle_after > 1 and not first.job.losses:
+        if first.facts.max_jobs > 1 and not first.job.losses:
             for child in self.children:
                 if child.task == first.job.task and child.bound and child.pid and not child.given:
                     return child
@@ -302,16 +302,16 @@ class Slots:
         ended = child.given.popleft()
         if self.unclean.concerns(child, ended, done.changed):
             self._hand_on(self._take_back(child), WAIT_FOR_CHILD_S)
-        fresh = ended.facts.recycle_after == 1
+        fresh = ended.facts.max_jobs == 1
         took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started, fresh=fresh)
         child.cpu_s += done.cpu_s or 0.0
         if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
             ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.
         if child.given:
             child.begin()
-        end, stopped = answered(child, ended, done, took_s, self.deferred, draining=self.draining)
+        end, stopped = answered(child, ended, done, took_s, self.deferred, stopping=self.stopping)
         self._report_end(ended, end, stopped=stopped)
-        if child.retiring and not child.given and child.served < ended.facts.recycle_after:
+        if child.retiring and not child.given and child.served < ended.facts.max_jobs:
             child.dismiss()  # It was retired after its last job was sent.
         elif self.unplaced and not child.given:
             self._place()
@@ -319,7 +319,7 @@ class Slots:
     def _report_end(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
         """Report an end. An attempt that was stopped waits until it is known why."""
         self._unbegun.forget(ended)
-        if stopped and not self.draining:
+        if stopped and not self.stopping:
             self.deferred.defer(ended.job, end, completing=ended.completing)
             return
         self.report.ended(ended.job, released(end) if stopped else end, completing=ended.completing)
@@ -337,7 +337,7 @@ class Slots:
             self.report.ended(begun.job, self._not_imported.end(child, begun, exit.status))
         elif begun is not None:
             end = unanswered(child, begun, exit)
-            stopped = begun.verdict is None and (self.draining or looks_stopped(exit.status, end.stack))
+            stopped = begun.verdict is None and (self.stopping or looks_stopped(exit.status, end.stack))
             self._report_end(begun, end, stopped=stopped)
         child.given.clear()
         for other in others:
@@ -345,7 +345,7 @@ class Slots:
 
     def parent_died(self, child: Child, exit: Exited, *, only: bool) -> None:
         """A child died with its parent. Its job killed the parent if it was the only one, and memory was not short."""
-        if child.given and child.has_begun() and not self.draining:
+        if child.given and child.has_begun() and not self.stopping:
             if not only or self.oom_kills.verdict(child, child.current, exit.status, self.zygotes.groups):
                 self.zygote_died([child], "the parent of its process died")
                 return
@@ -361,7 +361,7 @@ class Slots:
             if begun is not None:
                 outcome, why = begun.verdict or (Outcome.LOST, error)
                 end = Ended(begun.job.token, outcome, error=why, killed=True, output=child.take_output(begun.job))
-                self.report.ended(begun.job, released(end) if self.draining else end, completing=begun.completing)
+                self.report.ended(begun.job, released(end) if self.stopping else end, completing=begun.completing)
 
     def close(self) -> None:
         """Take no more jobs, and give back those that still wait here. Jobs that have begun go on."""
@@ -373,9 +373,9 @@ class Slots:
             self._release(one.job, "its worker stops")
 
     def tell_to_stop(self) -> None:
-        if self.draining:
+        if self.stopping:
             return
-        self.draining = self.zygotes.closing = True
+        self.stopping = self.zygotes.closing = True
         self.deferred.release()
         self.close()
         for child in self.busy:
@@ -393,5 +393,5 @@ class Slots:
 
     def end(self) -> list[Assignment]:
         """Stop handing out work, and return the jobs that are left."""
-        self.draining = True
+        self.stopping = True
         return [assignment for child in self.children for assignment in child.given] + list(self.unplaced)

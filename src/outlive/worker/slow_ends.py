@@ -166,7 +166,7 @@ async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) 
             raise
         stale = True
     if stale:
-        leases.fence(end.token)
+        leases.note_refused_end(end.token)
     return None
 
 

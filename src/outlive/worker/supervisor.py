@@ -1,7 +1,7 @@
 """The supervisor: the process of a worker that claims, forks, watches and reports. It imports none of the user's code.
 
 It starts the zygote, then its services, each a `run_once()` in a loop of its own; it stops them, and says goodbye.
-A signal handler only sets flags, and SIGHUP starts a reload.
+SIGTERM closes the slots at once, and the loops do the rest. SIGHUP starts a reload.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Supervisor:
                 services = starting.result()
                 await self._work(services)
                 if not self.declared_dead:
-                    await self._drain(services)
+                    await self._stop_within_grace(services)
             else:
                 starting.cancel()
         finally:
@@ -156,7 +156,7 @@ class Supervisor:
             self._alerts,
             ready.sentry,
             on_declared_dead=self._stopping.set,
-            on_drain=self._finish_jobs,
+            on_drain=self._drain_for_operator,
         )
         self._zygotes.open(ready, services.slots)
         await self._register(services)
@@ -185,7 +185,7 @@ class Supervisor:
             await services.register()
 
     async def _work(self, services: Services) -> None:
-        """Run all services until this worker must stop. They go on while it drains."""
+        """Run all services until this worker must stop. They go on while it stops."""
         self._tasks = [
             asyncio.create_task(forever(name, run_once, RETRY_SOON_S if name in URGENT else RETRY_S))
             for name, run_once in services.loops()
@@ -204,7 +204,7 @@ class Supervisor:
             self._services.slots.tell_to_stop()
             self._services.heartbeat.drain()
 
-    def _finish_jobs(self) -> None:
+    def _drain_for_operator(self) -> None:
         """An operator wants this worker to stop when its jobs have ended, however long they take."""
         services = self._services
         if services is None or self._stopping.is_set():
@@ -241,15 +241,14 @@ class Supervisor:
                     "except the limits of tasks"
                 )
 
-    async def _drain(self, services: Services) -> None:
+    async def _stop_within_grace(self, services: Services) -> None:
         """Claim nothing more, tell jobs to stop, let them finish; SIGTERM near the end of the grace, then SIGKILL."""
         slots = services.slots
         sooner = "; another Ctrl-C or SIGTERM stops it within 5 s" if slots.busy else ""
         _log.info("Worker %s stops: %s%s", self.me.id, _running(slots.busy), sooner)
         slots.tell_to_stop()
         services.wake.set()
-        end_by = time.monotonic() + self._config.grace_s
-        terminated = False
+        end_by, terminated = self._stop_by, False
         while time.monotonic() < end_by:
             under_way = slots.busy or services.outbox.slow.under_way
             if not under_way and not (services.telemetry is not None and slots.leaving()):

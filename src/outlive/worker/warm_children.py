@@ -45,8 +45,8 @@ class _Load:
         self.child, self.length = child, len(child.given)
         self.added: list[Assignment] = []
 
-    def takes_more(self, recycle_after: int) -> bool:
-        return self.length < MAX_AHEAD and self.child.served + len(self.added) < recycle_after
+    def takes_more(self, max_jobs: int) -> bool:
+        return self.length < MAX_AHEAD and self.child.served + len(self.added) < max_jobs
 
 
 class WarmChildren:
@@ -60,11 +60,11 @@ class WarmChildren:
 
     def fewest(self, one: Assignment) -> int | None:
         """The fewest shares that a child has that can take this job; None if it must wait for another child."""
-        recycle_after = one.facts.recycle_after
-        if recycle_after == 1 or one.job.losses:
+        max_jobs = one.facts.max_jobs
+        if max_jobs == 1 or one.job.losses:
             return None
         heap = self._heap(one.job.task)
-        while heap and not heap[0][2].takes_more(recycle_after):
+        while heap and not heap[0][2].takes_more(max_jobs):
             heapq.heappop(heap)
         if not heap:
             self.full.add(one.job.task)

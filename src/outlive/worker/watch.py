@@ -41,7 +41,7 @@ class Watch:
             current = child.current
             lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
             if self._leases.expired(current.job.token, now) and not lost:
-                self._fence(child)
+                self._kill_untrusted(child)
             elif current.verdict is not None:
                 self._kill_overdue(child, current, now)
             elif not child.has_begun():
@@ -105,7 +105,7 @@ class Watch:
         if overdue and (not child.has_begun() or self._slots.isolate(child)):
             child.signal(signal.SIGKILL)
 
-    def _fence(self, child: Child) -> None:
+    def _kill_untrusted(self, child: Child) -> None:
         """Kill a job whose lease can't be trusted: another worker may run it soon.
 
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.

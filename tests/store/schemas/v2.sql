@@ -882,8 +882,7 @@ begin
 end $$;
 
 create or replace function outlive.uncount_in_batches(ids uuid[], state text) returns void language plpgsql as $$
--- These jobs were in this state, and have just left it by the verb of an operator or of a worker. Their batches
--- are not done any more.
+-- An operator or a worker has just moved these jobs out of this state. Their batches are not done any more.
 declare
   n record;
 begin
@@ -922,6 +921,8 @@ end $$;
 --     admit          gives free slots to the jobs that queue
 --     take_turn      trigger: admits, when a transaction commits, the jobs whose turn it is by what it has done
 --     admit_due      admits the jobs whose time has come, and what commits have left
+--
+-- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
 -- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
 -- `held`, where they slow nothing. A suspect stays there when it is admitted. (The functions don't ask for why =
@@ -2289,8 +2290,8 @@ end $$;
 -- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency.
 -- Two kinds of ends are left to the reaper, in `end_checks`, because only a later transaction sees both sides.
 -- Those that a transaction at the isolation level repeatable read or serializable has written: it sees only what
--- was committed before it began. And those of jobs that are moved, or stay ended and block others, when an enqueue
--- commits: they may end, or be retried and end again, before that is seen.
+-- was committed before it began. And those of a job that another transaction moves or retries while an enqueue
+-- commits: the job may end, or end again, before that is seen.
 
 create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
 begin
@@ -2366,6 +2367,7 @@ end $$;
 
 create or replace function outlive.unmet_because(needs uuid) returns text language sql stable
 -- Why a job stays blocked by a job that has ended without success, in words; null for any other job.
+-- Each begins with 'job ' and the id: release_dependents reads it from there.
 return format(case outlive.state_of(needs)
   when 'failed' then 'job %s failed: retry it, or release this job'
   when 'cancelled' then 'job %s was cancelled: retry it, or release this job'
@@ -2436,6 +2438,7 @@ begin
   if exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met) then
     doomed := outlive.lock_dependents(good, bad, among => among);
   end if;
+  -- Now `doomed` is null if no job waits for these, and empty if none of those that wait is to be cancelled.
   if doomed <> '{}' then
     bad := bad || doomed;
     with reasons as materialized (
@@ -2483,7 +2486,7 @@ begin
   advanced as (
     update outlive.held h set
       unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
-      details = case
+      details = case  -- The id is where unmet_because has put it.
         when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
           select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
           where d.job_id = h.id and not d.met)
@@ -4065,7 +4068,7 @@ done as (
   returning job_id),
 keys as (
   delete from outlive.dedupe_keys k where k.id = any(array(select job_id from done))),
-undone as materialized (
+unsuccessful as materialized (
   select outlive.settle(
     row(e.token, e.id, e.attempt, e.worker, e.lease_until, e.heartbeat_at, e.started_at, e.cancel_requested,
       e.alone, e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses,
@@ -4086,9 +4089,9 @@ undone as materialized (
   from ended e where ($8::text[])[e.n] <> 'succeeded'),
 followed as materialized (
   select outlive.follow_up(
-    array_agg(d.job_id) || array(select u.id from undone u),
-    array_agg('succeeded'::text) || array(select u.state from undone u)) as changed
-  from done d having count(*) > 0 or exists (select from undone)),
+    array_agg(d.job_id) || array(select u.id from unsuccessful u),
+    array_agg('succeeded'::text) || array(select u.state from unsuccessful u)) as changed
+  from done d having count(*) > 0 or exists (select from unsuccessful)),
 pick as materialized (
   select s.tid
   from unnest(
@@ -4138,7 +4141,7 @@ where cardinality($2::bigint[]) <> (select count(*) from ended)
   and not exists (select from ended e where e.token = g.token)
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null
-from followed where changed is null;
+from followed where changed is null;  -- Never a row: it makes Postgres run `followed`.;
 $statement$;
 
 create or replace function outlive.statement_locked_ends("tokens" bigint[] default null, "worker" uuid default null)

@@ -1,10 +1,11 @@
--- Statements that begin, keep and end attempts. Each is one transition, fenced by token and worker.
+-- Statements that begin, keep, end and read attempts. What a worker writes is fenced by token and worker. The
+-- reaper (expire, reap) locks the rows first.
 
 -- name: end_and_claim
 -- running -> succeeded, failed, retryable, pending, quarantined, cancelled   for each token that is this worker's
 -- pending, retryable -> running                                              for at most :limit jobs of the lanes
 -- Tokens must be sorted. A row without an id is a token that deleted nothing: the worker has lost that attempt,
--- and nothing of it is written. No other row for a lane: no job in it is ready, or other transactions hold them.
+-- and nothing of it is written. A lane without a claimed row has no ready job, or its jobs are locked.
 --
 -- The pick scans each lane from its watermark with a limit inside and outside, and sorts nothing above, so it
 -- locks exactly the rows that it takes. They are deleted by ctid, which is safe because rows of `waiting` are
@@ -52,7 +53,7 @@ done as (
   returning job_id),
 keys as (
   delete from outlive.dedupe_keys k where k.id = any(array(select job_id from done))),
-undone as materialized (
+unsuccessful as materialized (
   select outlive.settle(
     row(e.token, e.id, e.attempt, e.worker, e.lease_until, e.heartbeat_at, e.started_at, e.cancel_requested,
       e.alone, e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses,
@@ -73,9 +74,9 @@ undone as materialized (
   from ended e where (:outcomes::text[])[e.n] <> 'succeeded'),
 followed as materialized (
   select outlive.follow_up(
-    array_agg(d.job_id) || array(select u.id from undone u),
-    array_agg('succeeded'::text) || array(select u.state from undone u)) as changed
-  from done d having count(*) > 0 or exists (select from undone)),
+    array_agg(d.job_id) || array(select u.id from unsuccessful u),
+    array_agg('succeeded'::text) || array(select u.state from unsuccessful u)) as changed
+  from done d having count(*) > 0 or exists (select from unsuccessful)),
 pick as materialized (
   select s.tid
   from unnest(
@@ -125,11 +126,12 @@ where cardinality(:tokens::bigint[]) <> (select count(*) from ended)
   and not exists (select from ended e where e.token = g.token)
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null
-from followed where changed is null;
+from followed where changed is null;  -- Never a row: it makes Postgres run `followed`.
 
 -- name: complete_with_records
 -- running -> succeeded, with the job's records and the jobs that it spawns. An error: the worker has lost the
--- attempt, or another transaction holds a key for longer than 100 ms; other ends wait for this connection.
+-- attempt, or another transaction holds a dedupe key or the key of a record for longer than 100 ms; other ends
+-- wait for this connection.
 select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(
   :token::bigint,
   :worker::uuid,
@@ -219,7 +221,7 @@ with due as (
   order by r.token for update skip locked)
 update outlive.running r set begun = true from due where r.token = due.token returning r.token;
 
--- name: adopt
+-- name: held_attempts
 -- The attempts that the database has under this worker's id, all or some. A worker reads them after a statement of
 -- unknown outcome, before it claims anything else.
 select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,

@@ -99,7 +99,7 @@ where k.watched and k.state in ('active', 'stale', 'draining') and not exists (
 union all
 select k.id, null from outlive.workers k where k.id = :worker::uuid and k.state = 'dead';
 
--- name: missed
+-- name: note_missed
 -- Those of these workers that any reaper has missed for :for_s since the server started or crashed. The time is
 -- kept here: reapers may die sooner than it passes, and a server that keeps crashing must not hide a death.
 with found as materialized (

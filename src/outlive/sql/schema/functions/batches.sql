@@ -208,8 +208,7 @@ begin
 end $$;
 
 create or replace function outlive.uncount_in_batches(ids uuid[], state text) returns void language plpgsql as $$
--- These jobs were in this state, and have just left it by the verb of an operator or of a worker. Their batches
--- are not done any more.
+-- An operator or a worker has just moved these jobs out of this state. Their batches are not done any more.
 declare
   n record;
 begin

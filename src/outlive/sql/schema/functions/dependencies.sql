@@ -20,8 +20,8 @@
 -- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency.
 -- Two kinds of ends are left to the reaper, in `end_checks`, because only a later transaction sees both sides.
 -- Those that a transaction at the isolation level repeatable read or serializable has written: it sees only what
--- was committed before it began. And those of jobs that are moved, or stay ended and block others, when an enqueue
--- commits: they may end, or be retried and end again, before that is seen.
+-- was committed before it began. And those of a job that another transaction moves or retries while an enqueue
+-- commits: the job may end, or end again, before that is seen.
 
 create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
 begin
@@ -97,6 +97,7 @@ end $$;
 
 create or replace function outlive.unmet_because(needs uuid) returns text language sql stable
 -- Why a job stays blocked by a job that has ended without success, in words; null for any other job.
+-- Each begins with 'job ' and the id: release_dependents reads it from there.
 return format(case outlive.state_of(needs)
   when 'failed' then 'job %s failed: retry it, or release this job'
   when 'cancelled' then 'job %s was cancelled: retry it, or release this job'
@@ -167,6 +168,7 @@ begin
   if exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met) then
     doomed := outlive.lock_dependents(good, bad, among => among);
   end if;
+  -- Now `doomed` is null if no job waits for these, and empty if none of those that wait is to be cancelled.
   if doomed <> '{}' then
     bad := bad || doomed;
     with reasons as materialized (
@@ -214,7 +216,7 @@ begin
   advanced as (
     update outlive.held h set
       unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
-      details = case
+      details = case  -- The id is where unmet_because has put it.
         when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
           select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
           where d.job_id = h.id and not d.met)

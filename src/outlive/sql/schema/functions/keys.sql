@@ -8,6 +8,8 @@
 --     take_turn      trigger: admits, when a transaction commits, the jobs whose turn it is by what it has done
 --     admit_due      admits the jobs whose time has come, and what commits have left
 --
+-- outlive.check_links (dependencies.sql) refuses keys that make no sense.
+--
 -- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
 -- `held`, where they slow nothing. A suspect stays there when it is admitted. (The functions don't ask for why =
 -- 'key': Postgres would read the index by why, and with it all jobs that queue.)
