@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from outlive import config
+from outlive.worker.alerts import Alerts
+from outlive.worker.identity import Identity
+from outlive.worker.services import Services
+from outlive.worker.zygotes import Zygotes
 from tests.tidy.reading import EXAMPLES, ROOT, SOURCE, modules, shown, syntax
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(EXAMPLES.rglob("*.md"))]
@@ -38,6 +42,20 @@ def test_the_map_names_every_module_and_only_files_that_exist() -> None:
     named = set(re.findall(r"`([a-z0-9_/]+\.(?:py|sql))`", page))
     assert {str(path.relative_to(SOURCE)) for path in modules()} - named == set()
     assert [path for path in named if not (SOURCE / path).exists() and not (ROOT / path).exists()] == []
+
+
+def test_the_pages_say_how_many_connections_a_worker_has_at_most() -> None:
+    me = Identity("crawler-1", 1, None)
+    zygotes, alerts = Zygotes("no:app", me.id, me.slots), Alerts()
+    services = Services(
+        me, config.Config(), "", zygotes, alerts, {}, on_declared_dead=lambda: None, on_drain=lambda: None
+    )
+    most = len(services.sessions) + 1  # The sessions, and the connection that shows its life.
+    always, scraped = 3, 1
+    sizes = ROOT / "docs" / "how-to" / "size.md"
+    assert f"{most} per worker at most" in sizes.read_text(encoding="utf-8")
+    for page in (sizes, ROOT / "docs" / "how-to" / "deploy.md", ROOT / "ARCHITECTURE.md"):
+        assert f"up to {most - always - scraped} more" in page.read_text(encoding="utf-8"), shown(page)
 
 
 def test_every_log_line_on_the_page_of_recovery_is_in_the_code() -> None:
