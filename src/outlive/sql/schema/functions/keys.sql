@@ -5,7 +5,7 @@
 --     requeue_keyed  jobs were moved: they give back their slots, and queue again if they are to run
 --     lock_keys      locks keys
 --     admit          gives free slots to the jobs that queue
---     take_turn      trigger: admits, when a transaction commits, the jobs whose turn it is by what it has done
+--     take_turn      trigger: at commit, admits jobs of the keys that the transaction has freed or queued for
 --     admit_due      admits the jobs whose time has come, and what commits have left
 --
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
@@ -204,8 +204,8 @@ when (new.xid is not null) execute function outlive.take_turn();
 
 create or replace function outlive.admit_due(batch int) returns int
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
--- Take the turns of jobs whose time has come, and those that commits have left. Returns how many jobs and keys that
--- concerns. If it is less than `batch`, no more is due.
+-- Take the turns of jobs whose time has come, and those that commits have left. Returns how many jobs and keys
+-- that concerns. If it is less than `batch`, no more is due.
 declare
   keys text[];
   concerned int;
