@@ -5,6 +5,8 @@ tests/django/test_project.py runs it, with each version of Django.
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -51,6 +53,12 @@ def raised(kind: type[E], call: Callable[[], object]) -> E:
     except kind as error:
         return error
     raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def dumped() -> Any:
+    out = io.StringIO()
+    call_command("dumpdata", "outlive", "shop", stdout=out)
+    return json.loads(out.getvalue())
 
 
 class EnqueuingTests(TestCase):
@@ -213,6 +221,7 @@ class SettingsTests(TestCase):
 class AdminTests(TestCase):
     def test_the_pages_list_and_change_nothing(self) -> None:
         result = tasks.add.enqueue(1)
+        assert dumped() == []
         self.client.force_login(User.objects.create_superuser("ada"))
         page = self.client.get("/admin/outlive/job/").content.decode()
         assert result.id in page
@@ -298,6 +307,7 @@ class WorkingTests(TransactionTestCase):
             ("refuse", "builtins.ValueError", "in refuse\n"),
             ("return_a_set", "outlive.errors.Fail", "its return value is not JSON"),
             ("crash", "outlive.errors.JobFailed", "Fatal Python error: Segmentation fault"),
+            ("crash", "outlive.errors.JobFailed", "crashed: "),
         ):
             result = done[name]
             (error,) = result.errors
@@ -331,5 +341,4 @@ class WorkingTests(TransactionTestCase):
         pages = __import__("tests.django.pages").django.pages
         assert self.finished(pages.visit.enqueue()).return_value == "found"
         job = outlive.django.app().get_job(UUID(tasks.add.enqueue(9).id))
-        assert job.result(30) == 10
-        outlive.django.app().connections.close()
+        assert job.result(30) == 10  # Its sessions stay open, and the runner drops the database nevertheless.

@@ -8,7 +8,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core import checks
 from django.core.management.base import CommandError
-from django.db import connections
+from django.db import connections, router
 from django.db.models.signals import post_migrate, pre_migrate
 
 from outlive import db, migrate, sql
@@ -25,8 +25,16 @@ class OutliveConfig(AppConfig):
         from outlive.django.checks import check_without_django_tasks  # With Django 6, this import registers its check.
 
         checks.register(check_without_django_tasks)
+        router.routers.insert(0, NotCopied())
         pre_migrate.connect(_bring_schema, sender=self)
         post_migrate.connect(_remove_jobs, sender=self)
+
+
+class NotCopied:
+    """A router of Django, by which `dumpdata` leaves out the jobs, and `loaddata` too: views can't be written."""
+
+    def allow_migrate(self, db: str, app_label: str, **_: object) -> bool | None:
+        return False if app_label == OutliveConfig.label else None
 
 
 def databases() -> set[str]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.signals import setting_changed
 from django.db import connections
+from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from outlive import config as configuration
 from outlive.client.app import App
@@ -57,7 +59,20 @@ def register(backend: OutliveBackend, task: Task) -> OutliveTask[..., Any, Any]:
 
 def _forget(*, setting: str, **_: object) -> None:
     if setting in ("TASKS", "DATABASES"):
+        _close()
         _apps.clear()
 
 
+def _let_go(*, connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Django connects without a database before it drops a test database, which must have no other session then."""
+    if connection.alias == NO_DB_ALIAS:
+        _close()
+
+
+def _close() -> None:
+    for app in list(_apps.values()):
+        app.connections.close()
+
+
 setting_changed.connect(_forget)
+connection_created.connect(_let_go)
