@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from outlive.program import typed
+
 if TYPE_CHECKING:
     from outlive.model import Attempt
     from outlive.states import State
@@ -71,11 +73,11 @@ class StaleAttempt(OutliveError):
 
 
 class JobNotFound(OutliveError):
-    """The job does not exist: it was pruned, or it is in another database."""
+    """The job does not exist: it was pruned, it is in another database, or its transaction is not committed yet."""
 
 
 class BatchNotFound(OutliveError):
-    """The batch does not exist: it was pruned, or it is in another database."""
+    """The batch does not exist: it was pruned, it is in another database, or its transaction is not committed yet."""
 
 
 class WorkerNotFound(OutliveError):
@@ -88,7 +90,7 @@ class JobFailed(OutliveError):
     def __init__(self, job_id: UUID, state: State, attempt: Attempt | None) -> None:
         self.job_id, self.state, self.attempt = job_id, state, attempt
         why = f": {attempt.error or attempt.outcome}" if attempt else ""
-        super().__init__(f"job {job_id} is {state}{why}; `outlive show {job_id}` prints all its attempts")
+        super().__init__(f"job {job_id} is {state}{why}; {typed(f'`outlive show {job_id}`')} prints all its attempts")
 
 
 class Retry(OutliveError):
@@ -131,7 +133,7 @@ def no_batch(id: UUID) -> BatchNotFound:
     return BatchNotFound(f"there is no batch {id}: {GONE}")
 
 
-GONE = "it was pruned, or it is in another database"
+GONE = "it was pruned, it is in another database, or its transaction is not committed yet"
 
 
 def not_installed(setting: str, library: str, *, extra: str) -> ConfigError:

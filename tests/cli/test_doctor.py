@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outlive import db, store
+from outlive import db, program, store
 from outlive.cli import machine
 from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
+from outlive.errors import JobFailed
 from outlive.model import SourceLimits
-from outlive.states import Outcome
+from outlive.states import Outcome, State
 from outlive.wording import RESTART
 from tests.driving.commands import Cli
 from tests.driving.databases import new_database
@@ -89,6 +90,15 @@ def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None
     ran = Cli(empty_database_url)("doctor")
     assert ran.code == 1
     assert "✗ the database has no outlive schema yet\n    → run `outlive migrate --database-url " in ran.out
+
+
+def test_below_manage_py_the_hints_name_its_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(program.VARIABLE, "mail:archive")
+    assert "→ manage.py outlive_worker --backend mail, once there are jobs\n" in cli("doctor").out
+    assert "`manage.py outlive --backend mail show " in str(JobFailed(uuid4(), State.FAILED, None))
+    assert program.typed("this outlive needs 2: run `outlive migrate`") == (
+        "this outlive needs 2: run `manage.py migrate --database archive`"
+    )
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

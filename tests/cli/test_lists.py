@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from outlive import db, store
+from outlive.errors import GONE
 from outlive.model import Ended
 from outlive.protocol import Progress
 from outlive.states import Outcome
@@ -160,7 +161,7 @@ def test_show_names_the_worker_that_runs_the_job(cli: Cli, connection: db.Connec
 def test_show_of_an_unknown_job_fails_in_one_line(cli: Cli) -> None:
     ran = cli("show", job := uuid4())
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"outlive: there is no job {job}: it was pruned, or it is in another database\n"
+    assert ran.err == f"outlive: there is no job {job}: {GONE}\n"
     assert cli("show", "xyz").code == 2
 
 

@@ -35,7 +35,9 @@ import outlive.django
 from outlive.django import apps
 from outlive.django.addresses import address
 from outlive.django.api import TaskResult, TaskResultDoesNotExist, task_backends, task_enqueued
+from outlive.django.backend import OutliveBackend
 from outlive.django.checks import check_without_django_tasks
+from outlive.django.management.commands import outlive_worker
 from outlive.django.models import Job
 from outlive.django.priorities import django_priority, outlive_priority
 from outlive.errors import ConfigError, SchemaMismatch
@@ -135,7 +137,13 @@ class EnqueuingTests(TestCase):
 
     def test_options_that_are_unknown_are_refused(self) -> None:
         assert "max_attempts" in str(raised(ConfigError, lambda: outlive.django.options(max_attempt=3)))  # type: ignore[call-arg]
-        raised(ConfigError, lambda: outlive.django.options(queue="mail"))
+        assert "@task(queue_name=…)" in str(raised(ConfigError, lambda: outlive.django.options(queue="mail")))
+
+    def test_options_in_the_wrong_place_are_refused(self) -> None:
+        swapped = raised(TypeError, lambda: outlive.django.options(max_attempts=3)(tasks.add))
+        assert str(swapped) == "put @outlive.django.options(…) below @task: it takes the function, not a Task"
+        bare = raised(TypeError, lambda: outlive.django.options(tasks.refuse.func))
+        assert str(bare) == "write @outlive.django.options(…), with what it sets, below @task"
 
 
 class SettingsTests(TestCase):
@@ -163,7 +171,8 @@ class SettingsTests(TestCase):
     def test_apps_that_are_not_installed_are_named(self) -> None:
         assert checks.run_checks() == []
         with override_settings(INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth"]):
-            assert [one.id for one in task_backends["default"].check()] == ["outlive.E001"]
+            with self.assertWarnsMessage(UserWarning, "TASKS['default'] needs 'outlive.django' in INSTALLED_APPS"):
+                assert [one.id for one in OutliveBackend("default", {}).check()] == ["outlive.E001"]
             assert "manage.py migrate" in str(raised(ImproperlyConfigured, lambda: tasks.add.enqueue(1)))
             found = [one.id for one in check_without_django_tasks()]
         assert found == (["outlive.E006", "outlive.E001"] if django.VERSION < (6, 0) else [])
@@ -178,6 +187,9 @@ class SettingsTests(TestCase):
         ours = {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"database": "odd"}}
         with self.other_database({"NAME": "postgres"}), override_settings(TASKS={"default": ours}):
             error = raised(CommandError, lambda: call_command("outlive_worker"))
+            (missing,) = checks.run_checks(databases=["default", "odd"])
+        assert (missing.id, missing.msg) == ("outlive.W001", str(error))
+        assert checks.run_checks(databases=["default"]) == []
         assert str(error).endswith("no outlive schema yet: run `manage.py migrate --database odd`")
         assert error.returncode == 5
 
@@ -190,6 +202,7 @@ class SettingsTests(TestCase):
         try:
             yield
         finally:
+            connections["odd"].close()
             del connections["odd"], connections.settings["odd"]
 
     def test_the_schema_comes_only_into_databases_that_a_backend_names(self) -> None:
@@ -210,9 +223,25 @@ class SettingsTests(TestCase):
                 "the shop",
             )
 
+    def test_a_role_without_the_right_to_bring_the_schema_is_told_which(self) -> None:
+        ours = {"BACKEND": "outlive.django.backend.OutliveBackend", "OPTIONS": {"database": "odd"}}
+        odd = {"NAME": "postgres", "OPTIONS": {"assume_role": "pg_monitor"}}
+        with self.other_database(odd), override_settings(TASKS={"default": ours}):
+            error = raised(CommandError, lambda: apps._bring_schema(using="odd", verbosity=1))
+        assert "run `grant create on database postgres to pg_monitor`" in str(error)
+
     def test_a_worker_of_a_backend_that_is_not_there_is_refused(self) -> None:
         error = raised(CommandError, lambda: call_command("outlive_worker", backend="odd"))
         assert str(error) == "TASKS has no backend of outlive named 'odd': set --backend to its alias"
+
+    def test_queues_that_no_task_can_have_are_doubted(self) -> None:
+        err = io.StringIO()
+        command = outlive_worker.Command(stderr=err, no_color=True)
+        command._doubt_queues("mail, mial", {"default", "mail"})
+        assert err.getvalue() == "--queues names mial: not in QUEUES, so no job is there\n"
+        command._doubt_queues("mail", set())
+        command._doubt_queues("", {"default"})
+        assert err.getvalue().count("\n") == 1
 
     def test_a_migration_of_django_is_not_needed(self) -> None:
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
@@ -230,6 +259,12 @@ class AdminTests(TestCase):
         assert self.client.get(f"/admin/outlive/job/{result.id}/change/").status_code == 200
         for name in ("killer", "worker"):
             assert self.client.get(f"/admin/outlive/{name}/").status_code == 200
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("drop schema outlive cascade")
+            answer = self.client.get("/admin/outlive/job/")
+            assert (answer.status_code, b"run `manage.py migrate`" in answer.content) == (503, True)
+            transaction.set_rollback(True)
         for action in ("add/", f"{result.id}/delete/"):
             assert self.client.get(f"/admin/outlive/job/{action}").status_code == 403
 

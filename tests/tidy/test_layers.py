@@ -34,6 +34,7 @@ LAYERS = [
         "logs",
         "output",
         "importing",
+        "program",
         "wording",
         "stacks",
     },

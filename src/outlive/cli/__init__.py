@@ -12,6 +12,8 @@ from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from outlive import program
+
 if TYPE_CHECKING:
     import typer
     from typer.models import CommandInfo
@@ -58,7 +60,7 @@ def main() -> None:
     gc.freeze()  # Nor does what they made become garbage: a search at exit takes a fifth of a short command.
     gc.enable()
     try:
-        app(prog_name="outlive")
+        app(prog_name=program.name())
     except SystemExit as end:
         if not isinstance(end.code, int) or (sys.argv[1:2] and sys.argv[1] in LONG):
             raise

@@ -6,10 +6,11 @@ Django before it is used: modules of tasks import this one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
-from outlive import policy, validation
+from outlive import errors, policy, validation
 
 if TYPE_CHECKING:
     from outlive.client.app import App, TaskOptions
@@ -19,7 +20,7 @@ ATTRIBUTE = "outlive_options"
 """Where a function keeps the options of its task."""
 
 
-def options(**given: Unpack[TaskOptions]) -> Callable[[F], F]:
+def options(*functions: Never, **given: Unpack[TaskOptions]) -> Callable[[F], F]:
     """The options of outlive for a task of Django, below its decorator. All that `@app.task` takes, except `queue`:
 
     @task(queue_name="mail")
@@ -28,11 +29,18 @@ def options(**given: Unpack[TaskOptions]) -> Callable[[F], F]:
     """
     from outlive.client.app import OPTIONS
 
+    if functions:
+        raise TypeError("write @outlive.django.options(…), with what it sets, below @task")
+    if "queue" in given:
+        raise errors.ConfigError("the queue of a task of Django is set by @task(queue_name=…), not by an option")
     allowed = {name: check for name, check in OPTIONS.items() if name != "queue"}  # That one is Django's queue_name.
     validation.known("@outlive.django.options", "option", given, allowed)
     policy.parse(given, allowed)
 
     def keep(function: F) -> F:
+        if not inspect.isfunction(function):
+            kind = type(function).__name__
+            raise TypeError(f"put @outlive.django.options(…) below @task: it takes the function, not a {kind}")
         setattr(function, ATTRIBUTE, given)
         return function
 

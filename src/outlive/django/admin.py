@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.utils import ProgrammingError
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 
 from outlive.django.backend import OutliveBackend, backends
@@ -43,6 +44,13 @@ class ReadOnly(admin.ModelAdmin):
         backend = _backend()
         queryset = super().get_queryset(request)
         return queryset.none() if backend is None else queryset.using(backend.database)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        try:
+            return super().changelist_view(request, extra_context)
+        except ProgrammingError as error:
+            said = f"outlive's schema is missing or old ({error}): run `manage.py migrate`"
+            return HttpResponse(said, status=503, content_type="text/plain")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

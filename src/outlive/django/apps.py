@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.core.management.base import CommandError
 from django.db import connections, router
 from django.db.models.signals import post_migrate, pre_migrate
 
-from outlive import db, migrate, sql
+from outlive import db, migrate, program, sql
 from outlive.django.addresses import address
 from outlive.errors import OutliveError
 
@@ -22,9 +23,11 @@ class OutliveConfig(AppConfig):
     verbose_name = "outlive"
 
     def ready(self) -> None:
-        from outlive.django.checks import check_without_django_tasks  # With Django 6, this import registers its check.
+        from outlive.django import backend  # noqa: F401  # This import registers the checks of backends.
+        from outlive.django.checks import check_schema
 
-        checks.register(check_without_django_tasks)
+        checks.register(check_schema, checks.Tags.database)
+        os.environ.setdefault(program.VARIABLE, "default:default")
         router.routers.insert(0, NotCopied())
         pre_migrate.connect(_bring_schema, sender=self)
         post_migrate.connect(_remove_jobs, sender=self)
@@ -52,9 +55,17 @@ def _bring_schema(*, using: str, verbosity: int, stdout: Any = None, **_: object
         with db.translated_errors(), db.connect(address(using)) as connection:
             before, after = migrate.migrate(connection)
     except OutliveError as error:
-        raise CommandError(f"outlive's schema: {error}") from error
+        raise CommandError(f"outlive's schema: {error}{_advice(error, using)}") from error
     if verbosity and before != after:
         (stdout or sys.stdout).write(f"outlive: schema version {after} is installed in the database {using!r}\n")
+
+
+def _advice(error: OutliveError, using: str) -> str:
+    if "permission denied for database" not in str(error):
+        return ""
+    with db.connect(address(using)) as connection:
+        grant = connection.execute("select format('create on database %I to %I', current_database(), current_user)")
+        return f"; let the owner of the database run `grant {grant.fetchall()[0][0]}`"
 
 
 def _remove_jobs(*, using: str, **given: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,9 +24,10 @@ from outlive.django.api import (
     task_backends,
     task_enqueued,
 )
-from outlive.django.checks import APP, problems
+from outlive.django.checks import APP, check_without_django_tasks, problems
 from outlive.django.priorities import outlive_priority
 from outlive.django.registry import register
+from outlive.django.schema import in_django
 
 
 class OutliveBackend(BaseTaskBackend):
@@ -40,6 +42,8 @@ class OutliveBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        if apps.ready and not apps.is_installed(APP):  # `manage.py check` may import the tasks too late to check them.
+            warnings.warn(f"TASKS[{alias!r}] needs {APP!r} in INSTALLED_APPS: it brings the schema", stacklevel=2)
         self.settings = dict(self.options)
         self.database: str = self.settings.pop("database", "default")
         self.modules: list[str] = self.settings.pop("modules", [])
@@ -122,6 +126,4 @@ def _plain(task: Task, name: str, value: Any) -> Any:
         raise type(error)(said) from None
 
 
-def in_django(error: errors.SchemaMismatch, database: str) -> str:
-    """What the error says, with the command of Django that brings the schema."""
-    return str(error).replace("outlive migrate", f"manage.py migrate --database {database}")
+checks.register(check_without_django_tasks)

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from django.core.management.base import CommandError, CommandParser
 
+from outlive import program
 from outlive.django.addresses import address
 from outlive.django.api import task_backends
 from outlive.django.backend import OutliveBackend
@@ -25,9 +26,11 @@ def database_of(backend: str) -> str:
     return database
 
 
-def become(*words: str, database: str, pythonpath: str | None) -> NoReturn:
+def become(*words: str, backend: str, pythonpath: str | None) -> NoReturn:
     """Replace this process by the command, which finds the project's modules where `manage.py` does."""
+    database = database_of(backend)
     paths = [pythonpath, sys.path[0], os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
     os.environ["OUTLIVE_DATABASE_URL"] = address(database)  # Jobs don't see it.
+    os.environ[program.VARIABLE] = f"{backend}:{database}"
     os.execv(sys.executable, [sys.executable, "-m", "outlive", *words])

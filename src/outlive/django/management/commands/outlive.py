@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from outlive.django.management.becoming import become, database_of, take_backend
+from outlive.django.management.becoming import become, take_backend
+
+NEEDS_APP = (["worker"], ["up"], ["enqueue"])
 
 
 class Command(BaseCommand):
@@ -18,4 +21,6 @@ class Command(BaseCommand):
         parser.add_argument("words", nargs=argparse.REMAINDER, help="The command, and what it takes.")
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, words: list[str], **__: Any) -> None:
-        become(*words, database=database_of(backend), pythonpath=pythonpath)
+        if words[:1] in NEEDS_APP and not any(re.fullmatch(r"[\w.]+:\w+", word) for word in words):
+            words.insert(1, f"outlive.django.worker:{backend}")
+        become(*words, backend=backend, pythonpath=pythonpath)

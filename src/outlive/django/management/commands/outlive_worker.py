@@ -7,11 +7,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from typer.main import get_command
 
-from outlive import cli, db, migrate
-from outlive.django.addresses import address
-from outlive.django.backend import in_django
+from outlive import cli
+from outlive.django.api import task_backends
 from outlive.django.management.becoming import become, database_of, take_backend
-from outlive.errors import OutliveError, SchemaMismatch
+from outlive.django.schema import problem
 
 
 class Command(BaseCommand):
@@ -24,22 +23,21 @@ class Command(BaseCommand):
             parser.add_argument(option.opts[0], dest=option.name, help=option.help, **kind)
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, **given: Any) -> None:
-        database = database_of(backend)
-        _expect_schema(database)
+        if wrong := problem(
+            database_of(backend)
+        ):  # The worker itself would name a command that does not read DATABASES.
+            raise CommandError(wrong, returncode=5)  # The code of `outlive worker`.
+        self._doubt_queues(given["queues"] or "", task_backends[backend].queues)
         words = [word for option in _options() for word in _words(option.opts[0], given[option.name])]
         # This process has imported the project. The supervisor of a worker starts without it.
-        become("worker", f"outlive.django.worker:{backend}", *words, database=database, pythonpath=pythonpath)
+        become("worker", f"outlive.django.worker:{backend}", *words, backend=backend, pythonpath=pythonpath)
 
-
-def _expect_schema(database: str) -> None:
-    """CommandError if the schema is missing: the worker itself would name a command that does not read DATABASES."""
-    try:
-        with db.translated_errors(), db.connect(address(database)) as connection:
-            migrate.check(connection)
-    except SchemaMismatch as error:
-        raise CommandError(in_django(error, database), returncode=5) from error  # The code of `outlive worker`.
-    except OutliveError:
-        pass  # The worker says it, and has an exit code for it.
+    def _doubt_queues(self, named: str, known: set[str]) -> None:
+        """Warn of queues that no task can have. Without QUEUES, all can be."""
+        if unknown := {name.strip() for name in named.split(",")} - {"", *known} if known else set():
+            self.stderr.write(
+                self.style.WARNING(f"--queues names {', '.join(sorted(unknown))}: not in QUEUES, so no job is there")
+            )
 
 
 def _options() -> list[Any]:
