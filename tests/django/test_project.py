@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.django.projects import run_tests
+from tests.django.projects import PROJECT, environment, run_tests
 from tests.driving.workers import ROOT
 
 SUITE = ("shop", "tests.django.suite")
@@ -30,6 +30,14 @@ NOT_FOR_US = {
 def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url: str) -> None:
     said = run_tests(empty_database_url, *SUITE)
     assert PASSED.search(said), said
+
+
+@pytest.mark.parametrize(("words", "code"), [("migrate --check", 1), ("outlive jobs", 5)])
+def test_before_the_schema_is_there_its_command_is_named(words: str, code: int, empty_database_url: str) -> None:
+    command = [sys.executable, PROJECT / "manage.py", *words.split()]
+    environ = {**os.environ, **environment(empty_database_url)}
+    ran = subprocess.run(command, cwd=PROJECT, env=environ, text=True, capture_output=True, check=False)
+    assert (ran.returncode, "no outlive schema yet: run `manage.py migrate" in ran.stderr) == (code, True), ran.stderr
 
 
 def interpreter(version: str) -> str:
