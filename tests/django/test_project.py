@@ -34,7 +34,7 @@ def test_the_backend_passes_its_tests_under_djangos_runner(empty_database_url: s
 
 @pytest.mark.parametrize(("words", "code"), [("migrate --check", 1), ("outlive jobs", 5)])
 def test_before_the_schema_is_there_its_command_is_named(words: str, code: int, empty_database_url: str) -> None:
-    command = [sys.executable, PROJECT / "manage.py", *words.split()]
+    command: list[str | Path] = [sys.executable, PROJECT / "manage.py", *words.split()]
     environ = {**os.environ, **environment(empty_database_url)}
     ran = subprocess.run(command, cwd=PROJECT, env=environ, text=True, capture_output=True, check=False)
     assert (ran.returncode, "no outlive schema yet: run `manage.py migrate" in ran.stderr) == (code, True), ran.stderr

@@ -77,7 +77,9 @@ def check_schema(*, databases: Sequence[str] | None = None, **_: Any) -> list[ch
     from outlive.django.apps import databases as used
 
     found = [wrong for alias in databases or () if alias in used() and (wrong := problem(alias))]
-    return [(checks.Error if migrates else checks.Warning)(wrong, id="outlive.W001") for wrong in found]
+    if migrates:
+        return [checks.Error(wrong, id="outlive.E007") for wrong in found]
+    return [checks.Warning(wrong, id="outlive.W001") for wrong in found]
 
 
 def check_without_django_tasks(**_: Any) -> list[checks.CheckMessage]:

@@ -97,9 +97,7 @@ def _as_enqueued(task: Task, alias: str, job: Job, request: dict[str, Any]) -> T
 def _error(attempt: Attempt) -> TaskError:
     """How an attempt failed."""
     said = f"{attempt.outcome}: {attempt.error}" if attempt.error else attempt.outcome
-    if (
-        attempt.stack
-    ):  # That of an exception ends with what it says. Others say where the job was, and not why it ended.
+    if attempt.stack:  # A traceback ends with its exception. Other stacks don't say why the attempt ended.
         said = attempt.stack if attempt.outcome == Outcome.FAILED else f"{said}\n{attempt.stack}"
     return TaskError(exception_class_path=_exception_path(attempt), traceback=said)
 

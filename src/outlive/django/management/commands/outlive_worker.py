@@ -23,9 +23,7 @@ class Command(BaseCommand):
             parser.add_argument(option.opts[0], dest=option.name, help=option.help, **kind)
 
     def handle(self, *_: Any, backend: str, pythonpath: str | None, **given: Any) -> None:
-        if wrong := problem(
-            database_of(backend)
-        ):  # The worker itself would name a command that does not read DATABASES.
+        if wrong := problem(database_of(backend)):
             raise CommandError(wrong, returncode=5)  # The code of `outlive worker`.
         self._doubt_queues(given["queues"] or "", task_backends[backend].queues)
         words = [word for option in _options() for word in _words(option.opts[0], given[option.name])]
@@ -34,10 +32,10 @@ class Command(BaseCommand):
 
     def _doubt_queues(self, named: str, known: set[str]) -> None:
         """Warn of queues that no task can have. Without QUEUES, all can be."""
-        if unknown := {name.strip() for name in named.split(",")} - {"", *known} if known else set():
-            self.stderr.write(
-                self.style.WARNING(f"--queues names {', '.join(sorted(unknown))}: not in QUEUES, so no job is there")
-            )
+        unknown = sorted({name.strip() for name in named.split(",")} - {"", *known}) if known else []
+        if unknown:
+            said = f"--queues names {', '.join(unknown)}: not in QUEUES, so no job is there"
+            self.stderr.write(self.style.WARNING(said))
 
 
 def _options() -> list[Any]:
