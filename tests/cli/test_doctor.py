@@ -92,15 +92,6 @@ def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None
     assert "✗ the database has no outlive schema yet\n    → run `outlive migrate --database-url " in ran.out
 
 
-def test_below_manage_py_the_hints_name_its_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(program.VARIABLE, "mail:archive")
-    assert "→ manage.py outlive_worker --backend mail, once there are jobs\n" in cli("doctor").out
-    assert "`manage.py outlive --backend mail show " in str(JobFailed(uuid4(), State.FAILED, None))
-    assert program.typed("this outlive needs 2: run `outlive migrate`") == (
-        "this outlive needs 2: run `manage.py migrate --database archive`"
-    )
-
-
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_another_encoding_is_refused_and_named(server_url: str, encoding: str) -> None:
     """54"""
@@ -212,6 +203,15 @@ def test_clocks_that_differ_are_found(database_url: str) -> None:
     assert "ahead of this machine's" in what
     assert judge_clock(-5.0, doubt_s=1.0).what.startswith("the database's clock is 5 s behind")
     assert judge_clock(5.0, doubt_s=4.0).level == "fine"
+
+
+def test_below_manage_py_the_hints_name_its_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(program.VARIABLE, "mail:archive")
+    assert "→ manage.py outlive_worker --backend mail, once there are jobs\n" in cli("doctor").out
+    assert "`manage.py outlive --backend mail show " in str(JobFailed(uuid4(), State.FAILED, None))
+    assert program.typed("this outlive needs 2: run `outlive migrate`") == (
+        "this outlive needs 2: run `manage.py migrate --database archive`"
+    )
 
 
 def test_few_open_files_are_found(cli: Cli) -> None:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from outlive import stacks, store
+from outlive import program, stacks, store
 from outlive.cli import choosing, screen
 from outlive.cli.choosing import Filter
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.model import Record
-from outlive.program import typed
 from outlive.wording import RESTART, few, short_id
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
         if not rows:
             return "no job is in quarantine"
         hint = "`outlive show ID` prints all attempts; `outlive release ID` runs the job again"
-        return screen.group(*map(_killer, rows), typed(hint), style="dim")
+        return screen.group(*map(_killer, rows), program.typed(hint), style="dim")
 
     screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
 
