@@ -8,7 +8,7 @@ import re
 VARIABLE = "_OUTLIVE_MANAGE"
 """In a project of Django: the aliases of a backend and of its database. Commands that `manage.py` becomes read it."""
 _COMMAND = re.compile(
-    r"(?<![\w.])outlive (?:(worker pkg\.module:app)|(migrate)\b(?! --database-url)|"
+    r"(?<![\w.])outlive (?:(worker pkg\.module:app)|(migrate)\b(?: --database-url [^\s`]+)?|"
     r"(?=(?:jobs|show|logs|killers|workers|stuck|release|retry|queues|sources|schedules|dashboard|doctor)\b))"
 )
 

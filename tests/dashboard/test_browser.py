@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from outlive import App, db, store
 from outlive.model import Schedule, SourceLimits
@@ -80,23 +80,17 @@ def address(url: str, connection: db.Connection) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        words = ["--no-sandbox", "--process-per-site", "--renderer-process-limit=1"]  # A process takes half a second.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=words)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def context(browser: Browser, address: str) -> Iterator[BrowserContext]:
-    with browser.new_context(base_url=address) as context:
-        context.set_default_timeout(15_000)
-        yield context
-
-
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
+def page(browser: Browser, address: str) -> Iterator[Page]:
     """A page of an operator. What the browser complains about fails the test."""
-    with context.new_page() as page:
+    with browser.new_context(base_url=address) as context:
+        page = context.new_page()
+        page.set_default_timeout(15_000)
         complaints: list[str] = []
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
