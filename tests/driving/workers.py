@@ -29,7 +29,8 @@ class Worker:
         folder: Path = ROOT,
     ) -> None:
         self._log = log
-        environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}", "OUTLIVE_DATABASE_URL": database_url}
+        environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}"}
+        environ |= {"OUTLIVE_DATABASE_URL": database_url} if database_url else {}
         environ |= {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
         with log.open("wb") as output:
             self.process = subprocess.Popen(

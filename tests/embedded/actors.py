@@ -197,7 +197,8 @@ def ordinary_person(base: Path) -> Person:
     found = pwd.getpwnam("nobody")
     source = base / "source"
     shutil.copytree(SOURCE / "embedded", source / "outlive" / "embedded", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(SOURCE / "errors.py", source / "outlive")
+    for module in ("errors.py", "program.py"):
+        shutil.copy(SOURCE / module, source / "outlive")
     shutil.copy(SCRIPT, source)
     (source / "outlive" / "__init__.py").touch()  # The embedded part needs nothing else, which this proves as well.
     for folder, _, files in os.walk(source):

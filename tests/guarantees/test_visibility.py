@@ -103,7 +103,7 @@ def test_the_log_has_the_lines_that_operators_grep_for(start: Start) -> None:
     for job, state in ((raised, State.FAILED), (exited, State.QUARANTINED), (killed, State.QUARANTINED)):
         finished(job, state)
     finished(late, State.FAILED)
-    assert worker.says(f"Job {late.id} timed out")
+    worker.says(f"Job {late.id} timed_out: Hard timeout")
     for job in (raised, exited, killed):
         worker.says(f"Job {job.id} failed with code")
     log = worker.log()
