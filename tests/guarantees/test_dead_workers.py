@@ -342,7 +342,7 @@ def all_show_life(server: Server, workers: list[Worker]) -> bool:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [60, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [20, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_killed_backend_kills_no_worker(server: Server, start: Start, tmp_path: Path, kills: int) -> None:
     """All sessions end at once, and the table of liveness is empty."""
     workers = [start(url=server.url, slots=2) for _ in range(2)]

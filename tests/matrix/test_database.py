@@ -75,7 +75,7 @@ def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_
     assert worker.process.poll() is None
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("times", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_immediate_stops_of_the_server_under_load_lose_nothing(server: Server, start: Start, times: int) -> None:
     """34"""
     workers = [start(slots=2, **SHORT) for _ in range(2)]
