@@ -7,8 +7,9 @@ import re
 
 VARIABLE = "_OUTLIVE_MANAGE"
 """In a project of Django: the aliases of a backend and of its database. Commands that `manage.py` becomes read it."""
+MIGRATE = r"outlive migrate\b(?: --database-url [^\s`]+)?"
 _COMMAND = re.compile(
-    r"(?<![\w.])outlive (?:(worker pkg\.module:app)|(migrate)\b(?: --database-url [^\s`]+)?|"
+    rf"(?<![\w.])(?<!manage\.py )(?:(outlive worker pkg\.module:app)|({MIGRATE})|outlive "
     r"(?=(?:jobs|show|logs|killers|workers|stuck|release|retry|queues|sources|schedules|dashboard|doctor)\b))"
 )
 

@@ -209,9 +209,8 @@ def test_below_manage_py_the_hints_name_its_commands(cli: Cli, monkeypatch: pyte
     monkeypatch.setenv(program.VARIABLE, "mail:archive")
     assert "→ manage.py outlive_worker --backend mail, once there are jobs\n" in cli("doctor").out
     assert "`manage.py outlive --backend mail show " in str(JobFailed(uuid4(), State.FAILED, None))
-    assert program.typed("this outlive needs 2: run `outlive migrate --database-url 'postgresql://u:***@h/d'`") == (
-        "this outlive needs 2: run `manage.py migrate --database archive`"
-    )
+    typed = program.typed("this outlive needs 2: run `outlive migrate --database-url 'postgresql://u:***@h/d'`")
+    assert typed == program.typed(typed) == "this outlive needs 2: run `manage.py migrate --database archive`"
 
 
 def test_few_open_files_are_found(cli: Cli) -> None:

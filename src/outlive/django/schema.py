@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from outlive import db, errors, migrate
+import re
+
+from outlive import db, errors, migrate, program
 from outlive.django.addresses import address
 
 
@@ -20,4 +22,4 @@ def problem(database: str) -> str | None:
 
 def in_django(error: errors.SchemaMismatch, database: str) -> str:
     """What the error says, with the command of Django that brings the schema."""
-    return str(error).replace("outlive migrate", f"manage.py migrate --database {database}")
+    return re.sub(program.MIGRATE, f"manage.py migrate --database {database}", str(error))
