@@ -23,6 +23,7 @@ def test_a_child_that_does_not_exit_after_its_last_job_is_killed(start: Start, h
     pid = faults.stay_after_the_end.enqueue(how).result(timeout=20)
     eventually(lambda: not alive(pid), within_s=6, what="it is gone")
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
+    worker.stop()
     assert ("after its last job: it is killed" in worker.log()) == (how == "our loop")
 
 
