@@ -133,6 +133,7 @@ def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db
         (("--missed", "some"), "--missed is 'some': it must be skip, once or all"),
         (("--overlap", "some"), "--overlap is 'some': it must be skip, queue or cancel"),
         (("--args", "{"), "--args is not JSON"),
+        (("--args", '["\udcff"]'), "--args is not JSON"),
         (("--args", "3"), "--args must be an object"),
         ((), "nothing is set"),
     ],

@@ -263,9 +263,16 @@ def damage(file: Path, how: str) -> None:
             data = bytearray(file.read_bytes())
             data[1024:] = os.urandom(len(data) - 1024)
             file.write_bytes(data)
+        case "format":
+            data = bytearray(file.read_bytes())
+            data[44:48] = b"\xff" * 4
+            file.write_bytes(data)
         case "values":
             with contextlib.closing(sqlite3.connect(file)) as connection, connection:
                 connection.execute("update entries set value = x'7b00ff'")
+        case "letters":
+            with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute("update entries set value = x'22ff22'")
         case "types":
             with contextlib.closing(sqlite3.connect(file)) as connection, connection:
                 connection.execute("update entries set value = 7")
@@ -274,7 +281,9 @@ def damage(file: Path, how: str) -> None:
                 connection.execute("alter table entries drop column value")
 
 
-@pytest.mark.parametrize("how", ["no database", "empty", "cut", "pages", "values", "types", "tables"])
+@pytest.mark.parametrize(
+    "how", ["no database", "empty", "cut", "pages", "format", "values", "letters", "types", "tables"]
+)
 def test_a_broken_file_costs_the_cache_and_not_the_job(tmp_path: Path, fetch: Counted, how: str) -> None:
     before = new(tmp_path)
     for n in range(20):

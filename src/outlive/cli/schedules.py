@@ -210,7 +210,7 @@ def _moment(text: str | None) -> object:
 def _parsed(args: str) -> object:
     try:
         found = msgspec.json.decode(args)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(f"--args is not JSON ({error})") from None
     if not isinstance(found, dict | list):
         raise ConfigError("--args must be an object, for arguments by name, or an array")

@@ -21,8 +21,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from outlive import wire
 from outlive.config import Config
 
@@ -91,7 +89,7 @@ class Cache:
     def _find(self, key: bytes) -> object:
         query = "select value from entries where key = ? and expires_at > ?"
         if row := self._tried(lambda connection: connection.execute(query, (key, time.time())).fetchone()):
-            with contextlib.suppress(msgspec.DecodeError, TypeError):  # The entry is damaged: fetch the answer.
+            with contextlib.suppress(ValueError, TypeError, RecursionError):  # The entry is damaged: fetch it.
                 return wire.decode(row[0])
         return _NOTHING
 
@@ -153,7 +151,7 @@ class Cache:
     def _give_up(self, error: Exception) -> None:
         self._complain(f"the cache in {self.directory} can't be used, so answers are not cached: {error}")
         self.close()
-        if type(error) is sqlite3.DatabaseError:  # The file is damaged; every other error is of a subclass.
+        if _is_damage(error):
             for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
                 with contextlib.suppress(OSError):
                     (self.directory / name).unlink()
@@ -169,6 +167,11 @@ class Cache:
         if not self._complained:
             self._complained = True
             _log.warning("%s", words)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is damaged. Most such errors are of no subclass; no answer is long enough for a DataError."""
+    return type(error) in (sqlite3.DatabaseError, sqlite3.DataError) or "unsupported file format" in str(error)
 
 
 def _close_all() -> None:
