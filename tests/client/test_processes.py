@@ -23,6 +23,7 @@ from tests.waiting import eventually
 Query = Callable[..., list[tuple[Any, ...]]]
 OTHERS = """select count(*) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
+BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 def test_eight_threads_enqueue_through_one_app(app: outlive.App, query: Query) -> None:
@@ -95,6 +96,41 @@ def test_many_tasks_of_one_event_loop_enqueue_at_once(app: outlive.App, query: Q
     assert query("select count(*), count(distinct args->>'a') from outlive.jobs") == [(40, 40)]
 
 
+def test_a_thousand_tasks_of_one_event_loop_share_a_few_connections(app: outlive.App, query: Query) -> None:
+    app.connections.close()
+    seen: list[int] = []
+
+    async def use() -> None:
+        jobs = await app.aenqueue_many(add.job(n) for n in range(1000))
+        waits = asyncio.gather(*(job.aresult(timeout=0.5) for job in jobs), return_exceptions=True)
+        while not waits.done():
+            seen.extend(query(OTHERS)[0])
+            await asyncio.wait([waits], timeout=0.01)
+        assert {type(late) for late in waits.result()} == {TimeoutError}
+        await app.connections.aclose()
+
+    asyncio.run(use())
+    assert 1 < max(seen) <= 9, "eight, and the one that listens"
+
+
+def test_a_task_that_holds_a_lock_is_not_stuck_behind_those_that_wait_for_it(
+    app: outlive.App, query: Query, connect: Callable[[], db.Connection]
+) -> None:
+    async def use() -> None:
+        job = await add.aenqueue(0)
+        with connect() as mine:
+            with mine.transaction():
+                add.using(connection=mine, dedupe_key="key").enqueue(1)
+                others = [asyncio.create_task(add.using(dedupe_key="key").aenqueue(2)) for _ in range(12)]
+                while query(BLOCKED) != [(8,)]:
+                    await asyncio.wait(others, timeout=0.01)
+                assert await asyncio.wait_for(job.astatus(), 30) == "pending"
+            await asyncio.gather(*others)
+        await app.connections.aclose()
+
+    asyncio.run(use())
+
+
 def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app: outlive.App, query: Query) -> None:
     def work(connection: db.Connection) -> None:
         connection.execute("begin")
@@ -109,13 +145,11 @@ def test_a_connection_that_is_left_within_a_transaction_is_not_used_again(app: o
 def test_a_task_cancelled_while_it_enqueues_leaves_a_clean_connection(
     app: outlive.App, query: Query, connect: Callable[[], db.Connection]
 ) -> None:
-    blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-
     async def use() -> None:
         with connect() as locker, locker.transaction():
             locker.execute("lock table outlive.jobs in access exclusive mode")
             task = asyncio.create_task(add.aenqueue(1))
-            while query(blocked) != [(1,)]:
+            while query(BLOCKED) != [(1,)]:
                 await asyncio.wait([task], timeout=0.01)
             task.cancel()
             await asyncio.wait([task])

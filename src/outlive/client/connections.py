@@ -1,7 +1,8 @@
 """The client's connections to the database: opened when needed, shared by threads, not by processes.
 
 Idle connections are kept in a list. A caller takes one from it, or opens one. A forked process forgets the list and
-does not close it: the sockets are its parent's. Each event loop has its own async connections.
+does not close it: the sockets are its parent's. Each event loop has its own async connections, and no more of them than
+it keeps: its tasks may be thousands, and the server has room for about a hundred sessions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -24,6 +26,9 @@ from outlive.config import Config
 
 T = TypeVar("T")
 MAX_IDLE = 8
+# How long a task waits for a connection of its event loop. Then it opens one more: those that are in use may wait for a
+# lock that the task itself holds, in a transaction of its own.
+ROOM_S = 5.0
 # How long work is retried after its first failure. A server restart takes less.
 PATIENCE_S = 5.0
 # Errors that a retry won't cure. A failed connection has no SQLSTATE, only its text. If a server says this in another
@@ -45,7 +50,7 @@ class Connections:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[db.Connection] = []
-        self._async_idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[db.AsyncConnection]] = WeakKeyDictionary()
+        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
         self._waiting = Waiting(self.within)
         self._checked: Config | None = None  # The configuration whose database is known to have the right schema.
         self._pid = os.getpid()  # Last: a thread that reads it as its own must not find the parent's connections.
@@ -97,7 +102,7 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
-        idle = self._async_idle.get(asyncio.get_running_loop(), [])
+        idle = self._of_loops.setdefault(asyncio.get_running_loop(), _OfLoop()).idle
         while idle:
             await idle.pop().close()
 
@@ -125,7 +130,11 @@ class Connections:
     async def _aonce(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `_once`."""
         self._notice_fork()
-        idle = self._async_idle.setdefault(asyncio.get_running_loop(), [])
+        mine = self._of_loops.setdefault(asyncio.get_running_loop(), _OfLoop())
+        async with mine.place():
+            return await self._aon_one(mine.idle, work)
+
+    async def _aon_one(self, idle: list[db.AsyncConnection], work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))
         try:
             return await work(connection)
@@ -150,6 +159,27 @@ class Connections:
         address = migrate.ready(config)
         self._checked = config
         return address
+
+
+class _OfLoop:
+    """The connections of one event loop."""
+
+    def __init__(self) -> None:
+        self.idle: list[db.AsyncConnection] = []
+        self._room = asyncio.Semaphore(MAX_IDLE)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A place among those that use a connection."""
+        admitted = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ROOM_S):
+                admitted = await self._room.acquire()
+        try:
+            yield
+        finally:
+            if admitted:
+                self._room.release()
 
 
 class _Retries:

@@ -172,19 +172,21 @@ class Waiting:
         self._tell(_ids(notification.payload))
 
     def _look(self, connection: db.Connection, listens: bool) -> None:
-        """Look at the jobs of every waiter whose turn it is."""
-        for pause_s, waiter in self._due():
-            with self._lock:
-                left = sorted(waiter.left)
-            for first in range(0, len(left), BATCH):
-                ids = left[first : first + BATCH]
-                if listens:
-                    db.run(connection, store.await_jobs(ids))
-                ended = db.run(connection, store.awaited_ends(ids))
-                self._tell(ended)
-            due = time.monotonic() + pause_s + JOB_S * len(left)
-            grow, last_s = (LOOKS_GROW, LAST_LOOK_S) if listens else (POOLED_GROW, POOLED_LAST_S)
-            heapq.heappush(self._looks, (due, next(self._numbers), min(grow * pause_s, last_s), waiter))
+        """Look at the jobs of every waiter whose turn it is, all at once: there may be a thousand with a job each."""
+        due = self._due()
+        with self._lock:
+            left = sorted({id for _, waiter in due for id in waiter.left})
+        for first in range(0, len(left), BATCH):
+            ids = left[first : first + BATCH]
+            if listens:
+                db.run(connection, store.await_jobs(ids))
+            ended = db.run(connection, store.awaited_ends(ids))
+            self._tell(ended)
+        now = time.monotonic()
+        grow, last_s = (LOOKS_GROW, LAST_LOOK_S) if listens else (POOLED_GROW, POOLED_LAST_S)
+        for pause_s, waiter in due:
+            next_look = now + pause_s + JOB_S * len(waiter.left)
+            heapq.heappush(self._looks, (next_look, next(self._numbers), min(grow * pause_s, last_s), waiter))
 
     def _due(self) -> list[tuple[float, Waiter]]:
         """The waiters whose turn it is, each with the pause after this look."""
