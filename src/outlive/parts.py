@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -69,7 +70,7 @@ def places(part: object, value: Any, path: str) -> Iterator[tuple[object, Any, s
         case types.DataclassType() | types.TypedDictType() | types.StructType() if isinstance(value, dict):
             named = ((field.type, field.encode_name) for field in part.fields if field.encode_name in value)
             inner = ((item, value[name], f"{path}.{name}") for item, name in named)
-        case types.DataclassType() | types.StructType() if isinstance(value, part.cls):
+        case types.DataclassType() | types.StructType() if isinstance(value, _class_of(part)):
             inner = ((field.type, getattr(value, field.name, None), f"{path}.{field.name}") for field in part.fields)
     for one in inner:
         yield from places(*one)
@@ -87,5 +88,11 @@ def _fits(part: object, value: Any) -> bool:
         case types.DictType() | types.TypedDictType():
             return isinstance(value, dict)
         case types.DataclassType() | types.StructType():
-            return isinstance(value, dict | part.cls)
+            return isinstance(value, dict | _class_of(part))
     return False
+
+
+def _class_of(part: types.DataclassType | types.StructType) -> type:
+    """The class itself, also of one that is generic: `Box` of `Box[int]`."""
+    found: type = typing.get_origin(part.cls) or part.cls
+    return found

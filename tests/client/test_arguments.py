@@ -2,10 +2,11 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import pytest
@@ -180,3 +181,28 @@ def test_arguments_of_many_kinds_arrive_as_they_were(app: outlive.App, connectio
     (handle,) = app.enqueue_many([job])
     claimed = claim_job(connection, handle.id)
     assert mixed.codec.unpack(claimed.args or b"") == ([1, 2, 3], {"c": 4, "d": 5})
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Crate(Generic[T]):
+    inside: T
+
+
+@app.task
+def open_crates(one: Crate[int], perhaps: Crate[int] | None = None, more: Sequence[Crate[int]] = ()) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("place", "crates"),
+    [
+        ("one", [Crate("x")]),
+        ("perhaps", [Crate(1), Crate("x")]),
+        (r"more\[0\]", [Crate(1), None, [Crate("x")]]),
+    ],
+)
+def test_a_wrong_part_of_a_generic_class_is_named(place: str, crates: list[Any]) -> None:
+    with pytest.raises(outlive.BadArguments, match=rf"argument {place}\.inside: expected int, got str"):
+        open_crates.job(*crates)
