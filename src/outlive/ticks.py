@@ -71,7 +71,7 @@ class Timetable:
 
     def _by_cron(self, cron: str, moment: datetime) -> Iterator[datetime]:
         last = moment
-        sim = CronSim(cron, moment.astimezone(self.zone))
+        sim = _Sim(cron, moment.astimezone(self.zone))
         if self.zone is not UTC and not sim.parts[1].startswith("*") and not sim.parts[2].startswith("*"):
             # cronsim follows Debian's rules for five fields only. For six, this makes it: it counts in local time, and
             # corrects what it finds.
@@ -96,6 +96,21 @@ class Timetable:
             if len(found) >= most or begin < first:
                 return found[-most:]
             span *= 2
+
+
+class _Sim(CronSim):
+    """It looks for the next hour in steps of 3,600 seconds.
+
+    Where the clocks shift by half an hour, cronsim would begin that hour at half past. This goes back to its beginning.
+    """
+
+    def advance_hour(self) -> bool:
+        before, zone = self.dt, self.dt.tzinfo
+        moved: bool = super().advance_hour()
+        if moved and self.dt.minute and zone is not None:
+            begin = self.dt.replace(minute=0).astimezone(UTC)  # If the clocks skip it, this is the moment of the jump.
+            self.dt = max(begin, before.astimezone(UTC)).astimezone(zone)
+        return moved
 
 
 def timetable(schedule: Times) -> Timetable:

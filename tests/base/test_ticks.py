@@ -1,6 +1,6 @@
 """Ticks: when a schedule fires, by its cron expression or interval, also where daylight saving shifts the clocks."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -89,6 +89,16 @@ def test_a_schedule_within_the_hour_fires_by_the_time_that_passes() -> None:
         f"{AUTUMN}T02:00+01:00",
         f"{AUTUMN}T02:30+01:00",
         f"{AUTUMN}T03:00+01:00",
+    ]
+
+
+@pytest.mark.parametrize("day", ["2026-10-04", "2026-04-05"], ids=["forward", "back"])
+@pytest.mark.parametrize("hour", ["0", "3", "23"])
+def test_where_the_clocks_shift_by_half_an_hour_no_firing_of_an_hour_is_lost(day: str, hour: str) -> None:
+    before = f"{date.fromisoformat(day) - timedelta(days=1)}T14:29Z"  # Already that day on Lord Howe: the last at 0.
+    assert [tick[-11:-6] for tick in local(f"*/15 {hour} * * *", before, 5, "Australia/Lord_Howe")] == [
+        *(f"{int(hour):02}:{minute}" for minute in ("00", "15", "30", "45")),
+        f"{int(hour):02}:00",
     ]
 
 
