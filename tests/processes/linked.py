@@ -55,6 +55,12 @@ def spawn_a_chain(n: int) -> None:
 
 
 @app.task
+def spawn_in_the_wrong_order() -> None:
+    first = number.job(1)
+    outlive.current().spawn(total.using(after=first).job(), first)
+
+
+@app.task
 def enqueue_a_chain(n: int) -> str:
     _, last = outlive.chain(number.job(n), total.job())
     return str(last.id)

@@ -22,6 +22,7 @@ from tests.processes.linked import (
     number,
     number_until,
     spawn_a_chain,
+    spawn_in_the_wrong_order,
     text,
     total,
 )
@@ -81,6 +82,16 @@ def test_spawned_jobs_wait_for_each_other(start: Start, connection: db.Connectio
         "select a.result from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task like '%%total'"
     )
     assert eventually(lambda: connection.execute(result).fetchall()) == [(41,)]
+
+
+def test_a_spawned_job_that_is_refused_fails_the_job_for_good_with_the_reason(start: Start) -> None:
+    start(target=TARGET)
+    with pytest.raises(outlive.JobFailed) as failed:
+        spawn_in_the_wrong_order.enqueue().result(timeout=30)
+    assert failed.value.attempt is not None
+    error = str(failed.value.attempt.error)
+    assert error.startswith("a job that it spawns can't be enqueued: job ")
+    assert error.endswith("a job can only wait for jobs that exist or come before it in the same call")
 
 
 def test_a_job_may_enqueue_a_chain(start: Start) -> None:

@@ -36,6 +36,7 @@ TOO_MUCH_BYTES = 32 << 20
 """While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
 _STALE = "OL002"
 _PERMANENT = ("OL", "54")
+_SPAWN_REFUSED = ("OL001", "OL003")
 """Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
 _PASSING = ("08", "25", "40", "53", "55", "57P", "58")
 """Classes of errors that pass by themselves, however long that takes."""
@@ -179,9 +180,12 @@ def never_accepted(error: BaseException) -> bool:
 
 
 def refused(end: Ended, error: Exception) -> Ended:
-    """The failure of an attempt whose end Postgres refuses."""
-    _log.error("the end of attempt %d can't be written: %s", end.token, error)
-    return failed_for_good(end.token, f"how it ended can't be written: {error}")
+    """The failure of an attempt whose end Postgres refuses, in its own words, without the functions that it was in."""
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    spawned = isinstance(error, psycopg.Error) and error.sqlstate in _SPAWN_REFUSED
+    what = "a job that it spawns can't be enqueued" if spawned else "how it ended can't be written"
+    _log.error("the end of attempt %d can't be written: %s", end.token, said or error)
+    return failed_for_good(end.token, f"{what}: {said or error}")
 
 
 def failed_for_good(token: int, error: str) -> Ended:
