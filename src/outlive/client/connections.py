@@ -12,8 +12,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -131,8 +131,12 @@ class Connections:
         """The async twin of `_once`."""
         self._notice_fork()
         mine = self._of_loops.setdefault(asyncio.get_running_loop(), _OfLoop())
-        async with mine.place():
+        entered = await mine.enter()
+        try:
             return await self._aon_one(mine.idle, work)
+        finally:
+            if entered:
+                mine.places.release()
 
     async def _aon_one(self, idle: list[db.AsyncConnection], work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))
@@ -166,20 +170,16 @@ class _OfLoop:
 
     def __init__(self) -> None:
         self.idle: list[db.AsyncConnection] = []
-        self._room = asyncio.Semaphore(MAX_IDLE)
+        self.places = asyncio.Semaphore(MAX_IDLE)
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place among those that use a connection."""
-        admitted = False
+    async def enter(self) -> bool:
+        """Wait for a place among those that use a connection. False: it took too long, and there is none to leave."""
+        if not self.places.locked():
+            return await self.places.acquire()  # At once, and without a timer, which costs more than the rest.
         with suppress(TimeoutError):
             async with asyncio.timeout(ROOM_S):
-                admitted = await self._room.acquire()
-        try:
-            yield
-        finally:
-            if admitted:
-                self._room.release()
+                return await self.places.acquire()
+        return False
 
 
 class _Retries:
