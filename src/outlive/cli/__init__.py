@@ -78,11 +78,11 @@ def _leave(code: int) -> None:
 
 def load(words: Sequence[str] = ()) -> typer.Typer:
     """The command line with the command that these words begin with. Without one of ours, it has all commands."""
+    from outlive.cli.command import app  # First: deep in nested imports, Python maps memory for many calls.
+
     named = [module for module, commands in MODULES.items() if words and words[0] in commands]
     for module in named or MODULES:
         import_module(f"outlive.cli.{module}")
-    from outlive.cli.command import app
-
     if not named:
         names = [name for names in ORDER.values() for name in names]
         app.registered_commands.sort(key=lambda one: names.index(_name(one)))
