@@ -36,8 +36,8 @@ TOO_MUCH_BYTES = 32 << 20
 """While this much waits to be written, the worker claims nothing: jobs may end faster than the database writes."""
 _STALE = "OL002"
 _PERMANENT = ("OL", "54")
-_SPAWN_REFUSED = ("OL001", "OL003")
 """Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
+_SPAWN_REFUSED = ("OL001", "OL003")
 _PASSING = ("08", "25", "40", "53", "55", "57P", "58")
 """Classes of errors that pass by themselves, however long that takes."""
 
