@@ -173,7 +173,7 @@ class _OfLoop:
         self.places = asyncio.Semaphore(MAX_IDLE)
 
     async def enter(self) -> bool:
-        """Wait for a place among those that use a connection. False: it took too long, and there is none to leave."""
+        """Wait for a place among those that use a connection. False: it took too long, and no place was taken."""
         if not self.places.locked():
             return await self.places.acquire()  # At once, and without a timer, which costs more than the rest.
         with suppress(TimeoutError):
