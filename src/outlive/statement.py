@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -36,7 +38,7 @@ class Statement(msgspec.Struct, Generic[T], frozen=True):
 class Kind(msgspec.Struct, frozen=True):
     """A type of array parameter: the oids of element and array, and the encoder of an element.
 
-    `code` is the format of a number for `struct`, which writes a whole array of them at once.
+    `code` is the format of a number for `struct`.
     """
 
     element: int
@@ -58,12 +60,9 @@ def column(kind: Kind, values: Iterable[object]) -> Column | None:
     if not values:
         return Column(kind.array, struct.pack(">iiI", 0, 0, kind.element))
     if kind.code and None not in values:
-        sized = [struct.calcsize(f">{kind.code}")] * (2 * len(values))
-        sized[1::2] = values  # type: ignore[assignment]  # They are numbers.
-        return Column(
-            kind.array,
-            struct.pack(">iiIii" + f"i{kind.code}" * len(values), 1, 0, kind.element, len(values), 1, *sized),
-        )
+        number = _sized_number(kind.code)
+        head = struct.pack(">iiIii", 1, 0, kind.element, len(values), 1)
+        return Column(kind.array, head + b"".join(map(number.pack, repeat(number.size - _SIZE_BYTES), values)))
     write, first = kind.write, values[0]
     if values[-1] is first and values.count(first) == len(values):  # As in most columns of a batch of jobs.
         if first is None:
@@ -76,6 +75,14 @@ def column(kind: Kind, values: Iterable[object]) -> Column | None:
 
 
 _NULL = b"\xff\xff\xff\xff"
+_SIZE_BYTES = 4
+
+
+@cache
+def _sized_number(code: str) -> struct.Struct:
+    """An element with its size. One format for a whole array would be another one for each length: `struct` keeps the
+    last hundred formats, and one for a thousand numbers takes 64 kB."""
+    return struct.Struct(f">i{code}")
 
 
 def _sized(data: bytes) -> bytes:
