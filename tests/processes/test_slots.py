@@ -308,7 +308,7 @@ def test_a_child_gets_its_share_of_many_jobs_before_another_child_is_woken() -> 
             return shares, woken
 
     shares, woken = asyncio.run(play())
-    assert shares == [1, 1, 2, 10, 15]
+    assert shares == [1, 1, 2, 10, 30]
     assert woken == [True, False, False, True, False, False]
 
 

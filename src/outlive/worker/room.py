@@ -39,7 +39,7 @@ class Room:
 
     def share(self, jobs: int, task: str) -> int:
         """How many of so many jobs a child gets before another one does: to wake each child for a few costs more."""
-        return max(1, min(jobs // SPREAD, self.ahead(task) // 2))
+        return max(1, min(jobs // SPREAD, self.ahead(task)))
 
     def by_task(self) -> Mapping[str, int]:
         """How many more jobs of each task can be taken in while every slot is busy."""
