@@ -14,6 +14,7 @@ from fcntl import ioctl
 from sys import byteorder
 from termios import FIONREAD
 from types import FrameType
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_GET_PDEATHSIG = 2
@@ -25,6 +26,8 @@ _SIGACTION_WORDS = 32
 _SIGKILL = int(signal.SIGKILL)
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl, _sigaction = _libc.prctl, _libc.sigaction
+exit_at_once: Callable[[int], NoReturn] = _libc._exit
+"""Like `os._exit`, for which every fork would run the dynamic linker: this is linked before."""
 _numbers = (ctypes.c_int * 2)()
 _first, _second = ctypes.byref(_numbers), ctypes.byref(_numbers, ctypes.sizeof(ctypes.c_int))
 
@@ -126,7 +129,9 @@ def read(path: str) -> bytes:
 
 def unread_bytes(descriptor: int) -> int:
     """How much is in a pipe."""
-    return int.from_bytes(ioctl(descriptor, FIONREAD, b"\0\0\0\0"), byteorder)
+    number = bytearray(4)  # Python first asks for a buffer that can be written to: with `bytes`, it makes an exception.
+    ioctl(descriptor, FIONREAD, number)
+    return int.from_bytes(number, byteorder)
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -218,9 +223,10 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> bool:
     """Send a signal to a process group. False if there is no such group."""
-    with contextlib.suppress(PermissionError):
-        try:
-            os.killpg(group, number)
-        except ProcessLookupError:
-            return False
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
     return True

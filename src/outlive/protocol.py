@@ -259,6 +259,11 @@ def encode_frame(frame: Frame) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+def decode_frame(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    """The frame of a packet that has one whole frame."""
+    return decoder.decode(data[4:])
+
+
 class GarbledFrame(ValueError):
     """A frame can't be decoded. The frames before it could."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import signal
@@ -110,7 +109,7 @@ def serve(tasks: Tasks, target: Target, stack: int, channel: Channel, first: Run
     """Run jobs, beginning with `first`, until one is the last or the supervisor is gone."""
     job_gateway.gateway = channel
     origin: Origin | None = None
-    with contextlib.suppress(SupervisorGone, ConnectionResetError, BrokenPipeError):
+    try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
         while True:
             run = first or channel.receive()
             if first is None and run.task in tasks and not tasks[run.task].policy.preload:
@@ -124,6 +123,8 @@ def serve(tasks: Tasks, target: Target, stack: int, channel: Channel, first: Run
             if run.last or done.changed:
                 break
             first = None
+    except (SupervisorGone, ConnectionResetError, BrokenPipeError):
+        pass
     if telemetry.watchers:
         telemetry.flush()
     return 0

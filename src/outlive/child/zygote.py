@@ -19,24 +19,24 @@ import socket
 import sys
 import time
 import traceback
-from os import _exit
 
 from outlive import kernel
 from outlive.child import records, serving, telemetry
 from outlive.child.apps import facts_of, import_app, make_codecs
 from outlive.errors import AppNotFound, ConfigError
+from outlive.kernel import exit_at_once as _exit
 from outlive.protocol import (
     TO_ZYGOTE,
     Broken,
     Exited,
     Fork,
     Forked,
-    FrameReader,
     FromZygote,
     Left,
     NotForked,
     Ready,
     ToZygote,
+    decode_frame,
     encode_frame,
 )
 
@@ -45,6 +45,10 @@ STRAYS_S = 0.2
 """How long the end of a job waits for its leftover processes to die of SIGKILL."""
 END_S = 2.0
 PAUSE_S = 0.0005
+FEW_BYTES, MANY_BYTES = 256, 65536
+"""How much is read at once: a large buffer makes the C library write to more pages, and each fork pays for them."""
+DESCRIPTORS_BYTES = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 
 
 class Zygote:
@@ -62,6 +66,8 @@ class Zygote:
         self.stack = os.memfd_create("outlive-stack") if stack is None else stack
         """The descriptor to which faulthandler writes. Each child puts its own file behind this number."""
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.own = (control.fileno(), self.wake_read, self.wake_write, self.offspring)
+        """The descriptors that a fork must not share with this process."""
 
     def prepare(self) -> None:
         """Import the app, and make its memory cheap to share."""
@@ -75,7 +81,7 @@ class Zygote:
         self.channel = serving.rehearse()
         sentry = telemetry.start(self.app, self.channel)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # The supervisor decides when this process ends.
         serving.install_handlers(self.stack)
@@ -92,8 +98,7 @@ class Zygote:
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self.wake_read:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self.wake_read, 4096)
+                    os.read(self.wake_read, FEW_BYTES)
                     self.reap()
                 elif not self.obey():
                     self.end_all()
@@ -107,22 +112,20 @@ class Zygote:
             return False
         if not data:
             return False
-        for request in FrameReader(TO_ZYGOTE).feed(data):
-            self.fork(request, descriptors)
+        self.fork(decode_frame(data, TO_ZYGOTE), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
 
     def fork(self, request: ToZygote, descriptors: list[int]) -> None:
+        become = self._become_child if isinstance(request, Fork) else self._become_parent
         try:
             pid = os.fork()
         except OSError as error:
             self.say(NotForked(request.number, f"fork failed: {error.strerror}"))
             return
         if pid == 0:
-            if isinstance(request, Fork):
-                self._become_child(descriptors)
-            self._become_parent(descriptors)
+            become(descriptors)
         self.children.add(pid)
         self.say(Forked(request.number, pid))
 
@@ -144,9 +147,9 @@ class Zygote:
             _exit(code)
 
     def _close(self) -> None:
-        """Close the descriptors that a fork must not share with this process."""
+        """In a fork: close the descriptors of the process that has forked it, whose object is not used any more."""
         signal.set_wakeup_fd(-1)
-        for descriptor in (self.control.detach(), self.wake_read, self.wake_write, self.offspring):
+        for descriptor in self.own:
             os.close(descriptor)
 
     def _become_child(self, descriptors: list[int]) -> None:
@@ -190,7 +193,7 @@ class Zygote:
         """
         exits = []
         deadline = 0.0
-        while strays := [pid for pid in self.all_children() if pid not in self.children and pid not in self.left]:
+        while strays := self.all_children() - self.children - self.left:
             deadline = deadline or time.monotonic() + STRAYS_S
             late = time.monotonic() > deadline
             for pid in strays:
@@ -208,8 +211,11 @@ class Zygote:
             time.sleep(PAUSE_S)
         return exits
 
-    def all_children(self) -> list[int]:
-        return [int(pid) for pid in os.pread(self.offspring, 65536, 0).split()]
+    def all_children(self) -> set[int]:
+        pids = os.pread(self.offspring, FEW_BYTES, 0)
+        if len(pids) == FEW_BYTES:  # There may be more.
+            pids = os.pread(self.offspring, MANY_BYTES, 0)
+        return set(map(int, pids.split()))
 
     def end_all(self) -> None:
         """The supervisor is gone: kill everything that can be killed."""
@@ -223,8 +229,14 @@ class Zygote:
             time.sleep(PAUSE_S)
 
     def say(self, message: FromZygote) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        try:  # Not contextlib.suppress: each fork pays for the pages that it writes to.
             self.control.sendall(encode_frame(message))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # The supervisor is gone, as the next request says.
+
+
+def _wake(*_: object) -> None:
+    """The handler of SIGCHLD. A function that stays: to free one would cost each child five pages."""
 
 
 def _exited(pid: int, status: int, usage: resource.struct_rusage) -> Exited:
@@ -233,8 +245,7 @@ def _exited(pid: int, status: int, usage: resource.struct_rusage) -> Exited:
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and the descriptors that came with it."""
-    room = socket.CMSG_SPACE(8 * array.array("i").itemsize)
-    data, ancillary, _, _ = control.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = control.recvmsg(FEW_BYTES, DESCRIPTORS_BYTES, _CLOEXEC)
     descriptors = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
