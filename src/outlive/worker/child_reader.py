@@ -76,6 +76,8 @@ class ChildReader:
 
     def hear(self, child: Child) -> bool:
         """Read a piece; False if there is no more to read now."""
+        if child.hung_up:
+            return False
         try:
             data = child.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -83,6 +85,7 @@ class ChildReader:
         except ConnectionResetError:
             data = b""
         if not data:
+            child.hung_up = True
             asyncio.get_running_loop().remove_reader(child.socket.fileno())
             return False
         garbled: GarbledFrame | None = None
@@ -133,6 +136,10 @@ class ChildReader:
     def _go_on(self) -> None:
         paused, self._paused = self._paused, set()
         for child in paused.difference(self._waiting):
+            self._listen(child)
+
+    def _listen(self, child: Child) -> None:
+        if not child.hung_up:
             asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)
 
     def hear_all(self, child: Child) -> None:
@@ -211,7 +218,7 @@ class ChildReader:
         if pending_bytes and pending_bytes + self._waiting[0].frames.unfinished_bytes > BUDGET_BYTES:
             return
         child = self._reading = self._waiting.popleft()
-        asyncio.get_running_loop().add_reader(child.socket.fileno(), self.hear, child)
+        self._listen(child)
 
     def forget(self, child: Child) -> None:
         """The child is gone: read the next one."""

@@ -119,6 +119,8 @@ class Child:
     """The attempt that must have ended, because the next one has begun, and since when this is known."""
     leaving_since: float | None = None
     """Since when it should have exited."""
+    hung_up: bool = False
+    """Its socket has ended, and is not listened to any more."""
     exited: bool = False
     inherited_bytes: int | None = None
     """The memory inherited from its parent when its first limited job began; 0 for a new interpreter."""

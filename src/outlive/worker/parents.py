@@ -40,20 +40,25 @@ class Parent:
         return not self.dead and all(child.task and not child.bound for child in self.children)
 
     def ask_for_child(self, number: int) -> Child:
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
-            ours, theirs = socket.socketpair()
-            kept.callback(ours.close)
-            given.callback(theirs.close)
+        ours, theirs = socket.socketpair()
+        kept, given = list[int](), list[int]()  # Not ExitStack, which takes as long as the system calls.
+        try:
             read, write = os.pipe2(os.O_CLOEXEC)
-            kept.callback(os.close, read)
-            given.callback(os.close, write)
+            kept.append(read)
+            given.append(write)
             stack = os.memfd_create("outlive-stack")
-            kept.callback(os.close, stack)
+            kept.append(stack)
             queue, queued = tickets.make()
-            kept.callback(os.close, queue)
-            given.callback(os.close, queued)
+            kept.append(queue)
+            given.append(queued)
             ask(self.control, Fork(number), [theirs.fileno(), write, stack, queued])
-            kept.pop_all()
+        except BaseException:
+            ours.close()
+            _close(kept)
+            raise
+        finally:
+            theirs.close()
+            _close(given)
         ours.setblocking(False)
         os.set_blocking(read, False)
         child = Child(number, self, ours, read, stack, queue)
@@ -117,3 +122,8 @@ class Parents:
     def end(self, parent: Parent) -> None:
         parent.hang_up()
         self._all.pop(parent.number, None)
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -354,8 +354,10 @@ class Zygotes:
         loop = asyncio.get_running_loop()
         child.exited = True
         self._events.reader.forget(child)
-        loop.remove_reader(child.socket.fileno())
-        loop.remove_writer(child.socket.fileno())
+        if not child.hung_up:
+            loop.remove_reader(child.socket.fileno())
+        if child.waiting_to_send:
+            loop.remove_writer(child.socket.fileno())
         loop.remove_reader(child.output)
         child.close()
         if child.group and self.groups:
