@@ -98,7 +98,10 @@ class Zygote:
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self.wake_read:
-                    os.read(self.wake_read, FEW_BYTES)
+                    try:  # noqa: SIM105  # Each fork would pay for the pages of contextlib.suppress.
+                        os.read(self.wake_read, FEW_BYTES)
+                    except BlockingIOError:
+                        pass
                     self.reap()
                 elif not self.obey():
                     self.end_all()

@@ -102,7 +102,7 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
-        idle = self._of_loops.setdefault(asyncio.get_running_loop(), _OfLoop()).idle
+        idle = self._of_this_loop().idle
         while idle:
             await idle.pop().close()
 
@@ -130,13 +130,17 @@ class Connections:
     async def _aonce(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         """The async twin of `_once`."""
         self._notice_fork()
-        mine = self._of_loops.setdefault(asyncio.get_running_loop(), _OfLoop())
+        mine = self._of_this_loop()
         entered = await mine.enter()
         try:
             return await self._aon_one(mine.idle, work)
         finally:
             if entered:
                 mine.places.release()
+
+    def _of_this_loop(self) -> _OfLoop:
+        loop = asyncio.get_running_loop()
+        return self._of_loops.get(loop) or self._of_loops.setdefault(loop, _OfLoop())
 
     async def _aon_one(self, idle: list[db.AsyncConnection], work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
         connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))

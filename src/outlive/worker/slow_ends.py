@@ -38,6 +38,7 @@ _STALE = "OL002"
 _PERMANENT = ("OL", "54")
 """Classes of errors that would repeat: outlive's own, and exceeded limits of Postgres."""
 _SPAWN_REFUSED = ("OL001", "OL003")
+"""What enqueue raises for a job: its dedupe key is taken, or it makes no sense."""
 _PASSING = ("08", "25", "40", "53", "55", "57P", "58")
 """Classes of errors that pass by themselves, however long that takes."""
 
