@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 import outlive
-from outlive import job_gateway
+from outlive import job_gateway, kernel
 from outlive.child.channel import Channel
 from outlive.protocol import Call, Completing, Done, Frame, Progress, encode_frame
 from outlive.states import Outcome
@@ -219,6 +219,18 @@ def kill_parent(how: str = "alone", path: str | None = None) -> None:
 def kill_zygote() -> None:
     os.kill(parent_of(os.getppid()), signal.SIGKILL)
     time.sleep(600)
+
+
+@app.task
+def kill_every_zygote() -> None:
+    """Kill the zygote, and each one that replaces it."""
+    zygote = parent_of(os.getppid())
+    supervisor = parent_of(zygote)
+    while True:
+        for pid in kernel.children_of(supervisor):
+            if kernel.has_executed(pid) and b"outlive.child.zygote" in kernel.read(f"/proc/{pid}/cmdline"):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 @app.task
@@ -473,12 +485,43 @@ def leave_in_shared_memory(folder: str, megabytes: int) -> int:
     return megabytes
 
 
+@app.task(memory="64MB", max_crashes=1)
+def copy_a_file(path: str) -> str:
+    """Fill the group of the job with page cache, again and again: it gets the group some time after its beginning."""
+    started = Path(path + f".{os.getpid()}.started")
+    while not Path(path).exists():
+        with Path(path + ".copy").open("wb") as file:
+            for _ in range(150):
+                file.write(b"x" * (1 << 20))
+        started.touch()
+    return "seen"
+
+
 @app.task(max_crashes=1, max_losses=1)
-def eat_without_limit() -> None:
+def eat_without_limit(oom_score: int | None = None) -> None:
+    """Only root may lower the score."""
+    if oom_score is not None:
+        Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     eaten = []
     while True:
         eaten.append(b"x" * 4_000_000)
         time.sleep(0.01)
+
+
+@app.task(memory="64MB", max_crashes=1)
+def attach_shared_memory(name: str, how: str) -> int:
+    """Wait for a file that another process makes in memory, and use it for a while."""
+    while not Path(name).exists():
+        time.sleep(0.01)
+    with open(name, "rb" if how == "read" else "r+b") as file:
+        until = time.monotonic() + 1
+        if how == "open":
+            time.sleep(1)
+            return 0
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | (0 if how == "read" else mmap.PROT_WRITE)) as mapped:
+            while time.monotonic() < until:
+                sum(mapped[:: mmap.PAGESIZE])
+            return len(mapped)
 
 
 @app.task(memory="64MB", max_crashes=1)
@@ -758,6 +801,28 @@ def take_all_down() -> None:
     os.kill(parent_of(zygote), signal.SIGKILL)
     os.kill(zygote, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
+
+
+@app.task(backoff=0)
+def signal_worker(*how: str) -> None:
+    """Send a signal to the supervisor, at each attempt another: from the job's own process, or from one left behind."""
+    supervisor, name = parent_of(parent_of(os.getppid())), how[outlive.current().attempt - 1]
+    if name == "SIGTERM":
+        os.kill(supervisor, signal.SIGTERM)
+    elif os.fork() == 0:
+        if os.fork() != 0:
+            os._exit(0)
+        os.setsid()
+        if name == "SIGCONT":
+            os.kill(supervisor, signal.SIGSTOP)
+            time.sleep(0.3)
+        os.kill(supervisor, signal.Signals[name])
+    time.sleep(600)
+
+
+@app.task
+def blocked_signals() -> str:
+    return Path("/proc/self/status").read_text().split("SigBlk:")[1].split()[0]
 
 
 @app.task(backoff=0, quarantine_by="fingerprint")

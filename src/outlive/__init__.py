@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from outlive.model import BatchCounts, Record
     from outlive.states import Outcome, State
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "App",

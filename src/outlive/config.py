@@ -35,6 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slots: int | None = None
     queues: tuple[str, ...] | None = None
     name: str | None = None
+    service: str | None = None
     max_attempts: int = 5
     max_crashes: int = 3
     max_losses: int | None = 3
@@ -60,6 +61,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard_listen: str = "127.0.0.1:8321"
     dashboard_token: str | None = None
     dashboard_viewer_token: str | None = None
+    dashboard_proxy: tuple[str, ...] = ()
+    dashboard_user_header: str | None = None
     metrics_listen: str | None = None
     otel: bool = False
     sentry: bool = False
@@ -93,6 +96,7 @@ class Settings(TypedDict, total=False):
     slots: int
     queues: str | list[str] | tuple[str, ...]
     name: str
+    service: str
     max_attempts: int
     max_crashes: int
     max_losses: int | None
@@ -120,6 +124,9 @@ class Settings(TypedDict, total=False):
 
 _SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
 KEEP_WORKERS_S = 7 * 86400.0
+KEEP_SCHEDULES_S = 7 * 86400.0
+"""How long a schedule is kept that its app declares no more."""
+ALERTS = ("on_worker_dead", "on_quarantine", "on_source_paused")
 KEYS = Config.__struct_fields__
 # Variables of other job systems that outlive understands too.
 ALIASES = {
@@ -139,6 +146,7 @@ _NOT_IN_CODE = frozenset(
     {
         *("jobs_see_database_url", "job_log_level", "metrics_listen"),
         *("dashboard_listen", "dashboard_token", "dashboard_viewer_token"),
+        *("dashboard_proxy", "dashboard_user_header"),
     }
 )
 _COUNTS = frozenset({"slots", "max_attempts", "max_crashes", "max_losses"})
@@ -270,6 +278,12 @@ def _parse(key: str, value: object) -> object:
         return validation.count(key, int(value) if is_number else value)  # type: ignore[call-overload]
     if key == "queues":
         return validation.names(key, value)
+    if key == "service":
+        return validation.identifier(key, value)
+    if key == "dashboard_proxy":
+        return validation.networks(key, value)
+    if key == "dashboard_user_header":
+        return validation.header(key, value)
     if key in _FLAGS:
         return validation.flag(key, value)
     if key.endswith("_listen"):
@@ -312,6 +326,16 @@ def _contradictions(c: Config) -> Iterator[str]:
         low_s, high_s = getattr(c, low), getattr(c, high)
         if low_s is not None and high_s is not None and low_s >= high_s:
             yield f"{low} ({low_s:g}) is not below {high} ({high_s:g}): {why}"
+    if c.dashboard_user_header and not c.dashboard_proxy:
+        yield (
+            "dashboard_user_header is set, but dashboard_proxy is not: without the address of the proxy, "
+            "any client could send that header"
+        )
+    if c.dashboard_user_header and any(network.endswith("/0") for network in c.dashboard_proxy):
+        yield (
+            "dashboard_user_header is set, but dashboard_proxy names every address: any client could send that header; "
+            "name only the proxy"
+        )
     if c.grace_s <= 5:
         yield f"grace_s is {c.grace_s:g}: it must be more than 5, because children get SIGTERM 5 seconds before its end"
     if c.backoff_base_s > c.backoff_cap_s:

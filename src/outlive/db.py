@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import itertools
 import select
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
-from uuid import UUID
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import psycopg
 from psycopg import generators, pq
-from psycopg.abc import AdaptContext, Buffer, DumperKey
-from psycopg.adapt import Dumper, Loader, PyFormat
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
-from outlive.errors import (
-    BadArguments,
-    DatabaseBusy,
-    DatabaseUnreachable,
-    OutliveError,
-    of_sqlstate,
-)
-from outlive.statement import Column
+from outlive import search_path
+from outlive.columns import adapt, binary
+from outlive.errors import BadArguments, DatabaseBusy, DatabaseUnreachable, OutliveError, of_sqlstate
 from outlive.statement import Row as Row
 from outlive.statement import Statement as Statement
 
@@ -43,6 +37,9 @@ class Purpose(msgspec.Struct, frozen=True):
 
     keepalives: Mapping[str, int]
     settings: str = ""
+    check_ms: int | None = None
+    """How often the server looks whether the client has hung up, as it does if it gives up a read. Without that, a
+    statement that waits for a lock keeps its session. None: as the server is configured."""
 
 
 def _limited(*, lock_s: float, statement_s: float) -> str:
@@ -64,8 +61,10 @@ _PINNED = (
     "set enable_mergejoin = off; set enable_bitmapscan = off; set jit = off"
 )
 
-PLAIN = Purpose(_SECONDS)
+PLAIN = Purpose(_SECONDS, check_ms=100)
 """Clients and commands."""
+HASTY = Purpose(_SECONDS, "set lock_timeout = 100", check_ms=100)
+"""Clients' statements that are repeated if they wait for a lock."""
 PINNED = Purpose(_SECONDS, _PINNED)
 """Claims without limits of time: benchmarks and tests."""
 CLAIMS = Purpose(_SECONDS, f"{_PINNED}; {_limited(lock_s=0.1, statement_s=60)}")
@@ -81,6 +80,8 @@ FIRINGS = Purpose(_SECONDS, _limited(lock_s=0.5, statement_s=60))
 COMPLETIONS = Purpose(_SECONDS, _limited(lock_s=0.2, statement_s=120))
 """Ends of attempts that are large or wait for a lock; none waits for long, because others may wait behind it. A lease
 that expires meanwhile is no danger: the statement has locked the attempt."""
+CALLS = Purpose(_SECONDS, _limited(lock_s=0.1, statement_s=60))
+"""What jobs ask for. A call that waits for a lock makes room for others, and is tried again."""
 METRICS = Purpose(_SECONDS, _limited(lock_s=1, statement_s=5))
 """Figures for Prometheus, which are left out if they take longer."""
 LIVENESS = Purpose(
@@ -113,6 +114,8 @@ _numbers = itertools.count()
 class Connection(psycopg.Connection[Row]):
     """A connection of ours. It keeps one cursor for life: making one costs a tenth of an enqueue."""
 
+    until: float | None = None
+    """When (monotonic) to give up a statement that has no answer."""
     _kept: psycopg.RawCursor[Row] | None = None
 
     @cached_property
@@ -126,6 +129,9 @@ class Connection(psycopg.Connection[Row]):
         readable.register(self.pgconn.socket, select.POLLIN)
         return readable
 
+    def wait(self, gen: PQGen[T], *args: Any, **more: Any) -> T:
+        return super().wait(gen if self.until is None else _bounded(gen, self.until), *args, **more)
+
     def kept_cursor(self) -> psycopg.RawCursor[Row]:
         if self._kept is None:
             self._kept = _cursor(self)
@@ -133,7 +139,7 @@ class Connection(psycopg.Connection[Row]):
 
     def run_silent(self, statement: Statement[T]) -> T:
         """Run a silent statement without a cursor, whose work would cost a tenth of an enqueue."""
-        values = [_binary(one) for one in statement.parameters]
+        values = [binary(one) for one in statement.parameters]
         formats = [_BINARY] * len(values)
         if name := self._silent.get(statement.name):
             self.pgconn.send_query_prepared(name, values, formats)
@@ -146,7 +152,13 @@ class Connection(psycopg.Connection[Row]):
             self._finish()
             self._silent[statement.name] = name
             self.pgconn.send_query_prepared(name, values, formats)
-        self._finish()
+        try:
+            self._finish()
+        except psycopg.errors.InvalidSqlStatementName:  # A rollback lets psycopg deallocate all that was prepared.
+            del self._silent[statement.name]
+            if self.pgconn.transaction_status != _IDLE:
+                raise
+            return self.run_silent(statement)
         return statement.decode((), [])
 
     def _finish(self) -> None:
@@ -164,22 +176,21 @@ class Connection(psycopg.Connection[Row]):
             raise psycopg.errors.error_from_result(results[-1])
 
 
-def _binary(value: object) -> bytes | None:
-    """A parameter of a silent statement in Postgres' binary form."""
-    match value:
-        case None:
-            return None
-        case str():
-            return value.encode()
-        case UUID():
-            return value.bytes
-        case int():
-            return value.to_bytes(4, "big", signed=True)
-    raise TypeError(f"a silent statement has no parameter like {value!r}")
+def _bounded(gen: PQGen[T], until: float) -> PQGen[T]:
+    """The same work, which raises when the time is up. psycopg wakes it ten times per second."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= until:
+                raise psycopg.OperationalError("the server did not answer in time")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 # Python 3.11 takes long to find a member of an enum.
-_BINARY, _ACTIVE = pq.Format.BINARY, pq.TransactionStatus.ACTIVE
+_BINARY, _ACTIVE, _IDLE = pq.Format.BINARY, pq.TransactionStatus.ACTIVE, pq.TransactionStatus.IDLE
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
@@ -191,8 +202,13 @@ def _cursor(connection: psycopg.Connection[Any]) -> psycopg.RawCursor[Row]:
 
 def run(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
     if isinstance(connection, Connection):
-        if statement.silent:
+        if statement.silent:  # A mere call of a function of ours, which is pinned.
             return connection.run_silent(statement)
+        if _needs_pin(connection, statement):
+            if _commits_each(connection):
+                with connection.transaction():
+                    return run(connection, statement)
+            connection.execute(search_path.PIN)
         cursor = connection.kept_cursor()
     else:
         cursor = _cursor(connection)
@@ -219,6 +235,11 @@ class Answer(Generic[T]):
 
 
 async def answer(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> Answer[T]:
+    if _needs_pin(connection, statement):
+        if _commits_each(connection):
+            async with connection.transaction():
+                return await answer(connection, statement)
+        await connection.execute(search_path.PIN)
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
@@ -258,10 +279,11 @@ def _decoded(statement: Statement[T], cursor: AnyCursor, rows: list[Row]) -> T:
 
 def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
     """A connection that commits each statement."""
-    connection = Connection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
+    with _without_password(url):
+        connection = Connection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
     adapt(connection)
-    row = connection.execute("select pg_backend_pid()").fetchone()
-    if row != (connection.info.backend_pid,):
+    pin = search_path.pin_session(connection.info.backend_pid, purpose.check_ms)
+    if connection.execute(pin).fetchone() is None:
         connection.prepare_threshold = _POOLED
     elif purpose.settings:
         connection.execute(purpose.settings.encode())
@@ -270,14 +292,25 @@ def connect(url: str, purpose: Purpose = PLAIN) -> Connection:
 
 async def aconnect(url: str, purpose: Purpose = PLAIN) -> AsyncConnection:
     """The async twin of `connect`."""
-    connection = await psycopg.AsyncConnection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
+    with _without_password(url):
+        connection = await psycopg.AsyncConnection.connect(_conninfo(url, purpose), autocommit=True, connect_timeout=10)
     adapt(connection)
-    cursor = await connection.execute("select pg_backend_pid()")
-    if await cursor.fetchone() != (connection.info.backend_pid,):
+    cursor = await connection.execute(search_path.pin_session(connection.info.backend_pid, purpose.check_ms))
+    if await cursor.fetchone() is None:
         connection.prepare_threshold = _POOLED
     elif purpose.settings:
         await connection.execute(purpose.settings.encode())
     return connection
+
+
+def _needs_pin(connection: psycopg.BaseConnection[Any], statement: Statement[Any]) -> bool:
+    """Whether the transaction of a statement must be pinned, because the session can't be. A mere call of a function
+    of ours needs none: the function is pinned."""
+    return pooled(connection) and not search_path.is_call(statement.text)
+
+
+def _commits_each(connection: psycopg.BaseConnection[Any]) -> bool:
+    return connection.pgconn.transaction_status == _IDLE
 
 
 _POOLED = None  # A pooler in transaction mode would run a prepared statement in a session that did not prepare it.
@@ -294,6 +327,19 @@ def _conninfo(url: str, purpose: Purpose) -> str:
     return make_conninfo("", **{**parameters, "client_encoding": "UTF8"})
 
 
+@contextmanager
+def _without_password(url: str) -> Iterator[None]:
+    """Errors that don't quote the password: it may also stand where libpq expects something else."""
+    try:
+        yield
+    except psycopg.Error as error:
+        password = str(conninfo_to_dict(url).get("password") or "")
+        if password and password in str(error):
+            error.args = (str(error).replace(password, "***"),)
+            raise error from None
+        raise
+
+
 def transient(error: psycopg.Error) -> bool:
     """Whether a repetition on a new connection may work: the server went away, or two transactions conflicted."""
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
@@ -306,6 +352,11 @@ def lost(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
         error.sqlstate is None or error.sqlstate.startswith(_LOST)
     )
+
+
+def read_only(error: psycopg.Error) -> bool:
+    """Whether the session, or the whole server, may not write."""
+    return error.sqlstate == "25006"
 
 
 def named(url: str) -> str:
@@ -337,39 +388,3 @@ def translated_errors() -> Iterator[None]:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             raise DatabaseUnreachable(f"the database can't be reached: {text}") from error
         raise OutliveError(f"the database refused: {text}") from error
-
-
-class _ColumnDumper(Dumper):
-    """Sends a column as it is, under its own oid. psycopg keeps one dumper per oid."""
-
-    format = pq.Format.BINARY
-
-    def get_key(self, obj: Column, format: PyFormat) -> DumperKey:
-        return (self.cls, obj.oid)  # type: ignore[return-value]  # psycopg takes any hashable key.
-
-    def upgrade(self, obj: Column, format: PyFormat) -> Self:
-        dumper = type(self)(self.cls)
-        dumper.oid = obj.oid
-        return dumper
-
-    def dump(self, obj: Column) -> Buffer:
-        return obj.data
-
-
-class _RawJson(Loader):
-    format = pq.Format.BINARY
-
-    def load(self, data: Buffer) -> bytes:
-        return bytes(data)
-
-
-class _RawJsonb(_RawJson):
-    def load(self, data: Buffer) -> bytes:
-        return bytes(data)[1:]  # Without the byte that gives the version of the format.
-
-
-def adapt(context: AdaptContext) -> None:
-    """Send columns as they are, and return JSON as raw bytes, which the caller decodes if it needs to."""
-    context.adapters.register_dumper(Column, _ColumnDumper)
-    context.adapters.register_loader("json", _RawJson)
-    context.adapters.register_loader("jsonb", _RawJsonb)

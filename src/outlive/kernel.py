@@ -9,7 +9,8 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Collection
+import struct
+from collections.abc import Callable, Collection, Iterator
 from fcntl import ioctl
 from sys import byteorder
 from termios import FIONREAD
@@ -21,11 +22,14 @@ _PR_GET_PDEATHSIG = 2
 _PR_GET_DUMPABLE = 3
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
+_PF_FORKNOEXEC = 0x40
+_AT_FDCWD = -100
+_STATX_BTIME, _STATX_BTIME_AT, _STATX_BYTES = 0x800, 80, 256
 _SIGACTION_WORDS = 32
 """More than a `struct sigaction` has on any machine."""
-_SIGKILL = int(signal.SIGKILL)
+_SIGKILL, _SIGCONT, _SIG_SETMASK = int(signal.SIGKILL), int(signal.SIGCONT), int(signal.SIG_SETMASK)
 _libc = ctypes.CDLL(None, use_errno=True)
-_prctl, _sigaction = _libc.prctl, _libc.sigaction
+_prctl, _sigaction, _statx = _libc.prctl, _libc.sigaction, getattr(_libc, "statx", None)
 exit_at_once: Callable[[int], NoReturn] = _libc._exit
 """Like `os._exit`, for which every fork would run the dynamic linker: this is linked before."""
 _numbers = (ctypes.c_int * 2)()
@@ -39,16 +43,23 @@ def become_subreaper() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, as when zygote and supervisor are killed at once.
-
-    This does not kill what the process has forked.
-    """
+    """Have the kernel kill this process when its parent dies. This does not kill what the process has forked."""
     _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+
+
+def go_on_without_parent() -> None:
+    """Have the kernel continue this process when its parent dies, if it is stopped: it may have to act."""
+    _prctl(_PR_SET_PDEATHSIG, _SIGCONT, 0, 0, 0)
 
 
 def handle_signal(number: int, action: int | Callable[[int, FrameType | None], None]) -> None:
     """Like `signal.signal`, which also looks up enums: every fork that calls it copies fifty more pages."""
     _signal.signal(number, action)
+
+
+def unblock_signals() -> None:
+    """Undo what a supervisor has blocked, in a process that it has started: the mask survives fork and exec."""
+    _signal.pthread_sigmask(_SIG_SETMASK, ())
 
 
 def process_settings() -> tuple[int, ...]:
@@ -73,10 +84,20 @@ class SignalActions:
         return self._handlers[::_SIGACTION_WORDS]
 
 
-def prefer_for_oom_kill() -> None:
-    """Have the kernel's OOM killer choose this process before its supervisor."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
+def oom_score_above(added: int) -> bytes:
+    """A score by which the kernel's OOM killer prefers a process to this one, and to those without a score."""
+    own = int(read("/proc/self/oom_score_adj") or 0)
+    return b"%d" % min(1000, max(0, own) + added)
+
+
+def prefer_for_oom_kill(score: bytes) -> None:
+    """Have the kernel's OOM killer choose this process before others. 1000 counts like all memory of the machine."""
+    try:  # Not `open` and contextlib.suppress: each fork pays for the pages that they write to.
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(descriptor, score)
+        os.close(descriptor)
+    except OSError:
+        pass
 
 
 def disable_core_dumps() -> None:
@@ -144,6 +165,14 @@ def descendants_of(pid: int) -> list[int]:
     return list(found)
 
 
+def lineage_of(pid: int) -> Iterator[int]:
+    """A process and those above it, up to this one or the first of all. A zombie still has its parent."""
+    while pid > 1 and pid != os.getpid():
+        yield pid
+        words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        pid = int(words[1]) if words else 0
+
+
 def reaped(pid: int) -> bool:
     """Reap a child if it is dead. True if it is gone, now or before."""
     try:
@@ -152,9 +181,25 @@ def reaped(pid: int) -> bool:
         return True
 
 
+def born_at(path: str) -> float | None:
+    """When a file was made; None where the kernel does not say."""
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    if _statx is None or _statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
+        return None
+    (has,) = struct.unpack_from("I", answer)
+    seconds, nanoseconds = struct.unpack_from("qI", answer, _STATX_BTIME_AT)
+    return float(seconds + nanoseconds / 1e9) if has & _STATX_BTIME else None
+
+
 def has_variable(pid: int, entry: bytes) -> bool:
     """Whether the environment that a process started with has this entry, `NAME=value`."""
     return entry in read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def has_executed(pid: int) -> bool:
+    """Whether a process runs a program of its own. A fork runs that of its parent."""
+    words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return len(words) > 6 and not int(words[6]) & _PF_FORKNOEXEC
 
 
 def sign_of_life(pid: int) -> str:

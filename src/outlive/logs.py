@@ -42,16 +42,30 @@ MAX_SAID_LINES = 200
 
 _WORKER = "outlive.worker"
 _JOB = "outlive.job"
-_IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
-_IN_SETTING = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&']+)", re.IGNORECASE)
+_URL = re.compile(r"(?<!\S)\S*?://\S*")  # Each word is tried once: a long line of a job costs no more than its length.
+_USER = re.compile(r"\w://[^\s:/@]*:")
+_IN_SETTING = re.compile(
+    r"([?&]\w*(?:password|secret)=)[^\s&]*"  # In a URL.
+    r"|((?:password|secret)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|(?:[^\s\\]|\\.)+)",
+    re.IGNORECASE | re.DOTALL,
+)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def redacted(text: str) -> str:
     """Replace the passwords of database URLs and connection strings in a text."""
-    if "://" in text:
-        text = _IN_URL.sub(r"\1***@", text)
-    return _IN_SETTING.sub(r"\1***", text) if "password" in text.lower() else text
+    if "://" in text and "@" in text:
+        text = _URL.sub(_without_password, text)
+    if "=" in text and ("password" in (lower := text.lower()) or "secret" in lower):
+        text = _IN_SETTING.sub(r"\1\2***", text)
+    return text
+
+
+def _without_password(url: re.Match[str]) -> str:
+    """A password ends at the last @: one that is not escaped may be part of it."""
+    text, at = url[0], url[0].rfind("@")
+    user = _USER.search(text, 0, at) if at > 0 else None
+    return f"{text[: user.end()]}***{text[at:]}" if user else text
 
 
 def configure(format: Format = "text", *, level: str = "INFO") -> None:

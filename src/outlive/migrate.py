@@ -2,22 +2,27 @@
 
 `schema/` holds the current schema. `upgrades/NNNN.sql` upgrades the tables from version NNNN - 1. Functions and views
 are replaced as a whole each time. An advisory lock lets one process migrate at a time; the next finds nothing to do.
+
+An upgrade locks all tables before it changes one. Clients wait behind a lock that is being waited for, so an upgrade
+that can't have all of them soon gives them up, and tries again later.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Mapping
+from time import monotonic, sleep
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, sql
+from outlive import db, search_path, sql
 from outlive.config import Config, load
-from outlive.errors import ConfigError, SchemaMismatch
-from outlive.logs import redacted
+from outlive.errors import ConfigError, DatabaseBusy, SchemaMismatch
 
 VERSION = int(sql.read("schema/version.sql").split("values (")[1].split(")")[0])
 _FUNCTIONS = (
@@ -34,6 +39,7 @@ _FUNCTIONS = (
     "audit",
     "finding",
     "dependencies",
+    "late_ends",
     "sources",
     "schedules",
     "counts",
@@ -41,6 +47,47 @@ _FUNCTIONS = (
     "protocol",
 )
 _LOCK = 0x6F75746C697665  # "outlive"
+_LOCK_WAIT_S = 0.5
+"""How long clients may wait behind an upgrade that waits for a lock: not so long that the server finds deadlocks."""
+_PAUSES_S = (1, 2, 4, 8)
+_GIVE_UP_S = 600
+
+_RELATIONS = """
+select string_agg(format('outlive.%I', relname), ', ' order by
+  array_position(array['tasks', 'dedupe_keys', 'jobs', 'waiting', 'sleepers'], relname::text), relkind, relname)
+from pg_class where relnamespace = 'outlive'::regnamespace and relkind in ('r', 'v')
+"""
+_LONGEST_USER = """
+select format('%s (process %s of user %s)', coalesce(nullif(application_name, ''), 'a session'), pid, usename)
+  || coalesce(', for ' || round(extract(epoch from clock_timestamp() - xact_start)) || ' s', '')
+from pg_locks join pg_stat_activity using (pid)
+where granted and pid <> pg_backend_pid()
+  and database = (select oid from pg_database where datname = current_database())
+  and relation in (select oid from pg_class where relnamespace = 'outlive'::regnamespace)
+order by xact_start limit 1
+"""
+_RUNNING_WORKERS = """
+with held as (
+  select l.worker, min(k.pid) as pid from outlive.liveness l
+  join pg_locks k on l.key = (k.classid::bigint << 32 | k.objid::bigint)
+  where k.locktype = 'advisory' and k.objsubid = 1 and k.granted
+    and k.database = (select oid from pg_database where datname = current_database())
+  group by 1),
+leased as (
+  select worker, max(lease_until)::timestamptz(0) as until from outlive.running where lease_until > now() group by 1),
+seen as (
+  select id as worker from outlive.workers
+  where state in ('active', 'stale', 'draining') and last_seen > now() - interval '1 minute')
+select format('%s on %s', k.name, k.hostname) || case
+  when seen.worker is not null then ''
+  when held.pid is not null then format(' (its heartbeat is late, but its session lives: process %s)', held.pid)
+  else format(' (its heartbeat is late, but it has leases until %s)', leased.until) end
+from outlive.workers k left join seen on seen.worker = k.id
+  left join held on held.worker = k.id left join leased on leased.worker = k.id
+where coalesce(seen.worker, held.worker, leased.worker) is not null
+order by 1
+"""
+_log = logging.getLogger("outlive.migrate")
 
 
 def script(current: int = 0) -> str:
@@ -55,6 +102,7 @@ def script(current: int = 0) -> str:
             *(sql.read(f"schema/functions/{theme}.sql") for theme in _FUNCTIONS),
             sql.read("schema/views.sql"),
             sql.functions(),
+            sql.read("schema/pins.sql"),
             sql.read("schema/version.sql"),
         ]
     )
@@ -90,8 +138,17 @@ def check(connection: db.Connection, url: str | None = None) -> None:
 
 def _command(url: str | None) -> str:
     """The command that migrates this database. Without an option, it takes that of file and environment."""
-    here = url is None or url == load().database_url
-    return "outlive migrate" if here else f"outlive migrate --database-url {shlex.quote(redacted(url or ''))}"
+    if url is None or url == load().database_url:
+        return "outlive migrate"
+    return f"outlive migrate --database-url {shlex.quote(_without_passwords(url))}"
+
+
+def _without_passwords(url: str) -> str:
+    """The address without what libpq marks as a password. It is one word, as the program that shows it expects."""
+    passwords = {option.keyword.decode() for option in pq.Conninfo.get_defaults() if option.dispchar == b"*"}
+    parts = conninfo_to_dict(url)
+    shown = {key: value for key, value in parts.items() if key not in passwords}
+    return url if shown == parts else f"postgresql://?{urlencode(shown, safe='/:', quote_via=quote)}"
 
 
 def check_encoding(connection: db.Connection) -> None:
@@ -104,61 +161,120 @@ def check_encoding(connection: db.Connection) -> None:
         )
 
 
+class _InUse(Exception):
+    """Another transaction uses a table."""
+
+
 def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int]:
     """Bring the schema up to date, and create the roles if asked. Returns the version before and after."""
     check_encoding(connection)
+    began = monotonic()
+    pauses_s = iter(_PAUSES_S)
+    while True:
+        try:
+            return _migrate(connection, roles=roles)
+        except _InUse:
+            by = _user_of_tables(connection)
+        if monotonic() - began > _GIVE_UP_S:
+            raise DatabaseBusy(
+                f"the schema was not upgraded: its tables are in use for more than {_GIVE_UP_S // 60} minutes, now by "
+                f"{by}. End that session, for example with pg_terminate_backend, and run `outlive migrate` again"
+            )
+        pause_s = next(pauses_s, _PAUSES_S[-1])
+        _log.warning("the upgrade waits for tables that are in use by %s: it tries again in %d s", by, pause_s)
+        sleep(pause_s)
+
+
+def _migrate(connection: db.Connection, *, roles: bool) -> tuple[int, int]:
     with connection.transaction():
+        connection.execute(search_path.PIN)  # What views and functions mean is decided when they are made.
         connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
         before = version(connection)
         if before > VERSION:
             check(connection)
         if 0 < before < VERSION:
             _refuse_while_workers_run(connection, before)
+            _lock_tables(connection)
+            _refuse_while_workers_run(connection, before)  # One may have started until the tables were locked.
         if text := script(before):
             connection.execute(text.encode())
-        if roles:
-            connection.execute(sql.read("schema/roles.sql").encode())
         if roles or (before < VERSION and _has_roles(connection)):
+            _make_roles(connection)
             connection.execute(sql.read("schema/grants.sql").encode())
     return before, VERSION
 
 
+def _lock_tables(connection: db.Connection) -> None:
+    """Lock all tables and views, in the order in which an enqueue locks them, so that neither waits for the other."""
+    relations = connection.execute(_RELATIONS).fetchone()
+    assert relations
+    connection.execute(
+        f"set local lock_timeout = 0; set local statement_timeout = {round(_LOCK_WAIT_S * 1000)}".encode()
+    )
+    try:
+        connection.execute(f"lock table {relations[0]} in access exclusive mode".encode())
+    except (psycopg.errors.QueryCanceled, psycopg.errors.DeadlockDetected) as error:
+        raise _InUse from error
+    connection.execute("set local statement_timeout = 0")
+
+
+def _user_of_tables(connection: db.Connection) -> str:
+    """The session that has used a table for longest, as a person would look for it."""
+    user = connection.execute(_LONGEST_USER).fetchone()
+    return str(user[0]) if user else "a transaction that has ended meanwhile"
+
+
 def _refuse_while_workers_run(connection: db.Connection, before: int) -> None:
-    """Workers of an earlier version can't work with this schema: they would run jobs whose ends can't be written."""
-    running = connection.execute(
-        "select format('%s on %s', name, hostname) from outlive.workers "
-        "where state in ('active', 'stale', 'draining') and last_seen > now() - interval '1 minute' order by 1"
-    ).fetchall()
+    """Workers of an earlier version can't work with this schema: they would run jobs whose ends can't be written.
+
+    A worker runs if its heartbeat is new. One whose heartbeat is late runs if its session holds its lock, or as long as
+    it has a lease: it may be cut off from the database, and run its jobs until the lease ends.
+    """
+    running = connection.execute(_RUNNING_WORKERS).fetchall()
     if running:
         raise SchemaMismatch(
             f"workers run that need schema version {before}: {', '.join(name for (name,) in running)}. Stop them, "
             "their jobs go back to the queue. Then run `outlive migrate` again. A worker that was killed counts as "
-            "running for a minute"
+            "running for a minute, and until its last lease ends"
         )
 
 
 def address(config: Config) -> str:
     """The address of the database: the configured one, or the embedded server's."""
     try:
-        conninfo_to_dict(config.database_url or "")
+        parts = conninfo_to_dict(config.database_url or "")
     except psycopg.ProgrammingError as error:  # Its message may quote the address with the password.
         unknown = re.search(r'invalid (?:URI query parameter:|connection option) "(\w+)"', str(error))
-        if unknown and not re.search(r"\?.*@", config.database_url or ""):
+        # What libpq takes for a parameter may be the end of a password with a space or an & in it.
+        if unknown and not re.search(r"\?.*@|password\s*=", config.database_url or "", re.IGNORECASE):
             hint = "write sslmode" if unknown[1] == "ssl" else "leave it out"
             raise ConfigError(f"database_url has a parameter that libpq does not know ({unknown[0]}): {hint}") from None
         if driver := re.match(r"postgres(?:ql)?(\+\w+):", config.database_url or ""):
             raise ConfigError(
                 f"database_url is an address for SQLAlchemy: leave out {driver[1]}, as in postgresql://user@host/name"
             ) from None
-        raise ConfigError(
-            "database_url is not a Postgres address: write it like postgresql://user@host:5432/name, "
-            "and escape special characters, a space as %20"
-        ) from None
+        raise ConfigError(_MALFORMED) from None
     if config.database_url:
+        if _has_unescaped(config.database_url, parts):
+            raise ConfigError(_MALFORMED) from None
         return config.database_url
     from outlive import embedded  # Not at the top: few commands start a server.
 
     return embedded.fall_back(config.home)
+
+
+_MALFORMED = (
+    "database_url is not a Postgres address: write it like postgresql://user@host:5432/name, "
+    "and escape special characters, a space as %20, an @ as %40, a / as %2F"
+)
+
+
+def _has_unescaped(url: str, parts: Mapping[str, object]) -> bool:
+    """Whether the password has an @ or a / that is not escaped. libpq takes what follows for the host, the port or the
+    name of the database, which errors and logs show."""
+    before_host = url.partition("://")[2].partition("?")[0].rpartition("@")[0]
+    host, port = (str(parts.get(name) or "") for name in ("host", "port"))
+    return "@" in host or bool(re.search("[@/]", before_host)) or not re.fullmatch(r"[\d, ]*", port)
 
 
 def expect_agreement(config: Config, app: Mapping[str, object]) -> None:
@@ -207,6 +323,17 @@ def make_ready(connection: db.Connection, config: Config) -> None:
         migrate(connection)
     else:
         check(connection, config.database_url)
+
+
+def _make_roles(connection: db.Connection) -> None:
+    """Create the roles that are missing: a later version may have more than the one that made the others."""
+    try:
+        connection.execute(sql.read("schema/roles.sql").encode())
+    except psycopg.errors.InsufficientPrivilege:
+        raise SchemaMismatch(
+            "this version has roles that the server lacks, and you may not create them: run `outlive migrate` as a "
+            "superuser or a role with CREATEROLE. Nothing was changed"
+        ) from None
 
 
 def _has_roles(connection: db.Connection) -> bool:

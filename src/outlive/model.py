@@ -235,9 +235,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """Schedules that an app's declaration has deleted, taken over from another app, or left to the operator."""
+    """Schedules that an app's declaration has withdrawn, taken over from another app, or left to the operator."""
 
-    deleted: list[str] = []
+    withdrawn: list[str] = []
     taken: list[str] = []
     refused: list[str] = []
 
@@ -283,7 +283,7 @@ class Record(msgspec.Struct, frozen=True):
     dedupe_key: str
     """What identifies the finding."""
     data: Any
-    """The finding, as JSON."""
+    """The finding, as JSON; its text, if it is nested too deeply or has numbers too large to be read."""
     strength: float
     """How much the finding is worth: a stronger one replaces it."""
     job_id: UUID
@@ -390,4 +390,5 @@ class Dead(msgspec.Struct, frozen=True):
     hostname: str
     pid: int
     last_seen: datetime
+    why: str
     running: int

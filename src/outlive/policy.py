@@ -106,7 +106,8 @@ class LimitOptions(TypedDict, total=False):
     max_crashes: int
     """The job is quarantined after its process has died this many times."""
     max_losses: int | None
-    """The job is quarantined after it has lost this many workers. None: without limit."""
+    """The job runs alone after it has lost one worker less, and is quarantined if two more die with it. None: without
+    limit."""
     timeout: Duration | None
     """How long an attempt may take. Then its process gets SIGTERM, and later SIGKILL. None: without limit."""
     stall: Duration
@@ -149,7 +150,10 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_by: QuarantineBy
     backoff_s: tuple[float, ...]
     keep_finished_s: float | None = None
-    """None: as the settings of the reaper say."""
+    """None: as the settings say."""
+    app_keep_finished_s: float | None = None
+    app_keep_failed_s: float | None = None
+    """What the settings say: another process may prune."""
 
 
 def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
@@ -165,4 +169,6 @@ def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
         quarantine_by=policy.quarantine_by,
         backoff_s=policy.backoff_s or exponential(config.backoff_base_s, config.backoff_cap_s),
         keep_finished_s=policy.keep_finished_s,
+        app_keep_finished_s=config.keep_finished_s,
+        app_keep_failed_s=config.keep_failed_s,
     )

@@ -18,6 +18,8 @@ T = TypeVar("T")
 Duration = float | str | timedelta
 MAX_COUNT = 30000
 """The highest count that can be set: the database stores counts as small integers."""
+MAX_S = 1e10
+"""The longest duration, a little over 300 years: the database can subtract it from any time."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {"": 1, "B": 1}
@@ -54,8 +56,10 @@ def seconds(name: str, value: object) -> float:
         result = _parse_duration(value.strip())
     else:
         result = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if result is None or not 0 <= result < 1e12:
+    if result is None or not result >= 0:  # NaN is neither.
         raise refused(name, value, "a duration: seconds, or a text like '90s', '10m', '1h30m' or '7d'")
+    if result > MAX_S:
+        raise refused(name, value, f"a duration of at most 300 years ({MAX_S:.0f} seconds)")
     return result
 
 
@@ -136,7 +140,7 @@ def choice(name: str, value: object, *choices: str) -> str:
 
 
 def identifier(name: str, value: object) -> str:
-    """The name of a task, a queue or a source."""
+    """The name of a task, a queue, a source or a service."""
     printable = isinstance(value, str) and value.isprintable() and value == value.strip()
     if not isinstance(value, str) or not printable or not 0 < len(value.encode()) <= 200:
         raise refused(name, value, "1 to 200 bytes of printable characters, without a space at either end")
@@ -156,6 +160,24 @@ def names(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
         raise refused(name, value, "a list of names")
     return tuple(part.strip() for part in parts)
+
+
+def networks(name: str, value: object) -> tuple[str, ...]:
+    """Addresses of machines, or networks such as 10.0.0.0/24."""
+    import ipaddress  # Not at the top: few processes need it.
+
+    given = names(name, value)
+    try:
+        return tuple(str(ipaddress.ip_network(one)) for one in given)
+    except ValueError:
+        raise refused(name, value, "IP addresses or networks, such as 10.0.0.4 or 10.0.0.0/24") from None
+
+
+def header(name: str, value: object) -> str:
+    """The name of a header of HTTP."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9-]{1,100}", value):
+        raise refused(name, value, "the name of a header, such as X-Forwarded-User")
+    return value.lower()
 
 
 def text(name: str, value: object) -> str:

@@ -6,13 +6,20 @@ value is encoded only if decoding returns the same value, so a job never sees a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import accumulate
 
 import msgspec
 
 NUL = b"\\u0000"
 """JSON that contains this may have text with a NUL character."""
 
+MOST_LEVELS = 500
+"""Parsers differ in how deeply JSON may be nested; Python's takes a thousand levels."""
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
 _reader = msgspec.json.Decoder(msgspec.Raw)
@@ -46,6 +53,29 @@ def check(data: bytes) -> None:
         _reader.decode(data.decode())
     except (ValueError, RecursionError) as error:
         raise NotJson(f"it is not JSON: {error}") from None
+
+
+def readable(data: bytes) -> msgspec.Raw:
+    """This JSON, or a JSON text that holds it, if common parsers refuse it: clients can store JSON that is nested
+    thousands of levels deep, or has numbers that no double holds."""
+    found = decode_or_text(data)
+    return msgspec.Raw(_encoder.encode(found) if isinstance(found, str) else data)
+
+
+def decode_or_text(data: bytes) -> object:
+    """The value of this JSON, or the JSON itself as text, if common parsers refuse it."""
+    try:
+        if data.count(b"[") + data.count(b"{") < MOST_LEVELS or _levels(data) < MOST_LEVELS:
+            return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    return data.decode(errors="replace")
+
+
+def _levels(data: bytes) -> int:
+    """How deeply this JSON is nested."""
+    brackets = _STRING.sub(b"", data).translate(None, delete=_NO_BRACKETS)
+    return max(accumulate(1 if one in b"[{" else -1 for one in brackets), default=0)
 
 
 def explain(value: object, name: str, *, any_type: bool = False) -> str | None:

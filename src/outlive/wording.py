@@ -59,6 +59,8 @@ def number(count: int, *, estimated: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
+    if not 0 <= seconds < 1e12:  # Clients in other languages can write any number, also NaN.
+        return f"{seconds:g} s"
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.5:

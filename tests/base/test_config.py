@@ -199,6 +199,8 @@ def test_a_list_and_true_in_the_file_are_what_they_are() -> None:
         ("cache_enabled", "perhaps", "cache_enabled is 'perhaps': it must be true or false"),
         ("log_format", "xml", "log_format is 'xml': it must be text or json"),
         ("name", 5, "name is not text: write it in quotes"),
+        ("service", "bill\ting", "service is 'bill.*ting': it must be 1 to 200 bytes of printable"),
+        ("service", "b" * 5000, "it must be 1 to 200 bytes of printable characters"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(key: str, value: object, said: str) -> None:

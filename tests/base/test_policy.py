@@ -73,6 +73,8 @@ def test_a_limit_that_a_task_does_not_set_follows_the_configuration() -> None:
         on_worker_death="retry",
         quarantine_by="job",
         backoff_s=(1.0, 2.0, 4.0),
+        app_keep_finished_s=config.keep_finished_s,
+        app_keep_failed_s=config.keep_failed_s,
     )
 
 
@@ -88,9 +90,11 @@ def test_the_limits_of_a_task_win_over_the_configuration() -> None:
         backoff=[3],
         keep_finished="1h",
     )
-    assert msgspec.structs.astuple(policy.task_row("t", said, Config())) == (
+    config = Config()
+    assert msgspec.structs.astuple(policy.task_row("t", said, config)) == (
         *("t", "q", "s", 1, 2, None),
         *("fail", "fingerprint", (3.0,), 3600.0),
+        *(config.keep_finished_s, config.keep_failed_s),
     )
 
 

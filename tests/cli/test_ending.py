@@ -36,15 +36,18 @@ def test_the_version_is_printed() -> None:
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("migrate",), ("doctor",), ("prune",)])
-def test_a_database_that_is_not_there_is_exit_code_4(words: tuple[str, ...]) -> None:
-    ran = Cli(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db")(*words)
+@pytest.mark.parametrize("more", ["", f"?sslmode={PASSWORD}"])
+def test_a_database_that_is_not_there_is_exit_code_4(words: tuple[str, ...], more: str) -> None:
+    ran = Cli(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db{more}")(*words)
     assert ran.code == 4
     assert ran.err.startswith("outlive: the database can't be reached: ")
     assert ran.err.count("\n") == 1
     assert PASSWORD not in ran.err
 
 
-@pytest.mark.parametrize("url", ["postgresql//me:{}@host/db", "host=h password='{}"])
+@pytest.mark.parametrize(
+    "url", ["postgresql//me:{}@host/db", "host=h password='{}", "postgresql://me:p@{}@127.0.0.1:1/db"]
+)
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
 def test_a_malformed_url_is_wrong_use_and_its_password_stays_secret(url: str, debug: tuple[str, ...]) -> None:
     ran = Cli(url.format(PASSWORD))("jobs", *debug)

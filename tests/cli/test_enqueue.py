@@ -75,7 +75,7 @@ def test_a_job_is_enqueued_after_others(cli: Cli) -> None:
 def test_a_job_is_enqueued_with_a_concurrency_key(cli: Cli) -> None:
     words = ("--concurrency-key", "customer-7", "--concurrency", 2)
     made = cli("enqueue", "shop_tasks:app", "fetch", '{"url": "https://x"}', *words, "--json").json
-    assert "customer-7, at most 2 at a time" in cli("show", made["id"]).out
+    assert "waits for a slot of the key customer-7 (0 of 2 taken)" in cli("show", made["id"]).out
 
 
 @pytest.mark.usefixtures("shop")

@@ -38,7 +38,7 @@ def test_the_example_on_the_page_of_limits_works(
     shop.app.connections.close()
     del sys.modules["shop"]
     assert values(connection, "select distinct concurrency_key || concurrency from outlive.jobs") == ["customer-72"]
-    assert value(connection, "select count(*) from outlive.waiting") == 2
+    assert value(connection, "select count(*) from outlive.keyed_jobs") == 14
     start(target="shop:app", folder=tmp_path, slots=4)
     done = "select count(*) from outlive.attempts where state = 'succeeded'"
     eventually(lambda: value(connection, done) == 14, within_s=30, what="all jobs are done")

@@ -93,6 +93,19 @@ def test_set_overrules_the_app_until_it_is_reset(cli: Cli, report: None) -> None
     assert (row["cron"], row["every_s"], row["missed"], row["changed"]) == ("0 9 * * *", None, "once", False)
 
 
+def test_verbs_say_that_a_schedule_is_withdrawn_and_with_a_task_it_is_in_force_again(
+    cli: Cli, connection: db.Connection, report: None
+) -> None:
+    db.run(connection, store.declare_schedules([], "shop:app"))
+    why = "is withdrawn and fires nothing, because its app shop:app declares it no more"
+    for words in (("set", NAME, "--every", "90s"), ("resume", NAME), ("reset", NAME)):
+        assert why in cli("schedules", *words).err
+    assert f"schedule {NAME} {why}" in cli("doctor").out
+    assert cli("schedules", "set", NAME, "--task", NAME).out == f"schedule {NAME} is set\n"
+    row = shown(cli)
+    assert (row["declared_by"], row["withdrawn_at"]) == (None, None)
+
+
 def test_set_changes_each_option_of_a_schedule(cli: Cli, report: None) -> None:
     words = ("--jitter", "5m", "--start", "2030-01-01T00:00+01:00", "--end", "2031-01-01T00:00Z")
     assert cli("schedules", "set", NAME, *words, "--queue", "slow", "--priority", "3").code == 0

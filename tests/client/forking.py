@@ -51,6 +51,7 @@ def with_the_lock_taken() -> None:
     before = backend()
     with app.connections._lock:
         if (child := os.fork()) == 0:
+            app.connections.close()
             add.enqueue(0)
             os._exit(0)
         assert os.waitpid(child, 0) == (child, 0)

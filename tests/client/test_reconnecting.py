@@ -221,6 +221,12 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
         f"shop_user:{PASSWORD}@host/shop",
         f"mysql://shop_user:{PASSWORD}@host/shop",
         f"postgresql://a:b {PASSWORD}@host/shop",
+        f"postgresql://a:p@ss{PASSWORD}@127.0.0.1:1/shop",
+        f"postgresql://a:{PASSWORD}/x@127.0.0.1:1/shop",
+        f"postgresql://a:12/{PASSWORD}@127.0.0.1:1/shop",
+        f"postgresql://a:p?x=@{PASSWORD}@127.0.0.1:1/shop",
+        f"postgresql://a:{PASSWORD}",
+        f"host=127.0.0.1 port=1 password=p {PASSWORD}=1",
     ],
 )
 def test_a_malformed_address_is_refused_without_quoting_its_password(url: str) -> None:

@@ -339,6 +339,12 @@ def test_where_no_thread_can_start_a_client_polls(app: outlive.App, connection: 
     assert (waiters(), count(connection, "awaited")) == (0, 0)
 
 
+def test_a_signal_handler_that_waits_while_its_thread_has_the_lock_keeps_its_timeout(app: outlive.App) -> None:
+    job = add.enqueue(1)
+    with app.connections.waiting._lock, pytest.raises(TimeoutError):
+        job.result(timeout=0.5)
+
+
 def test_a_job_that_is_pruned_while_a_client_waits_is_not_found(
     app: outlive.App, connection: db.Connection, threads: ThreadPoolExecutor
 ) -> None:

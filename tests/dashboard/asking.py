@@ -28,11 +28,11 @@ ORIGIN = "http://127.0.0.1:8321"
 class Dashboard:
     """One dashboard. `get` and `post` are those of an operator."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, **settings: object) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        settings = config.load(environ={}, flags={"database_url": database_url})
-        self.site = build(settings, token=OPERATOR, viewer_token=VIEWER, hosts=LOOPBACK)
+        read = config.load(environ={}, flags={"database_url": database_url, **settings})
+        self.site = build(read, token=OPERATOR, viewer_token=VIEWER, hosts=LOOPBACK)
 
     def __enter__(self) -> Self:
         self._thread.start()

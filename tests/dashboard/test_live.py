@@ -36,7 +36,7 @@ def test_a_change_is_sent_to_everyone_who_looks(dashboard: Dashboard, connection
         job = await asyncio.to_thread(make_finished, connection, Outcome.FAILED, task="import")
         after = [(await asyncio.wait_for(event(one, "parts"), 5))["live_jobs"] for one in streams]
         for one in streams:
-            await one.aclose()  # type: ignore[attr-defined]
+            await one.aclose()
         return str(job), "".join(after)
 
     job, sent = dashboard.run(two_look())
@@ -58,7 +58,7 @@ def test_one_look_serves_all_who_have_the_page_open() -> None:
         told = [await event(one, "parts") for one in streams]
         assert told == [{"live_jobs": "look 1"}] * 10
         for one in streams:
-            await one.aclose()  # type: ignore[attr-defined]
+            await one.aclose()
 
     asyncio.run(ten_look())
     assert looks == 1
@@ -77,6 +77,6 @@ def test_a_page_that_can_not_be_looked_at_says_so_and_goes_on() -> None:
         assert "does not update" in (await event(stream, "problem"))["text"]
         assert await event(stream, "parts") == {"live_jobs": "here again"}
         assert await event(stream, "problem") == {}
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
 
     asyncio.run(looking())

@@ -191,6 +191,11 @@ def test_pages_say_since_when_the_database_is_away_and_recover(server_url: str) 
             answer = dashboard.get(path)
             assert answer.status_code == 503
             assert "The database can&#39;t be reached since" in answer.text
+        stranger = dashboard.browser()
+        for answer in (stranger.post("/login", token="no-token-of-a-person"), stranger.get("/?token=no-token-at-all")):
+            assert answer.status_code == 503
+            assert "The database does not answer" in answer.text
+            assert str(name) not in answer.text  # Nor any other word of the server.
         assert dashboard.get("/healthz").status_code == 200
         for answer in (dashboard.browser().get("/readyz"), dashboard.get("/metrics")):
             assert (answer.status_code, answer.text) == (503, "the database does not answer")

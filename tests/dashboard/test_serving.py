@@ -1,26 +1,39 @@
 """The dashboard as a command, beside a worker, and mounted in another app."""
 
+import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from outlive import App, config, db
 from outlive.dashboard import asgi, build
 from outlive.dashboard.access import kept_token
+from outlive.dashboard.connections import MOST as MOST_CONNECTIONS
+from outlive.dashboard.connections import Connection
 from tests.dashboard.asking import OPERATOR, Dashboard
 from tests.driving import pages
 from tests.driving.commands import Cli, ended, started
-from tests.driving.making import make
+from tests.driving.making import make, values
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
@@ -50,6 +63,120 @@ def test_the_command_prints_a_link_that_logs_in_and_prints_it_again_while_it_run
         assert f"if yours runs there, its link is {link} ;" in ended(again).err
         command.send_signal(signal.SIGTERM)
         assert ended(command).code == 0
+
+
+@contextmanager
+def served(database_url: str) -> Iterator[tuple[str, int]]:
+    """The command, and where it listens."""
+    with started() as commands:
+        command = Cli(database_url).process(
+            "dashboard", "--listen", "127.0.0.1:0", OUTLIVE_DASHBOARD_TOKEN=OPERATOR, FORWARDED_ALLOW_IPS="*"
+        )
+        commands.append(command)
+        assert command.stdout is not None
+        place = urlsplit(command.stdout.readline().split()[-1])
+        yield place.hostname or "", place.port or 0
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_clients_that_send_no_request_keep_no_other_out(database_url: str) -> None:
+    with served(database_url) as place:
+        slow = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
+        with ExitStack() as clients:
+            idle = [clients.enter_context(socket.create_connection(place, 30)) for _ in range(600)]
+            for client in idle[300:]:  # The others were closed already.
+                with suppress(OSError):
+                    client.sendall(slow)
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            link = f"http://{place[0]}:{place[1]}/?token={OPERATOR}"
+            assert "Overview" in opener.open(link, timeout=30).read().decode()
+            eventually(lambda: sum(map(is_closed, idle)) >= 600 - MOST_CONNECTIONS)
+
+
+def test_a_forwarded_address_is_believed_from_no_client_whatever_the_environment_says(
+    database_url: str, connection: db.Connection
+) -> None:
+    with served(database_url) as (host, port), httpx2.Client(base_url=f"http://{host}:{port}") as client:
+        make(connection)
+        client.get(f"/?token={OPERATOR}")
+        asked = client.get("/confirm?action=pause_queue&name=default").text
+        proof = asked.split('name="proof" value="')[1].split('"')[0]
+        form = {"action": "pause_queue", "name": "default", "proof": proof}
+        assert client.post("/act", data=form, headers={"X-Forwarded-For": "203.0.113.9"}).status_code == 303
+        bad = client.post("/act", data=form, headers={"Origin": "http://["})
+        assert bad.status_code == 403
+    assert values(connection, "select who from outlive.audit") == ["operator from 127.0.0.1 (dashboard)"]
+
+
+@contextmanager
+def answering(app: ASGIApp) -> Iterator[tuple[tuple[str, int], set[Connection]]]:
+    """A server in a thread: where it listens, and its connections."""
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, lifespan="off", log_config=None, ws="none"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        yield listening.getsockname(), server.server_state.connections  # type: ignore[misc]
+        server.should_exit = True
+        thread.join(30)
+
+
+def test_a_connection_has_some_seconds_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.dashboard.connections.SEND_S", 0.2)
+    others_closed = threading.Event()
+
+    async def answer_late(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/late":
+            await asyncio.to_thread(others_closed.wait, 30)  # Longer than a client may take to send.
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    with (
+        answering(answer_late) as (place, _),
+        ThreadPoolExecutor(1) as requests,
+        socket.create_connection(place) as silent,
+        socket.create_connection(place) as slow,
+    ):
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le")
+        late = requests.submit(fetched, f"http://127.0.0.1:{place[1]}/late")
+        eventually(lambda: is_closed(silent) and is_closed(slow))
+        others_closed.set()
+        assert late.result(timeout=30) == "ok"
+
+
+async def answer_at_length(scope: Scope, receive: Receive, send: Send) -> None:
+    await PlainTextResponse("ok" if scope["path"] == "/ok" else "x" * 1_000_000)(scope, receive, send)
+
+
+def reading_nothing(place: tuple[str, int]) -> socket.socket:
+    client = socket.create_connection(place, 30)
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+    return client
+
+
+def test_clients_that_read_no_answer_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.dashboard.connections.MOST", 3)
+    monkeypatch.setattr("outlive.dashboard.connections.SEND_S", 600.0)
+    with answering(answer_at_length) as (place, connections), ExitStack() as clients:
+        for _ in range(3):
+            clients.enter_context(reading_nothing(place))
+        eventually(lambda: [one.flow.write_paused for one in list(connections)] == [True] * 3)
+        assert fetched(f"http://127.0.0.1:{place[1]}/ok") == "ok"
+        eventually(lambda: len(connections) == 2)
+
+
+def test_a_client_has_some_seconds_to_read_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.dashboard.connections.SEND_S", 1.0)
+    with answering(answer_at_length) as (place, connections), reading_nothing(place) as client:
+        assert client.recv(1) == b"H"  # Of HTTP: the server has begun to answer.
+        eventually(lambda: not connections)
 
 
 def test_the_token_that_is_made_is_kept_for_its_user_alone(tmp_path: Path) -> None:
@@ -112,12 +239,16 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
 def test_the_code_of_its_page_in_the_docs_works(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command, settings, _, web = pages.blocks_of("how-to/dashboard.md")
+    command, *others, web = pages.blocks_of("how-to/dashboard.md")
+    settings, behind_proxy = (block for block in others if block.kind == "toml")
     assert command.text.splitlines()[-1] == "outlive dashboard"
     (tmp_path / "outlive.toml").write_text(settings.text)
     read = config.load(tmp_path / "outlive.toml", environ={})
     assert read.dashboard_listen == "0.0.0.0:8321"
     assert build(read, token=read.dashboard_token or "", viewer_token=read.dashboard_viewer_token)
+    (tmp_path / "outlive.toml").write_text(behind_proxy.text)
+    read = config.load(tmp_path / "outlive.toml", environ={})
+    assert (read.dashboard_proxy, read.dashboard_user_header) == (("10.0.0.4/32",), "x-forwarded-user")
     (tmp_path / "shop.py").write_text(f"from outlive import App\napp = App({database_url!r})\n")
     (tmp_path / "web.py").write_text(web.text)
     monkeypatch.setenv("DASHBOARD_TOKEN", OPERATOR)
@@ -152,3 +283,22 @@ def test_it_can_be_mounted_in_another_app(dashboard: Dashboard, database_url: st
         links = re.findall(r'(?:href|src|action|data-live)="([^"]*)"', page.text)
         assert len(links) > 10
         assert [link for link in links if not link.startswith(("/ops/jobs", "#"))] == []
+
+
+def test_mounted_in_another_app_it_takes_no_user_from_a_header(
+    dashboard: Dashboard, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLIVE_DASHBOARD_PROXY", "10.0.0.4")
+    monkeypatch.setenv("OUTLIVE_DASHBOARD_USER_HEADER", "X-User")
+    mine = asgi(database_url, token=OPERATOR)
+    # A server that believes X-Forwarded-For from everyone passes on the address that a client has made up.
+    believing = ProxyHeadersMiddleware(mine, trusted_hosts="*")  # type: ignore[arg-type]
+
+    async def visit() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=believing, client=("203.0.113.9", 1))  # type: ignore[arg-type]
+        async with httpx2.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+            answer = await client.get("/", headers={"x-forwarded-for": "10.0.0.4", "x-user": "anna"})
+        await mine.close()
+        return answer
+
+    assert dashboard.run(visit()).status_code == 401

@@ -112,7 +112,13 @@ def _look(connection: psycopg.Connection[Any]) -> tuple[Any, ...]:
 def worker_connections(url: str) -> Iterator[Callable[[], db.Connection]]:
     """Give a function that opens connections with the plans of workers, and close them when the block ends."""
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(closing(db.connect(url, db.PINNED)))
+
+        def connect() -> db.Connection:
+            connection = opened.enter_context(closing(db.connect(url, db.PINNED)))
+            connection.execute("reset search_path")  # Tests make tables and functions of their own.
+            return connection
+
+        yield connect
 
 
 def end_sessions(admin: psycopg.Connection[Any], *, keep: psycopg.Connection[Any] | None = None) -> None:

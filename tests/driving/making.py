@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 import msgspec
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
-from outlive import db, store
+from outlive import config, db, store
 from outlive.model import Claimed, Ended, JobRequest, Lane, new_job_id
 from outlive.policy import TaskRow, exponential
 from outlive.states import Outcome, State
@@ -110,7 +111,19 @@ def links(key: str, concurrency: int | None = None) -> bytes:
 
 def enqueue(connection: db.Connection, requests: Iterable[JobRequest], *, notify: bool = False) -> dict[UUID, UUID]:
     """Make jobs. Returns those that were not made, each with the job that holds its dedupe key."""
-    return db.run(connection, store.enqueue(list(requests), max_args_bytes=MAX_ARGS_BYTES, notify=notify))
+    requests = list(requests)
+    taken = db.run(connection, store.enqueue(requests, max_args_bytes=MAX_ARGS_BYTES, notify=notify))
+    if any(one.links for one in requests) and connection.info.transaction_status is TransactionStatus.IDLE:
+        follow(connection)
+    return taken
+
+
+def follow(connection: db.Connection) -> None:
+    """Do what transactions have left to the reapers, as these do at once or within a second."""
+    db.run(connection, store.check_late_ends())
+    while db.run(connection, store.follow_late_ends()):
+        pass
+    db.run(connection, store.admit_due())
 
 
 def make(connection: db.Connection, task: str = TASK, *, notify: bool = False, **wanted: Any) -> UUID:
@@ -238,11 +251,13 @@ def register_worker(
     state: str = "active",
     last_seen: datetime | None = None,
     formerly: UUID | None = None,
+    **settings: str,
 ) -> UUID:
     """Register a worker; `formerly` is the id under which it was declared dead."""
     name = name or f"crawler-{worker.int}"
     about: dict[str, Any] = {"name": name, "hostname": "host", "pid": 42, "version": "0.1", "queues": None, "slots": 4}
-    db.run(connection, store.register_worker(worker, **about, formerly=formerly))
+    given = config.load(environ={}, flags=settings)
+    db.run(connection, store.register_worker(worker, **about, formerly=formerly, config=given))
     if state != "active" or last_seen is not None:
         change = "update outlive.workers set state = %s, last_seen = coalesce(%s, last_seen) where id = %s"
         connection.execute(change, [state, last_seen, worker])

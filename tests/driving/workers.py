@@ -71,14 +71,22 @@ class Worker:
 
     def zygotes(self) -> list[int]:
         """The zygotes: one, except for a moment while one replaces another."""
-        return [pid for pid in kernel.children_of(self.pid) if b"outlive.child.zygote" in cmdline(pid)]
+        return [pid for pid in self._forking() if kernel.has_executed(pid)]
 
     def zygote(self) -> int:
-        return self.zygotes()[0]
+        return eventually(self.zygotes)[0]
 
     def parents(self) -> list[int]:
-        """The processes below the zygote: each forks the children of one slot."""
-        return kernel.children_of(self.zygote())
+        """The processes below the zygotes: each forks the children of one slot."""
+        below = [parent for zygote in self.zygotes() for parent in kernel.children_of(zygote)]
+        return below + self.orphaned_parents()
+
+    def orphaned_parents(self) -> list[int]:
+        """Parents that have outlived their zygote."""
+        return [pid for pid in self._forking() if not kernel.has_executed(pid)]
+
+    def _forking(self) -> list[int]:
+        return [pid for pid in kernel.children_of(self.pid) if b"outlive.child.zygote" in cmdline(pid)]
 
     def children(self) -> list[int]:
         return [child for parent in self.parents() for child in kernel.children_of(parent)]

@@ -56,9 +56,11 @@ class Story:
     def attempt(self, id: UUID, outcome: str, *, worker: str = STEADY) -> Attempt:
         self.token += 1
         before = [one for one in self.attempts if one.job == id]
+        outcomes = [*(one.outcome for one in before), outcome]
         counts = {
-            kind: sum(one.outcome == kind for one in before) + (outcome == kind)
-            for kind in ("failed", "crashed", "lost")
+            "failures": outcomes.count("failed") + outcomes.count("timed_out"),
+            "crashes": outcomes.count("crashed"),
+            "losses": outcomes.count("lost"),
         }
         made = Attempt(
             id,

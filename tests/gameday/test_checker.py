@@ -94,6 +94,7 @@ def test_a_stale_attempt_that_writes_its_effect_is_seen(story: Story) -> None:
     """The token left out: the first attempt's transaction completes the job under the second one's row."""
     id = story.job()
     loss = story.attempt(id, "lost", worker=VICTIM)
+    story.fault(Kind.SUPERVISOR, at_s=loss.ended_s - 0.5)
     story.attempt(id, "succeeded")
     story.effects[-1] = Effect(id, loss.token)
     assert story.broken() == {"stale effect", "effect missing"}
@@ -121,7 +122,7 @@ def test_reaping_by_id_gives_up_an_attempt_of_a_worker_that_lives(story: Story) 
     story.attempt(id, "lost", worker=VICTIM)
     story.attempt(id, "lost", worker=STEADY)
     story.attempt(id, "succeeded", worker=STEADY)
-    assert story.broken() == {"given up wrongly"}
+    assert story.broken() == {"given up wrongly", "innocent charged"}
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND, Kind.RESTART])
@@ -134,7 +135,7 @@ def test_a_verdict_from_the_session_alone_convicts_the_living(story: Story, kind
     story.history.outages.append((loss.ended_s - 0.5, loss.ended_s - 0.3))
     story.workers[STEADY] = "dead"
     found = checker.check(story.history, story.found(), Bounds())
-    assert {breach.rule for breach in found} == {"given up wrongly"}
+    assert {breach.rule for breach in found} == {"given up wrongly", "innocent charged"}
     assert {breach.subject for breach in found} == {str(id), "steady"}
 
 
@@ -143,7 +144,8 @@ def test_a_worker_with_a_short_lease_may_lose_its_jobs_in_an_outage(story: Story
     story.history.short_leases.add("short")
     id = story.job()
     loss = story.attempt(id, "lost", worker="short")
-    story.attempt(id, "succeeded")
+    for one in (loss, story.attempt(id, "succeeded")):
+        story.change(one, losses=0)
     assert story.broken() == {"given up wrongly"}
     story.history.outages.append((loss.ended_s - 3.0, loss.ended_s - 1.0))
     assert story.broken() == set()
@@ -208,19 +210,16 @@ def test_a_loss_of_a_worker_that_was_told_to_stop_must_not_count(story: Story, k
     [loss] = [one for one in story.attempts if one.outcome == "lost"]
     story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
     story.fault(kind, at_s=loss.ended_s - 0.8)
-    expected = {"blamed"} if kind is Kind.DEPLOY else {"blamed", "given up wrongly"}
+    expected = {"blamed"} if kind is Kind.DEPLOY else {"blamed", "given up wrongly", "innocent charged"}
     assert story.broken() == expected
 
 
-@pytest.mark.parametrize("kind", [Kind.DEPLOY, Kind.STOP])
-def test_a_loss_counts_if_the_zygote_was_killed_before_its_worker_was_told_to_stop(story: Story, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Kind.ZYGOTE, Kind.REVIVAL])
+def test_the_death_of_a_zygote_explains_no_loss(story: Story, kind: Kind) -> None:
     [loss] = [one for one in story.attempts if one.outcome == "lost"]
     story.history.faults = [one for one in story.history.faults if one.kind is Kind.CHILD]
-    story.fault(kind, at_s=loss.ended_s - 0.8)
-    story.fault(Kind.ZYGOTE, at_s=loss.ended_s - 0.4)
-    assert story.broken() == {"blamed"}
-    story.fault(Kind.ZYGOTE, at_s=loss.ended_s - 0.9)
-    assert story.broken() == set()
+    story.fault(kind, at_s=loss.ended_s - 0.4)
+    assert "given up wrongly" in story.broken()
 
 
 def test_a_worker_that_is_killed_without_a_database_just_after_it_was_told_to_stop_looks_like_one_that_died(
@@ -241,7 +240,7 @@ def test_a_worker_that_is_told_to_stop_without_a_database_waits_for_it_and_says_
     story.fault(Kind.STOP, at_s=loss.ended_s - 0.8)
     story.workers[VICTIM] = "dead"
     story.history.outages.append((loss.ended_s - 3.0, loss.ended_s - 0.5))
-    assert story.broken() == {"blamed", "given up wrongly"}
+    assert story.broken() == {"blamed", "given up wrongly", "innocent charged"}
 
 
 def test_a_loss_of_a_deploy_that_does_not_count_is_right(story: Story) -> None:
@@ -275,11 +274,6 @@ def test_freezes_that_bring_nothing_to_the_fence_prove_nothing(story: Story) -> 
 def test_a_crash_without_a_kill_is_seen(story: Story) -> None:
     story.job("crashed", "succeeded", worker=VICTIM)
     assert story.broken() == {"crashed by itself"}
-
-
-def test_a_job_that_ended_in_any_other_way_is_seen(story: Story) -> None:
-    story.job("timed_out", "succeeded")
-    assert story.broken() == {"ended badly"}
 
 
 def test_a_process_that_stays_is_seen(story: Story) -> None:

@@ -9,7 +9,7 @@ from outlive import App, State, config, db
 from outlive.client.task import OnFailure, Task
 from outlive.states import Outcome
 from tests.driving.hand import Hand
-from tests.driving.making import Connect, value, values
+from tests.driving.making import Connect, follow, value, values
 from tests.driving.workers import Start
 from tests.processes import linked
 from tests.waiting import eventually
@@ -51,6 +51,7 @@ def test_a_job_that_is_enqueued_while_the_last_that_it_needs_ends_is_released(
     with client.transaction():
         job = task.using(after=needed, connection=client).enqueue(2, 2)
         assert hand.end(claimed)
+    follow(client)
     assert job.status() is State.PENDING
 
 

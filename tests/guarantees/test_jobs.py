@@ -285,7 +285,7 @@ def test_prune_works_in_batches_that_two_may_share(task: AddTask, app: App, new_
         hand.at(NOON + timedelta(days=3650))
         gone = 0
         while True:
-            some, more = db.run(hand.connection, store.prune_finished(State.SUCCEEDED, keep_s=60, batch=50))
+            some, more, _ = db.run(hand.connection, store.prune_finished(State.SUCCEEDED, keep_s=60, batch=50))
             gone += some
             if not more:
                 return gone

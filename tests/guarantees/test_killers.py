@@ -318,26 +318,31 @@ def test_a_job_whose_workers_vanish_is_suspected_runs_alone_and_is_proven(
 ) -> None:
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     lose_workers_of(hand, job, 1)
+    connection.execute("update outlive.attempts set started_at = ended_at - interval '30 seconds'")  # A minute alone.
     worker = start()
     begun(tmp_path / "go")
     assert (alone(connection, job), counters(connection, job.id)) == ([False], (0, 0, 1))
     worker.kill()
-    worker = start(slots=4)
+    worker = start(slots=1)
     begun(tmp_path / "go", times=2)
     assert (alone(connection, job), counters(connection, job.id)) == ([True], (0, 0, 2))
     others = [faults.add.enqueue(n, n) for n in range(3)]
-    elsewhere = start()
+    elsewhere = start(slots=1)
     assert [one.result(timeout=20) for one in others] == [0, 2, 4]
     assert {attempts(connection, one)[0].worker for one in others} == {name_of(elsewhere, connection)}
     worker.kill()
+    begun(tmp_path / "go", times=3)
+    assert (alone(connection, job), counters(connection, job.id)) == ([True], (0, 0, 3))
+    elsewhere.kill()
+    start()
     finished(job, State.QUARANTINED)
-    proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
-    assert hold_of(connection, job.id) == ("quarantined", proven)
-    assert outcomes(connection, job) == [Outcome.LOST] * 3
+    known = "4 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
+    assert hold_of(connection, job.id) == ("quarantined", f"{known}: proven (max_losses = 3)")
+    assert outcomes(connection, job) == [Outcome.LOST] * 4
     (killer,) = db.run(connection, store.list_killers())
     assert (killer["id"], killer["losses"], killer["crashes"], killer["error_message"]) == (
         job.id,
-        3,
+        4,
         0,
         "Worker died unexpectedly",
     )
@@ -400,6 +405,45 @@ def test_other_jobs_run_beside_a_suspect_that_has_outlived_its_time_alone(
     assert (alone(connection, job), counters(connection, job.id)) == ([True], (0, 0, 3))
     (tmp_path / "go").touch()
     assert job.result(timeout=20) == "seen"
+
+
+def test_a_suspect_holds_up_other_jobs_for_seconds_also_if_it_has_a_minute_alone(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    """FAULTS 74. It was lost after half a minute each time."""
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    lose_workers_of(hand, job, 2)
+    connection.execute("update outlive.attempts set started_at = ended_at - interval '30 seconds'")
+    start(slots=4)
+    begun(tmp_path / "go")
+    assert alone(connection, job) == [True]
+    others = [faults.add.enqueue(n, n) for n in range(3)]
+    assert [one.result(timeout=25) for one in others] == [0, 2, 4]
+    assert alone(connection, job) == [False]
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+
+
+def test_a_worker_that_makes_room_holds_up_other_jobs_for_seconds(
+    start: Start, hand: Hand, connection: db.Connection, tmp_path: Path
+) -> None:
+    """FAULTS 74. The worker has free slots, and a job that goes on for longer than it could make room."""
+    suspect = faults.add.enqueue(1)
+    lose_workers_of(hand, suspect, 2)
+    db.run(connection, store.pause_queue("default"))
+    worker = start(slots=4, queues="busy,default")
+    long = faults.wait_for.using(queue="busy").enqueue(str(tmp_path / "long"))
+    begun(tmp_path / "long")
+    connection.execute("update outlive.held set since = since - interval '61 seconds'")
+    db.run(connection, store.resume_queue("default"))
+    worker.says("makes room", within_s=20)
+    assert faults.add.enqueue(1, 1).result(timeout=25) == 2
+    assert hold_of(connection, suspect.id)
+    assert long.status() is State.RUNNING
+    connection.execute("update outlive.held set since = since - interval '10 minutes'")
+    assert suspect.result(timeout=40) == 1, "no worker was idle for ten minutes"
+    assert long.status() is State.RUNNING
+    (tmp_path / "long").touch()
 
 
 def test_two_suspects_never_run_in_a_row_while_other_jobs_wait(

@@ -1,9 +1,10 @@
 """Leases."""
 
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,11 +20,12 @@ from outlive.states import Outcome
 from tests import faults
 from tests.driving.hand import Hand
 from tests.driving.jobs import attempts, begun, finished, outcomes
-from tests.driving.making import NOON, counters, register_worker
+from tests.driving.making import NOON, register_worker
 from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
 AddTask = Task[[int, int], int, int]
+ENDS = "select job_id, token, worker, outcome, state, result::text, ended_at from outlive.attempts order by token"
 
 
 def test_a_claim_commits_all_that_makes_a_job_running(task: AddTask, new_hand: Callable[[], Hand]) -> None:
@@ -246,7 +248,7 @@ def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
         begun(tmp_path / "lasts", times=2)
         (tmp_path / "ends").touch()
         finished(ends, State.SUCCEEDED)
-        before = connection.execute("select * from outlive.attempts order by token").fetchall()
+        before = connection.execute(ENDS).fetchall()
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
     eventually(lambda: not alive(child), within_s=5)
@@ -257,7 +259,7 @@ def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
         return len(beats) > 5
 
     eventually(has_had_time_to_write)
-    assert connection.execute("select * from outlive.attempts order by token").fetchall() == before
+    assert connection.execute(ENDS).fetchall() == before
     (tmp_path / "lasts").touch()
     finished(lasts, State.SUCCEEDED)
     for job in (ends, lasts):
@@ -267,27 +269,53 @@ def test_a_worker_frozen_past_its_leases_writes_nothing_when_it_goes_on(
         ]
 
 
+@contextlib.contextmanager
+def away(database_url: str, server_url: str) -> Iterator[None]:
+    """No client can connect to the database, and those that had are cut off."""
+    name = str(conninfo_to_dict(database_url)["dbname"])
+    closing = sql.SQL("alter database {} allow_connections {}").format
+    with psycopg.connect(server_url, autocommit=True) as admin:
+        admin.execute(closing(sql.Identifier(name), sql.SQL("false")))
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        try:
+            yield
+        finally:
+            admin.execute(closing(sql.Identifier(name), sql.SQL("true")))
+
+
 def test_a_worker_that_cannot_renew_kills_its_children_before_their_leases_end(
     start: Start, connect: Callable[[], db.Connection], database_url: str, server_url: str, tmp_path: Path
 ) -> None:
     worker = start(lease_s="4", sweep_s="0.5")
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     (first,) = begun(tmp_path / "go")
-    name = str(conninfo_to_dict(database_url)["dbname"])
-    closing = sql.SQL("alter database {} allow_connections {}").format
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(closing(sql.Identifier(name), sql.SQL("false")))
-        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+    with away(database_url, server_url):
         eventually(lambda: not alive(first), within_s=4)
-        admin.execute(closing(sql.Identifier(name), sql.SQL("true")))
+    (tmp_path / "go").touch()
+    finished(job, State.SUCCEEDED)
+    assert len(outcomes(connect(), job)) == 2
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
+def test_a_database_that_is_away_for_longer_than_a_lease_costs_no_job_anything(
+    start: Start, connect: Callable[[], db.Connection], database_url: str, server_url: str, tmp_path: Path, times: int
+) -> None:
+    """FAULTS 66. The worker gives the job back when the database is there again, or takes back the loss that a reaper
+    has counted."""
+    worker = start(lease_s="10", sweep_s="0.5")
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    for time in range(1, times + 1):
+        begun(tmp_path / "go", times=time)
+        with away(database_url, server_url):
+            eventually(lambda: worker.log().count("its process is killed") == time, within_s=30)  # noqa: B023
+            worker.says("is away")
     (tmp_path / "go").touch()
     finished(job, State.SUCCEEDED)
     connection = connect()
-    assert outcomes(connection, job) == [Outcome.LOST, Outcome.SUCCEEDED]
-    written_by_the_worker_or_the_reaper = {"its lease could not be renewed in time", "its lease expired"}
-    assert attempts(connection, job)[0].error in written_by_the_worker_or_the_reaper
-    assert counters(connection, job.id) == (0, 0, 1)
-    assert worker.process.poll() is None
+    spent = "select count(*), max(losses) from outlive.attempts where job_id = %s"
+    assert connection.execute(spent, [job.id]).fetchall() == [(times + 1, 0)]
+    assert connection.execute("select state from outlive.workers").fetchall() == [("active",)]
 
 
 @pytest.mark.parametrize(

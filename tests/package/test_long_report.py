@@ -7,7 +7,7 @@ import pytest
 from tests.driving.workers import ROOT
 from tests.reporting import NOT_RUN, Row, left_out, merged, name_of, page, rows_of
 
-REPORT = ROOT / "docs" / "reports" / "long-tests-0.1.md"
+REPORT = ROOT / "docs" / "reports" / "long-tests.md"
 
 
 class Collected:

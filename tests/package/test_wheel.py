@@ -24,9 +24,9 @@ def call(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(word) for word in words], cwd="/", env=env, text=True, capture_output=True, check=False)
 
 
-def install(folder: Path, python: object, extras: str = "") -> Path:
+def install(folder: Path, python: object, extras: str = "", source: Path = ROOT) -> Path:
     """Build the wheel and install it for this Python in an environment of its own. Returns that one's Python."""
-    built = call(*UV, "build", "--wheel", "--quiet", "--out-dir", folder / "dist", ROOT)
+    built = call(*UV, "build", "--wheel", "--quiet", "--out-dir", folder / "dist", source)
     assert built.returncode == 0, built.stderr
     (wheel,) = (folder / "dist").glob("*.whl")
     own = folder / "venv" / "bin" / "python"

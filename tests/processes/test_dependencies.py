@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 import pytest
@@ -66,6 +67,28 @@ def test_a_chain_runs_one_job_after_the_other(start: Start) -> None:
     start(target=TARGET)
     assert third.result(timeout=30) == 6
     assert (first.result(), second.result()) == (1, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("on_failure", ["block", "proceed", "cancel"])
+def test_a_failed_job_with_50_000_dependents_holds_up_no_other_job(
+    start: Start, connection: db.Connection, on_failure: Literal["block", "proceed", "cancel"]
+) -> None:
+    """Its end is written, and its neighbours' jobs begin in time."""
+    needed = fail.using(delay=3600).enqueue()
+    waiting = number.using(after=needed, on_failure=on_failure, queue="other")
+    app.enqueue_many(waiting.job(n) for n in range(50_000))
+    start(target=TARGET, slots=4, queues="default")
+    assert number.enqueue(1).result(timeout=30) == 1
+    connection.execute("update outlive.waiting set ready_at = now() where id = %s", [needed.id])
+    worst_s, ended_at = 0.0, None
+    while ended_at is None or time.monotonic() - ended_at < 10:
+        started = time.monotonic()
+        assert number.enqueue(2).result(timeout=30) == 2
+        worst_s = max(worst_s, time.monotonic() - started)
+        if ended_at is None and needed.status() is State.FAILED:
+            ended_at = time.monotonic()
+    assert worst_s < 2
 
 
 def test_a_group_and_then_one_more(start: Start) -> None:
@@ -140,17 +163,17 @@ def test_an_end_waits_for_a_job_that_is_locked_and_holds_up_no_other(start: Star
 
 
 def test_an_end_that_a_deadlock_has_failed_is_written_again_at_no_cost(start: Start, connection: db.Connection) -> None:
-    connection.execute("create sequence deadlocks")
+    connection.execute("create sequence public.deadlocks")
     connection.execute(
-        "create function fail() returns trigger language plpgsql as $$ begin"
-        " if nextval('deadlocks') <= 3 then raise exception using errcode = '40P01'; end if; return old; end $$"
+        "create function public.fail() returns trigger language plpgsql as $$ begin"
+        " if nextval('public.deadlocks') <= 3 then raise exception using errcode = '40P01'; end if; return old; end $$"
     )
-    connection.execute("create trigger fail before delete on outlive.held for each row execute function fail()")
+    connection.execute("create trigger fail before delete on outlive.held for each row execute function public.fail()")
     needed = number.enqueue(1)
     job = total.using(after=needed).enqueue()
     start(target=TARGET)
     assert job.result(timeout=60) == 1
-    assert value(connection, "select last_value from deadlocks") == 4
+    assert value(connection, "select last_value from public.deadlocks") == 4
     for one in (needed, job):
         assert outcomes(connection, one) == [Outcome.SUCCEEDED]
 

@@ -19,7 +19,7 @@ from outlive import db, kernel
 from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.databases import end_sessions
-from tests.driving.jobs import attempts, begun, finished
+from tests.driving.jobs import attempts, begun, finished, number_in
 from tests.driving.making import count
 from tests.driving.workers import Start, alive, all_gone
 from tests.processes.changing import source
@@ -153,24 +153,63 @@ def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
 
 
 @pytest.mark.parametrize("within_s", exact(5.0, 1.0))
-def test_a_killed_zygote_costs_losses_and_is_replaced(
+def test_a_killed_zygote_costs_no_job_anything_and_is_replaced(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
-    """4b, 13: the new zygote has imported the app, and has run a job."""
+    """4b: the new zygote has imported the app, and has run a job."""
     worker = start()
-    job = faults.orphan_and_wait.using(max_losses=1).enqueue(str(tmp_path / "grandchild"))
-    eventually((tmp_path / "grandchild.plain").exists, within_s=20)
-    below = [int((tmp_path / name).read_text()) for name in ("grandchild", "grandchild.plain")]
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    begun(tmp_path / "go")
     os.kill(worker.zygote(), signal.SIGKILL)
     killed = time.monotonic()
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     took_s = time.monotonic() - killed
     print(f"a job of the new zygote had run after {took_s:.2f} s")
     assert took_s < within_s
-    assert finished(job, State.QUARANTINED) is State.QUARANTINED
-    assert [one.outcome for one in attempts(connection, job)] == [Outcome.LOST]
-    assert not any(alive(pid) for pid in below)
-    assert worker.process.poll() is None
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+    assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
+    eventually(lambda: not worker.orphaned_parents(), what="its parents are gone")
+
+
+def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """67"""
+    worker = start(slots=3)
+    jobs = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
+    begun(tmp_path / "go", times=2)
+    for _ in range(6):
+        os.kill(worker.zygote(), signal.SIGKILL)
+        assert faults.add.enqueue(1, 1).result(timeout=60) == 2
+    (tmp_path / "go").touch()
+    assert [job.result(timeout=20) for job in jobs] == ["seen", "seen"]
+    for job in jobs:
+        assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
+
+
+def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """4b: its parent, its own process, or its supervisor."""
+    worker = start(slots=3)
+    jobs = [faults.orphan_and_wait.using(max_crashes=1).enqueue(str(tmp_path / str(n))) for n in range(3)]
+    below = [[number_in(tmp_path / name) for name in (str(n), f"{n}.plain")] for n in range(3)]
+    os.kill(worker.zygote(), signal.SIGKILL)
+    worker.says("the zygote died", within_s=20)
+    children = {
+        job.id: next(pid for pid in worker.children() if orphans[1] in kernel.descendants_of(pid))
+        for job, orphans in zip(jobs, below, strict=True)
+    }
+    os.kill(children[jobs[0].id], signal.SIGKILL)
+    assert finished(jobs[0]) is State.QUARANTINED
+    assert attempts(connection, jobs[0])[0].error == "the process was killed by SIGKILL"
+    os.kill(faults.parent_of(children[jobs[1].id]), signal.SIGKILL)
+    eventually(lambda: attempts(connection, jobs[1]), within_s=20)
+    assert attempts(connection, jobs[1])[0].outcome is Outcome.RELEASED
+    assert not any(alive(pid) for pid in (*below[0], *below[1]))
+    worker.kill()
+    eventually(lambda: not any(alive(pid) for pid in (*below[2], children[jobs[2].id])), within_s=5)
 
 
 def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, connection: db.Connection) -> None:
@@ -195,11 +234,16 @@ def test_a_stopped_parent_goes_on(start: Start, connection: db.Connection) -> No
     assert worker.process.poll() is None
 
 
-def test_the_kernel_prefers_to_kill_the_child(start: Start) -> None:
-    """11"""
-    worker = start()
-    own = int(Path(f"/proc/{worker.pid}/oom_score_adj").read_text())
-    assert faults.own_oom_score.enqueue().result(timeout=20) > own
+RAISED = ("sh", "-c", 'echo 400 > /proc/self/oom_score_adj && exec "$0" "$@"')
+
+
+@pytest.mark.parametrize("within", [(), RAISED], ids=["as it is", "raised"])
+def test_the_kernel_prefers_to_kill_the_child(start: Start, within: tuple[str, ...]) -> None:
+    """11: rather than what is above it, and its zygote rather than the supervisor."""
+    worker = start(within=within)
+    above = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (worker.zygote(), worker.pid)]
+    assert faults.own_oom_score.enqueue().result(timeout=20) > above[0] > above[1]
+    assert {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in worker.parents()} == {above[0]}
 
 
 def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(

@@ -16,6 +16,7 @@ from tests.waiting import eventually
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 WARM = "warm"
+SITES = (("urgent", 1), ("site", 5))
 
 
 def found(*lanes: tuple[str, int]) -> Lanes:
@@ -145,6 +146,49 @@ def test_lanes_of_one_priority_take_turns() -> None:
         served.append(first[0].task)
         lanes.claimed(first, [claimed(first[0])], limit=1)
     assert served == [*tasks, *tasks]
+
+
+def with_sources(lanes: Lanes, sources: int, priority: int = 5) -> Lanes:
+    states = [LaneState("default", f"site-{n:04}", "visit", priority, MOMENT, ready=True) for n in range(sources)]
+    lanes.found_sourced(Sourced(states, {}, None), ("", ""), 0.0)
+    return lanes
+
+
+def test_a_lane_without_a_source_gets_every_second_turn_beside_thousands_of_sources() -> None:
+    """76"""
+    lanes = with_sources(Lanes(), 3000)
+    lanes.add([LaneKey("default", "", "fresh", 5)])
+    served = []
+    for _ in range(6):
+        first = offered(lanes)
+        served.append(first[0].source or first[0].task)
+        lanes.claimed(first, [claimed(lane) for lane in first[:4]], limit=4)
+    assert served == ["site-0000", "fresh", "site-0004", "fresh", "site-0008", "fresh"]
+
+
+def test_a_lane_without_a_source_gets_its_turn_while_thousands_of_sources_admit_nothing() -> None:
+    lanes = with_sources(Lanes(), 3000)
+    lanes.add([LaneKey("default", "", "fresh", 5)])
+    first = offered(lanes)
+    lanes.wait({lane.source: 0.25 for lane in first}, now=0.0)
+    lanes.claimed(first, [], limit=4)
+    assert names(offered(lanes)) == [("fresh", 5)]
+
+
+def test_more_urgent_jobs_of_sources_cost_less_urgent_ones_no_turn() -> None:
+    lanes = found(("fresh", 5))
+    sourced = [LaneState("default", name, "visit", priority, MOMENT, ready=True) for name, priority in SITES]
+    lanes.found_sourced(Sourced(sourced, {}, None), ("", ""), 0.0)
+    served = []
+    for now in (0.0, 10.0, 20.0, 30.0):
+        urgent = offered(lanes, now=now)
+        lanes.wait({"urgent": 5.0}, now=now)
+        lanes.claimed(urgent, [claimed(urgent[0])], limit=1)
+        next_one = offered(lanes, now=now + 1.0)
+        lanes.claimed(next_one, [claimed(next_one[0])], limit=1)
+        served += names(urgent[:1]) + names(next_one[:1])
+    assert served[::2] == [("urgent", 1)] * 4
+    assert served[1::2] == [("fresh", 5), ("site", 5)] * 2
 
 
 def test_a_lane_keeps_its_place_while_its_source_admits_others() -> None:

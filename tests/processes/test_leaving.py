@@ -11,7 +11,7 @@ import pytest
 from outlive import kernel
 from tests import faults
 from tests.driving.jobs import number_in
-from tests.driving.workers import Start, alive, cmdline, stopped
+from tests.driving.workers import Start, alive, all_gone, cmdline, stopped
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -51,7 +51,21 @@ def test_a_process_above_it_that_a_job_has_stopped_goes_on_within_a_second(start
         assert time.monotonic() - began < 1.5, "a second, and something for a busy machine"
 
 
-@pytest.mark.parametrize("end", ["its job", "its parent", "its zygote", "its worker"])
+def test_a_stopped_zygote_does_not_outlive_its_worker(start: Start) -> None:
+    worker = start(slots=1)
+    tree = worker.tree()
+
+    def stop() -> bool:
+        os.kill(worker.zygote(), signal.SIGSTOP)
+        return stopped(worker.zygote())
+
+    os.kill(worker.pid, signal.SIGSTOP)  # Otherwise it continues its zygote.
+    eventually(stop, within_s=5)
+    worker.kill()
+    all_gone(tree, within_s=10, what="the zygote and its tree are gone")
+
+
+@pytest.mark.parametrize("end", ["its job", "its parent", "its worker"])
 def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Start, tmp_path: Path, end: str) -> None:
     """62"""
     worker = start(slots=1)
@@ -62,8 +76,6 @@ def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Sta
             job.result(timeout=20)
         case "its parent":
             os.kill(worker.parents()[0], signal.SIGKILL)
-        case "its zygote":
-            os.kill(worker.zygote(), signal.SIGKILL)
         case _:
             worker.kill()
     eventually(lambda: not alive(pid), within_s=2, what="the daemon is gone")

@@ -113,6 +113,42 @@ def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
     assert reader.result(timeout=20) == 1 << 20
 
 
+@pytest.mark.parametrize("how", ["open", "read", "write"])
+@pytest.mark.parametrize("made", ["before the job", "while it runs"])
+def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
+    start: Start, connection: db.Connection, in_shared_memory: Path, made: str, how: str
+) -> None:
+    """72"""
+    start()
+    waits = None
+    if made == "while it runs":
+        job = waits = faults.attach_shared_memory.enqueue(str(in_shared_memory), how)
+        eventually(lambda: job.status() is State.RUNNING)
+    own = in_shared_memory.with_name(f"{in_shared_memory.name}.part")
+    with own.open("wb") as file:
+        file.write(b"x" * 100_000_000)
+        own.rename(in_shared_memory)
+        job = waits or faults.attach_shared_memory.enqueue(str(in_shared_memory), how)
+
+        def over() -> bool:
+            os.pwrite(file.fileno(), b"y", 0)  # It changes while the job runs.
+            return job.status() not in (State.PENDING, State.RUNNING)
+
+        eventually(over, within_s=30, what="the job has ended")
+    (only,) = attempts(connection, job)
+    assert (only.outcome, only.error) == (Outcome.SUCCEEDED, None)
+
+
+def test_a_file_of_another_process_counts_as_far_as_the_job_makes_it_grow(
+    start: Start, connection: db.Connection, in_shared_memory: Path
+) -> None:
+    in_shared_memory.write_bytes(b"x" * 40_000_000)
+    start()
+    job = faults.fill_shared_memory.enqueue(str(in_shared_memory), 300)
+    assert finished(job) is State.QUARANTINED
+    assert attempts(connection, job)[0].outcome is Outcome.OUT_OF_MEMORY
+
+
 def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start: Start, connection: db.Connection) -> None:
     """58"""
     worker = start(slots=1)

@@ -147,3 +147,48 @@ def test_the_exact_memory_of_few_processes_is_known_at_once() -> None:
         assert survey.look()
         assert (survey.weigh(None) or 0) > (AT_ONCE - 1) * 300_000
         assert survey.weigh(None) is None, "it is not read all the time"
+
+
+MAPS = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+pages = 20_000
+file = os.memfd_create("in many parts")
+os.ftruncate(file, 4096 * pages)
+at = libc.mmap(None, ctypes.c_size_t(4096 * pages), 3, 1, file, ctypes.c_long(0))
+ctypes.memset(at, 1, 4096 * pages)
+for page in range(0, pages, 2):
+    libc.mprotect(ctypes.c_void_p(at + 4096 * page), ctypes.c_size_t(4096), 1)
+os.write(1, b"+")
+signal.pause()
+"""
+
+
+def test_a_file_that_is_mapped_in_thousands_of_parts_is_read_by_a_thread_and_its_age_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def noted(path: str, born_at: Callable[[str], float | None] = kernel.born_at) -> float | None:
+        asked.append(threading.get_ident())
+        return born_at(path)
+
+    async def weigh(survey: Survey) -> int:
+        assert survey.weigh(None) is None
+        return await aeventually(lambda: survey.weigh(None), within_s=60, what="the thread has read it") or 0
+
+    monkeypatch.setattr(kernel, "born_at", noted)
+    with subprocess.Popen([sys.executable, "-c", MAPS], stdout=subprocess.PIPE, bufsize=0) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(1) == b"+"
+            (one,) = memory.mappings(process.pid)
+            assert (one.writable, one.proportional_bytes) == (True, 20_000 * 4096)
+            survey = Survey(process.pid)
+            assert survey.look()
+            assert 20_000 * 4096 < asyncio.run(weigh(survey)) < 20_000 * 4096 + 50_000_000
+        finally:
+            process.kill()
+    assert len(asked) == 1
+    assert threading.get_ident() not in asked

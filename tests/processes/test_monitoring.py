@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ import pytest
 
 from outlive import State, config
 from outlive.metrics import catalogue
-from outlive.metrics.endpoint import MOST, Endpoint
+from outlive.metrics.endpoint import AT_ONCE, MOST, MOST_SILENT, Answer, Endpoint
 from outlive.worker.alerts import Alerts
 from outlive.worker.leases import Leases
 from outlive.worker.reaper import Reaper
@@ -111,6 +113,7 @@ def test_no_client_keeps_probes_from_being_answered(start: Start) -> None:
 
 
 def closed(client: socket.socket) -> bool:
+    client.setblocking(False)
     try:
         return client.recv(1, socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
@@ -122,7 +125,7 @@ def test_one_connection_too_many_closes_the_oldest() -> None:
         endpoint = Endpoint(ANY_PORT, {})
         place = urlsplit(endpoint.address)
         clients = []
-        for _ in range(MOST + 1):
+        for _ in range(MOST_SILENT + 1):
             clients.append(socket.create_connection((place.hostname or "", place.port or 0)))
             await endpoint.run_once()
         await aeventually(lambda: closed(clients[0]), within_s=1)
@@ -132,6 +135,81 @@ def test_one_connection_too_many_closes_the_oldest() -> None:
             client.close()
 
     asyncio.run(connect_too_often())
+
+
+def test_a_probe_is_answered_in_its_turn_behind_any_silent_connections() -> None:
+    async def ask_behind_them() -> None:
+        endpoint = Endpoint(ANY_PORT, {"/healthz": well})
+        place = urlsplit(endpoint.address)
+        address = (place.hostname or "", place.port or 0)
+        silent = [socket.create_connection(address, timeout=1) for _ in range(AT_ONCE - 1)]
+        with socket.create_connection(address, timeout=1) as probe:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            await endpoint.run_once()
+            await aeventually(lambda: readable(probe), within_s=10)
+            assert probe.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert not any(closed(client) for client in silent)
+        await endpoint.close()
+        assert all(closed(client) for client in silent)
+        for client in silent:
+            client.close()
+
+    asyncio.run(ask_behind_them())
+
+
+def test_every_whole_request_of_a_flood_is_answered_in_its_turn() -> None:
+    async def flood() -> None:
+        endpoint = Endpoint(ANY_PORT, {"/healthz": well})
+        place = urlsplit(endpoint.address)
+        address = (place.hostname or "", place.port or 0)
+        clients = [socket.create_connection(address, timeout=1) for _ in range(3 * MOST)]
+        for client in clients:
+            client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        for _ in range(3):
+            await endpoint.run_once()
+        assert readable(endpoint._socket), "more were accepted than may wait"
+        serving = asyncio.create_task(forever(endpoint))
+        await aeventually(lambda: all(readable(client) for client in clients), within_s=20)
+        serving.cancel()
+        for client in clients:
+            with client:
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        await endpoint.close()
+
+    asyncio.run(flood())
+
+
+def test_slow_clients_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.metrics.endpoint.READ_S", 600.0)
+
+    async def send_slowly() -> None:
+        endpoint = Endpoint(ANY_PORT, {})
+        place = urlsplit(endpoint.address)
+        clients = []
+        for _ in range(MOST + 1):
+            clients.append(client := socket.create_connection((place.hostname or "", place.port or 0)))
+            client.sendall(b"GET ")
+            await endpoint.run_once()
+        await aeventually(lambda: closed(clients[0]), within_s=10)
+        assert not closed(clients[1])
+        await endpoint.close()
+        for client in clients:
+            client.close()
+
+    asyncio.run(send_slowly())
+
+
+async def forever(endpoint: Endpoint) -> None:
+    while True:
+        await endpoint.run_once()
+
+
+async def well() -> Answer:
+    return Answer(HTTPStatus.OK, b"ok\n")
+
+
+def readable(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0)[0])
 
 
 def test_a_worker_is_not_ready_while_it_imports_its_app(start: Start, tmp_path: Path) -> None:

@@ -41,15 +41,18 @@ def test_a_job_that_kills_its_parent_is_quarantined_and_its_neighbours_notice_no
     killers = [faults.kill_parent.enqueue(how) for _ in range(3)]
     assert [finished(job) for job in killers] == 3 * [State.QUARANTINED]
     for job in killers:
-        assert [one.outcome for one in attempts(connection, job)] == 3 * [Outcome.CRASHED]
-        for one in attempts(connection, job):
-            assert one.error == (
-                "the process was killed with its parent, which had no other job below it: about to kill"
-            )
+        ends = attempts(connection, job)
+        assert [one.outcome for one in ends] == 9 * [Outcome.RELEASED] + 3 * [Outcome.CRASHED]
+        words = "the process was killed with its parent"
+        assert {one.error for one in ends[:9]} == {words}
+        assert [one.error for one in ends[9:]] == [
+            f"{words}, as at its last {n} attempts: about to kill" for n in (9, 10, 11)
+        ]
+        for one in ends:
             assert (one.signal, one.output) == ("SIGKILL", "about to kill\n")
             assert one.peak_memory_bytes
             assert one.cpu_s
-        assert charges(connection, job) == [(0, 1, 0), (0, 2, 0), (0, 3, 0)]
+        assert charges(connection, job) == [*(9 * [(0, 0, 0)]), (0, 1, 0), (0, 2, 0), (0, 3, 0)]
     assert faults.add.enqueue(1, 2).result(timeout=20) == 3
     (tmp_path / "go").touch()
     assert [job.result(timeout=20) for job in neighbours] == 2 * ["seen"]
@@ -99,9 +102,24 @@ def test_no_job_is_blamed_for_a_parent_that_another_may_have_killed(
     eventually(lambda: attempts(connection, second)[:1], within_s=20)
     (tmp_path / "go").touch()
     assert finished(second) is State.SUCCEEDED
-    lost, succeeded = attempts(connection, second)
-    assert (lost.outcome, succeeded.outcome) == (Outcome.LOST, Outcome.SUCCEEDED)
-    assert lost.error == "the parent of its process died"
+    back, succeeded = attempts(connection, second)
+    assert (back.outcome, succeeded.outcome) == (Outcome.RELEASED, Outcome.SUCCEEDED)
+    assert back.error == "the process was killed with its parent"
+
+
+def test_parents_that_a_stranger_kills_six_times_are_charged_to_no_job(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """69"""
+    start(slots=2)
+    job = faults.wait_for.using(max_crashes=1, max_losses=1).enqueue(str(tmp_path / "go"))
+    for n in range(1, 7):
+        (child,) = filter(alive, begun(tmp_path / "go", times=n))
+        os.kill(faults.parent_of(child), signal.SIGKILL)
+        eventually(lambda: len(attempts(connection, job)) == n, within_s=20)  # noqa: B023
+    (tmp_path / "go").touch()
+    assert job.result(timeout=20) == "seen"
+    assert set(charges(connection, job)) == {(0, 0, 0)}
 
 
 def test_idle_parents_that_are_killed_cost_no_job_anything(start: Start, connection: db.Connection) -> None:

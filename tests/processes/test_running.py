@@ -118,14 +118,32 @@ def test_grandchildren_do_not_survive_their_job(start: Start, tmp_path: Path) ->
     all_gone(pids, within_s=2, what="the grandchildren are gone")
 
 
-def test_a_job_that_kills_the_zygote_costs_a_loss_and_the_worker_lives(start: Start, connection: db.Connection) -> None:
+def test_a_job_that_kills_the_zygote_harms_no_job(start: Start, connection: db.Connection, tmp_path: Path) -> None:
     worker = start()
-    job = faults.kill_zygote.using(max_losses=1).enqueue()
-    assert finished(job, State.QUARANTINED) is State.QUARANTINED
-    lost = attempts(connection, job)[0]
-    assert (lost.outcome, lost.error) == (Outcome.LOST, "its zygote died")
+    neighbour = faults.wait_for.enqueue(str(tmp_path / "go"))
+    begun(tmp_path / "go")
+    killer = faults.kill_zygote.enqueue()
+    worker.says("the zygote died", within_s=20)
     assert faults.add.enqueue(2, 2).result(timeout=30) == 4
-    assert worker.process.poll() is None
+    assert killer.status() is State.RUNNING
+    (tmp_path / "go").touch()
+    assert neighbour.result(timeout=20) == "seen"
+    assert [one.outcome for one in attempts(connection, neighbour)] == [Outcome.SUCCEEDED]
+    killer.cancel()
+    assert finished(killer) is State.CANCELLED
+    eventually(lambda: not worker.orphaned_parents(), what="the parents of the dead zygote go with its last job")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_job_that_kills_every_zygote_is_lost_in_the_end(start: Start, connection: db.Connection) -> None:
+    """67"""
+    start(slots=3)
+    killer = faults.kill_every_zygote.using(max_losses=1).enqueue()
+    assert finished(killer, State.QUARANTINED, within_s=150) is State.QUARANTINED
+    (lost,) = attempts(connection, killer)
+    assert (lost.outcome, lost.error) == (Outcome.LOST, "10 zygotes died in a short time while it ran")
+    assert faults.add.enqueue(2, 2).result(timeout=30) == 4
 
 
 def test_jobs_enqueue_and_wait_through_the_supervisor(start: Start) -> None:

@@ -49,7 +49,7 @@ def deploy(start: Start, shop: Path, when: str | None, **how: Any) -> Worker:
 
 
 def declared(connection: db.Connection) -> list[tuple[str | None, float | None]]:
-    return connection.execute("select cron, every_s from outlive.schedules").fetchall()
+    return connection.execute("select cron, every_s from outlive.schedules where withdrawn_at is null").fetchall()
 
 
 def test_a_worker_fires_its_schedule_and_runs_the_jobs(start: Start, connection: db.Connection) -> None:
@@ -114,7 +114,41 @@ def test_a_deploy_changes_and_removes_schedules(start: Start, connection: db.Con
     assert declared(connection) == [(None, 3600.0)]
     worker = deploy(start, shop, None)
     assert declared(connection) == []
-    worker.says("the app scheduled_shop:app declares them no more: scheduled_shop.report. If they belong to another")
+    worker.says("the app scheduled_shop:app runs and declares them no more: scheduled_shop.report. They are deleted")
+
+
+def test_two_services_of_the_same_name_leave_each_others_schedules_alone(
+    start: Start, connection: db.Connection, tmp_path: Path
+) -> None:
+    """78"""
+    workers = {}
+    for name in ("invoice", "digest"):
+        (tmp_path / name).mkdir()
+        source = f"import outlive\napp = outlive.App()\n@app.schedule(every='1h')\ndef {name}() -> None: ...\n"
+        (tmp_path / name / "main.py").write_text(source)
+        workers[name] = start(target="main:app", folder=tmp_path / name, slots=1, sweep_s="0.2")
+    assert in_force(connection) == ["main.digest", "main.invoice"]
+    workers["invoice"].stop()
+    eventually(lambda: in_force(connection) == ["main.digest"], what="the schedule waits for its service")
+    workers["digest"].says("tell the two apart with App(service=")
+    start(target="main:app", folder=tmp_path / "invoice", slots=1, service="billing")
+    assert in_force(connection) == ["main.digest", "main.invoice"]
+    assert values(connection, "select declared_by from outlive.schedules order by name") == ["main:app", "billing"]
+
+
+def test_a_worker_takes_back_its_schedule_from_a_service_that_no_longer_declares_it(
+    start: Start, connection: db.Connection, shop: Path
+) -> None:
+    deploy(start, shop, "every='1h'", service="billing", sweep_s="0.2")
+    taker = deploy(start, shop, "every='2h'", service="mail")
+    assert declared(connection) == [(None, 7200.0)]
+    taker.stop()
+    eventually(lambda: declared(connection) == [(None, 3600.0)], what="the schedule of the worker that still runs")
+    assert value(connection, "select declared_by from outlive.schedules") == "billing"
+
+
+def in_force(connection: db.Connection) -> list[str]:
+    return values(connection, "select name from outlive.schedules where withdrawn_at is null order by name")
 
 
 def test_a_worker_names_its_schedule_that_an_operators_keeps_from_being_in_force(

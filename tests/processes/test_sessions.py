@@ -40,6 +40,26 @@ def test_a_statement_that_is_cancelled_and_cut_off_is_cancelled_and_not_broken(
     asyncio.run(stop_a_service())
 
 
+def test_a_session_that_became_read_only_is_replaced_after_one_failure(
+    database_url: str, connection: db.Connection
+) -> None:
+    """A connection from the last moment of a read-only spell stays read-only: each failure on it costs a pause."""
+    name = connection.info.dbname
+    write = Statement("write", b"delete from outlive.awaited", (), lambda _, rows: None)
+
+    async def write_after_a_spell_of_read_only() -> None:
+        session = Session(database_url)
+        connection.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+        await session.connect()
+        connection.execute(f"alter database {name} reset default_transaction_read_only".encode())
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            await session.run(write)
+        await session.run(write)
+        await session.close()
+
+    asyncio.run(write_after_a_spell_of_read_only())
+
+
 def test_a_service_that_misses_that_it_is_cancelled_is_not_run_again() -> None:
     runs, begun = 0, asyncio.Event()
 

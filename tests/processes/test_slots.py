@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from outlive.config import Config
 from outlive.model import Claimed, Ended, Schedule, SourceLimits
 from outlive.protocol import Call, Progress, TaskFacts
 from outlive.states import Outcome
-from outlive.worker import tickets
+from outlive.worker import ends, tickets
 from outlive.worker.children import Child, assignment
 from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
@@ -144,6 +145,26 @@ def test_a_job_queued_behind_one_that_is_stopped_begins_elsewhere(tmp_path: Path
     assert asyncio.run(play()) == {1: Outcome.TIMED_OUT, 2: Outcome.SUCCEEDED}
 
 
+def test_zygotes_that_are_killed_while_they_import_the_app_count_against_the_job_that_sees_them_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ends, "MAX_ZYGOTES", 2)
+
+    async def play() -> dict[int, Outcome]:
+        async with one_slot() as (slots, _, heard):
+            slots.take(claimed(str(tmp_path / "go")), {})
+            slots.hand_out()
+            await aeventually((tmp_path / "go.begun").exists)
+            first = slots.zygotes.current
+            first.process.kill()
+            await aeventually(lambda: slots.zygotes.current is not first)
+            slots.zygotes.current.process.kill()
+            await aeventually(lambda: bool(heard.ends), within_s=10)
+            return heard.outcomes()
+
+    assert asyncio.run(play()) == {1: Outcome.LOST}
+
+
 def test_a_job_given_to_a_child_that_has_died_with_its_parent_is_released() -> None:
     async def play() -> dict[int, Outcome]:
         async with one_slot() as (slots, _, heard):
@@ -208,6 +229,23 @@ def test_a_job_whose_lease_ends_before_it_begins_is_released_with_those_behind_i
             return heard.outcomes()
 
     assert asyncio.run(play()) == {1: Outcome.RELEASED, 2: Outcome.RELEASED}
+
+
+def test_a_job_whose_lease_could_not_be_renewed_is_given_back_at_no_cost(tmp_path: Path) -> None:
+    """FAULTS 66 and 68. The database was away, or the supervisor stood still: neither is the job's fault."""
+
+    async def play() -> tuple[dict[int, Outcome], set[int]]:
+        async with one_slot() as (slots, watch, heard):
+            slots.take(claimed(str(tmp_path / "go")), {})
+            slots.hand_out()
+            eventually((tmp_path / "go.begun").exists)
+            watch._leases.hold([1], since=time.monotonic() - 290)
+            async with asyncio.timeout(20):
+                while not heard.ends:
+                    await watch.run_once()
+            return heard.outcomes(), watch._leases.given_up
+
+    assert asyncio.run(play()) == ({1: Outcome.RELEASED}, {1})
 
 
 def test_the_stack_of_an_earlier_job_in_a_warm_child_is_not_the_next_ones() -> None:

@@ -272,7 +272,8 @@ _UNSOUND = {
         h.unmet = 0 or h.unmet <> (select count(*) from outlive.dependencies d where d.job_id = h.id and not d.met))""",
     "blocked by a job that has ended": """select d.job_id from outlive.dependencies d
         where not d.met and (outlive.state_of(d.needs) = 'succeeded' or d.on_failure <> 'block'
-          and outlive.state_of(d.needs) in ('failed', 'cancelled', 'quarantined'))""",
+          and outlive.state_of(d.needs) in ('failed', 'cancelled', 'quarantined'))
+          and d.needs not in (select unnest(needed) from outlive.end_checks)""",
     "finished, but still waiting": """select job_id from outlive.dependencies
         where job_id not in (select id from places)""",
     "deleted, but needed": "select needs from outlive.dependencies where needs not in (select id from outlive.jobs)",
@@ -289,7 +290,7 @@ _UNSOUND = {
           and job_id not in (select id from outlive.held where why in ('key', 'suspect'))
         union all
         select h.id from outlive.held h join outlive.jobs j using (id)
-        where j.concurrency_key is not null and h.why in ('key', 'suspect')
+        where j.concurrency_key is not null and h.why = 'key'
           and h.id not in (select job_id from outlive.keyed_jobs)
           or h.why = 'key' and j.concurrency_key is null""",
     "one too many of its key": """select max(job_id::text)::uuid from outlive.keyed_jobs

@@ -10,8 +10,35 @@ import pytest
 from outlive import db, store, wire
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome, State
-from tests.driving.making import TASK, Connect, claim, counters, hold_of, make, register_task, row_of, set_now, state_of
-from tests.store.acting import ANNA, BERT, ENDS, NOW, TOMORROW, Place, Scene, bring, complete, contents, end_by, fire
+from tests.driving.making import (
+    TASK,
+    Connect,
+    claim,
+    counters,
+    hold_of,
+    make,
+    register_task,
+    register_worker,
+    row_of,
+    set_now,
+    state_of,
+    value,
+)
+from tests.store.acting import (
+    ANNA,
+    BERT,
+    ENDS,
+    NOW,
+    TOMORROW,
+    Place,
+    Scene,
+    bring,
+    complete,
+    contents,
+    end_by,
+    fire,
+    give_up,
+)
 from tests.store.noon import database_url, fresh_at_noon
 
 __all__ = ["database_url", "fresh_at_noon"]
@@ -154,7 +181,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("task", "job", "expected"), LOSSES)
-def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
+def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_two_alone(
     connection: db.Connection, task: dict[str, int | None] | None, job: dict[str, object], expected: int
 ) -> None:
     if task is not None:
@@ -168,6 +195,8 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
     if expected > 1:
         assert claim(connection, limit=1) == []
         lose_alone(connection)
+        assert (hold_of(connection, id) or ("",))[0] == "suspect"
+        lose_alone(connection)
     else:
         lose(connection)
     assert state_of(connection, id) is State.QUARANTINED
@@ -175,7 +204,7 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_quarantined_after_it(
     assert held is not None
     assert held[0] == "quarantined"
     assert f"max_losses = {expected}" in held[1]
-    assert counters(connection, id) == (0, 0, expected)
+    assert counters(connection, id) == (0, 0, expected + 1 if expected > 1 else 1)
 
 
 @pytest.mark.parametrize(("task", "job"), [({"max_losses": None}, {}), (None, {"max_losses": None})])
@@ -361,23 +390,110 @@ def test_a_suspect_that_outlives_its_time_alone_and_then_ends_is_cleared(connect
 def test_a_suspect_lost_beside_others_stays_one_until_twice_its_limit(connection: db.Connection) -> None:
     """A neighbour may be to blame, but a killer that waits for company is caught in the end."""
     job = suspect(connection)
-    for losses in (3, 4, 5):
-        let_in(connection, BERT, lease_s=-1.0)
-        fire(connection, "expire", Scene(job))
+    for losses, waits_s in [(3, 0), (4, 15), (5, 30)]:
+        lose_let_in(connection, job)
         said = f"{losses} workers vanished while running it: it runs alone next (max_losses = 3)"
         assert hold_of(connection, job) == ("suspect", said)
-    let_in(connection, BERT, lease_s=-1.0)
-    fire(connection, "expire", Scene(job))
-    assert hold_of(connection, job) == ("quarantined", "6 workers vanished while running it (max_losses = 3)")
+        wait_out(connection, waits_s)
+    lose_let_in(connection, job)
+    said = "6 workers vanished while running it; no other worker vanished meanwhile: a guess (max_losses = 3)"
+    assert hold_of(connection, job) == ("quarantined", said)
 
 
-def test_a_suspect_lost_beside_others_is_proven_by_the_next_loss_alone(connection: db.Connection) -> None:
+def test_a_suspect_lost_beside_others_is_proven_by_two_losses_alone(connection: db.Connection) -> None:
     job = suspect(connection)
+    lose_let_in(connection, job)
+    lose_alone(connection)
+    assert (hold_of(connection, job) or ("",))[0] == "suspect"
+    wait_out(connection, 15)
+    lose_alone(connection)
+    known = "5 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
+    assert hold_of(connection, job) == ("quarantined", f"{known}: proven (max_losses = 3)")
+
+
+def lose_let_in(connection: db.Connection, job: UUID) -> None:
     let_in(connection, BERT, lease_s=-1.0)
     fire(connection, "expire", Scene(job))
+
+
+def wait_out(connection: db.Connection, waits_s: float) -> None:
+    """Let the time pass that a suspect waits after another loss, and see that it does."""
+    if waits_s:
+        assert db.run(connection, store.claim_suspect(BERT, tasks=[TASK])) == []
+        now = value(connection, "select outlive.now()")
+        set_now(connection, now + timedelta(seconds=waits_s))
+
+
+def die_elsewhere(connection: db.Connection, number: int) -> None:
+    """Let another worker die, in which the suspect did not run."""
+    worker = UUID(int=1000 + number)
+    register_worker(connection, worker)
+    give_up(connection, worker)
+
+
+def test_a_storm_of_worker_deaths_convicts_no_suspect(connection: db.Connection) -> None:
+    """FAULTS 71. For each loss of the suspect another worker dies without it: neither two losses alone nor twice its
+    limit is proof. It waits longer and longer for the storm to pass."""
+    job = suspect(connection)
+    waits_s = [0, *(15 * 2**n for n in range(8))]
+    for losses, wait_s in zip(range(3, 12), waits_s, strict=True):
+        die_elsewhere(connection, losses)
+        lose_alone(connection)
+        assert (state_of(connection, job), counters(connection, job)) == (State.PENDING, (0, 0, losses))
+        wait_out(connection, wait_s)
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    end_by(connection, BERT, claimed.token, "fail")
+    assert counters(connection, job) == (1, 0, 0), "the storm has passed"
+
+
+def test_a_killer_is_convicted_also_in_a_storm_at_four_times_its_limit(connection: db.Connection) -> None:
+    job = suspect(connection)
+    for losses in range(3, 13):
+        assert state_of(connection, job) is State.PENDING
+        die_elsewhere(connection, losses)
+        set_now(connection, value(connection, "select outlive.now()") + timedelta(hours=2))
+        lose_alone(connection)
+    known = "12 workers vanished while running it, 10 times with nothing beside it; 10 others vanished without it"
+    assert hold_of(connection, job) == ("quarantined", f"{known}: a guess (max_losses = 3)")
+
+
+def test_one_death_elsewhere_only_postpones_the_proof(connection: db.Connection) -> None:
+    job = suspect(connection)
+    die_elsewhere(connection, 1)
+    for waits_s in (0, 15):
+        lose_alone(connection)
+        assert state_of(connection, job) is State.PENDING
+        wait_out(connection, waits_s)
     lose_alone(connection)
-    proven = "4 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
-    assert hold_of(connection, job) == ("quarantined", proven)
+    known = "5 workers vanished while running it, 3 times with nothing beside it; one other vanished without it"
+    assert hold_of(connection, job) == ("quarantined", f"{known}: proven (max_losses = 3)")
+
+
+def test_the_death_of_a_worker_that_once_gave_the_job_back_speaks_for_it(connection: db.Connection) -> None:
+    once = register_worker(connection, UUID(int=3000))
+    job = suspect(connection)
+    [claimed] = db.run(connection, store.claim_suspect(once, tasks=[TASK]))
+    end_by(connection, once, claimed.token, "hand_back")
+    give_up(connection, once)
+    lose_alone(connection)
+    lose_alone(connection)
+    assert state_of(connection, job) is State.PENDING, "another worker died without it"
+
+
+def test_deaths_that_say_nothing_about_a_suspect_do_not_help_it(connection: db.Connection) -> None:
+    """A worker that was told to stop, one that died before the first loss, and those in which it ran."""
+    die_elsewhere(connection, 1)
+    set_now(connection, value(connection, "select outlive.now()") + timedelta(seconds=1))
+    job = suspect(connection)
+    register_worker(connection, UUID(int=2000))
+    db.run(connection, store.heartbeat(UUID(int=2000), "draining"))
+    give_up(connection, UUID(int=2000))
+    for number in (2001, 2002):
+        register_worker(connection, UUID(int=number))
+        lose_alone(connection, UUID(int=number))
+        give_up(connection, UUID(int=number))
+    known = "4 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
+    assert hold_of(connection, job) == ("quarantined", f"{known}: proven (max_losses = 3)")
 
 
 @pytest.mark.parametrize(("lasted_s", "alone_s"), [(0.5, 5.0), (2.5, 5.0), (10.0, 20.0), (30.0, 60.0), (3600.0, 60.0)])

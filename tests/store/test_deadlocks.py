@@ -12,7 +12,7 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended, new_job_id
 from outlive.states import Outcome, State
-from tests.driving.making import Connect, claim, claim_job, end, enqueue, make, make_many, request, state_of
+from tests.driving.making import Connect, claim, claim_job, end, enqueue, follow, make, make_many, request, state_of
 from tests.store.acting import assert_sound
 from tests.store.ring import Ring
 from tests.store.ring import ring as ring
@@ -83,6 +83,7 @@ def test_a_job_that_joins_a_closed_batch_and_waits_for_a_job_of_it_lets_that_one
         answer = ring.start(lambda second: end(second, Ended(token)))
         assert not answer.done()
     assert answer.result(10) == []
+    follow(ring.watcher)
     assert state_of(ring.watcher, job) is State.PENDING
 
 

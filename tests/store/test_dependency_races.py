@@ -14,7 +14,6 @@ import psycopg
 import pytest
 
 from outlive import db, store
-from outlive.errors import BadArguments
 from outlive.model import Ended
 from outlive.states import FINISHED, Outcome, State
 from tests.driving.making import (
@@ -25,6 +24,7 @@ from tests.driving.making import (
     count,
     end,
     enqueue,
+    follow,
     make,
     make_finished,
     make_many,
@@ -47,13 +47,14 @@ def succeed(connection: db.Connection, token: int) -> None:
 # A job ends while another is enqueued to wait for it.
 
 
-def test_a_job_that_ends_before_the_enqueue_commits_releases_the_other_at_the_commit(ring: Ring) -> None:
+def test_a_job_that_ends_before_the_enqueue_commits_is_noticed_by_the_reaper(ring: Ring) -> None:
     needed = make(ring.watcher)
     token = claim_job(ring.watcher, needed).token
     with ring.first.transaction():
         job = make_after(ring.first, needed)
         assert ring.start(lambda second: succeed(second, token)).done()  # An open enqueue holds up no end.
         assert state_of(ring.first, job) is State.BLOCKED
+    follow(ring.watcher)
     assert state_of(ring.watcher, job) is State.PENDING
 
 
@@ -75,6 +76,7 @@ def test_a_job_that_fails_before_the_enqueue_commits_is_noticed_too(
         else:
             outcome = Outcome.FAILED if event == "fail" else Outcome.CRASHED
             end(ring.second, Ended(claimed.token, outcome, final=True))
+    follow(ring.watcher)
     assert state_of(ring.watcher, job.id) is becomes
     assert state_of(ring.watcher, below.id) is (State.CANCELLED if becomes is State.CANCELLED else State.BLOCKED)
 
@@ -96,7 +98,7 @@ def place_held(connection: db.Connection) -> UUID:
 
 
 @pytest.mark.parametrize("place", [place_waiting, place_running, place_held, make_quarantined])
-def test_an_end_waits_for_an_enqueue_that_commits_and_sees_its_dependency(
+def test_an_open_enqueue_with_immediate_constraints_holds_up_no_end(
     ring: Ring, place: Callable[[db.Connection], UUID]
 ) -> None:
     needed = place(ring.watcher)
@@ -109,11 +111,11 @@ def test_an_end_waits_for_an_enqueue_that_commits_and_sees_its_dependency(
             db.run(second, store.cancel([needed]))
 
     with ring.first.transaction():
+        ring.first.execute("set constraints all immediate")
         job = make_after(ring.first, needed, on_failure="proceed" if place is not make_quarantined else "block")
-        ring.first.execute("set constraints all immediate")  # As at the commit, which can't be stopped halfway.
-        answer = ring.start(finish)
-        assert not answer.done()
-    answer.result(10)
+        ring.first.execute("set constraints all immediate")
+        assert ring.start(finish).done()
+    follow(ring.watcher)
     expected = State.BLOCKED if place is make_quarantined else State.PENDING
     assert state_of(ring.watcher, job) is expected
 
@@ -123,42 +125,35 @@ def test_a_job_that_moves_before_the_enqueue_commits_is_found_in_its_new_place(r
     with ring.first.transaction():
         job = make_after(ring.first, needed)
         token = claim_job(ring.second, needed).token
+    follow(ring.watcher)
     assert state_of(ring.watcher, job) is State.BLOCKED
     with ring.first.transaction():
         other = make_after(ring.first, needed)
         end(ring.second, Ended(token, Outcome.RELEASED))
+    follow(ring.watcher)
     assert state_of(ring.watcher, other) is State.BLOCKED
     succeed(ring.watcher, claim_job(ring.watcher, needed).token)
     assert [state_of(ring.watcher, one) for one in (job, other)] == [State.PENDING] * 2
 
 
-def test_a_commit_waits_for_an_end_that_is_under_way(ring: Ring) -> None:
+def test_an_enqueue_does_not_wait_for_an_end_that_is_under_way_and_is_released_after_it(ring: Ring) -> None:
     needed = make(ring.watcher)
     token = claim_job(ring.watcher, needed).token
-    made: list[UUID] = []
     with ring.first.transaction():
         succeed(ring.first, token)
-        answer = ring.start(lambda second: made.append(make_after(second, needed)))
-        assert not answer.done()
-    answer.result(10)
-    assert state_of(ring.watcher, made[0]) is State.PENDING
+        job = make_after(ring.second, needed)
+        follow(ring.second)
+        assert state_of(ring.second, job) is State.BLOCKED
+        assert count(ring.watcher, "end_checks") == 1  # Whether the end is committed is not known yet.
+    follow(ring.watcher)
+    assert state_of(ring.watcher, job) is State.PENDING
+    assert count(ring.watcher, "end_checks") == 0
 
 
-def test_a_job_that_is_pruned_before_the_enqueue_commits_refuses_it(ring: Ring) -> None:
-    needed = make_finished(ring.watcher)
-    ring.first.execute("begin")
-    make_after(ring.first, needed)
-    assert db.run(ring.second, store.prune_jobs([needed])) == 1
-    with pytest.raises(BadArguments, match=f"{needed}, which was deleted meanwhile"), db.translated_errors():
-        ring.first.execute("commit")
-    assert count(ring.watcher, "jobs") == 0
-
-
-def test_a_job_is_not_pruned_while_an_enqueue_that_needs_it_commits(ring: Ring) -> None:
+def test_a_job_is_not_pruned_while_an_enqueue_that_needs_it_is_open(ring: Ring) -> None:
     needed = make_finished(ring.watcher)
     with ring.first.transaction():
         make_after(ring.first, needed)
-        ring.first.execute("set constraints all immediate")
         assert db.run(ring.second, store.prune_jobs([needed])) == 0
     assert state_of(ring.watcher, needed) is State.SUCCEEDED
 
@@ -169,6 +164,7 @@ def test_a_failed_job_that_is_retried_before_the_enqueue_commits_releases_it_by_
         job = make_after(ring.first, needed)
         db.run(ring.second, store.retry([needed]))
         succeed(ring.second, claim_job(ring.second, needed).token)
+    follow(ring.watcher)
     assert state_of(ring.watcher, job) is State.PENDING
 
 
@@ -308,7 +304,7 @@ def test_among_many_sessions_every_job_runs_once_after_all_that_it_needs(connect
         for one in [threads.submit(act, connect(), number) for act, number in racers]:
             one.result()
     connection = connect()
-    db.run(connection, store.check_late_ends())  # As reapers do every second.
+    follow(connection)
     assert count(connection, "end_checks") == 0
     assert_sound(connection)
     worker(connection, 99)

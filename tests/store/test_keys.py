@@ -1,6 +1,7 @@
 """Limits by key: how many jobs of a key are admitted, who is next, and how slots come back."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -14,7 +15,6 @@ from tests.driving.making import (
     TASK,
     WORKER,
     Connect,
-    claim,
     counters,
     end,
     enqueue,
@@ -33,7 +33,7 @@ from tests.driving.making import (
     values,
 )
 from tests.store.acting import NOW, assert_sound, give_up
-from tests.store.keyed import CUSTOMER, admitted, make_keyed, sound, succeed
+from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, sound, succeed
 
 __all__ = ["sound"]
 
@@ -59,17 +59,6 @@ def test_when_one_ends_the_next_starts(connection: db.Connection) -> None:
             succeed(connection, other)
     assert order == jobs
     assert values(connection, "select job_id from outlive.keyed_jobs") == []
-
-
-def test_a_job_is_admitted_that_follows_constraints_made_immediate_in_its_transaction(
-    connection: db.Connection,
-) -> None:
-    with connection.transaction():
-        make_keyed(connection, "first")
-        connection.execute("set constraints all immediate")
-        connection.execute("set constraints all deferred")
-        second = make_keyed(connection, "second")
-    assert admitted(connection, "second") == [second]
 
 
 def test_keys_are_independent_and_jobs_without_a_key_are_free(connection: db.Connection) -> None:
@@ -283,27 +272,54 @@ def test_a_job_that_was_spawned_with_a_key_queues_too(connection: db.Connection)
 # Suspects
 
 
-def test_a_suspect_queues_for_a_slot_and_stays_a_suspect(connection: db.Connection) -> None:
+def suspect_of_key(connection: db.Connection) -> UUID:
     register_task(connection, max_losses=2)
     suspect = make_keyed(connection)
     worker = register_worker(connection, new_worker())
     claim(connection, worker=worker)
-    other = make_keyed(connection, priority=0)
     give_up(connection, worker)
     db.run(connection, store.reap())
-    assert hold_of(connection, suspect) is not None
+    assert (hold_of(connection, suspect) or ("",))[0] == "suspect"
+    return suspect
+
+
+def suspect_waits(connection: db.Connection) -> bool:
+    return db.run(connection, store.unsourced_lanes([TASK])).suspect_waits
+
+
+def test_a_suspect_that_waits_for_a_worker_holds_no_slot(connection: db.Connection) -> None:
+    """FAULTS 74."""
+    suspect = suspect_of_key(connection)
+    assert admitted(connection) == []
+    for _ in range(2):
+        other = make_keyed(connection)
+        [running] = claim(connection)
+        assert running.id == other
+        succeed(connection, running)
+    assert suspect_waits(connection)
+    assert_sound(connection)
     assert state_of(connection, suspect) is State.PENDING
-    assert not db.run(connection, store.unsourced_lanes([TASK])).suspect_waits, "the other one has the slot"
-    assert db.run(connection, store.claim_suspect(WORKER, tasks=[TASK])) == []
-    set_now(connection, NOON)
-    assert not db.run(connection, store.suspects_wait([TASK], None, after_s=60))
-    [running] = claim(connection, [lane(priority=0)])
+
+
+def test_a_suspect_queues_for_a_slot_when_a_worker_asks_for_it(connection: db.Connection) -> None:
+    suspect = suspect_of_key(connection)
+    other = make_keyed(connection)
+    [running] = claim(connection)
     assert running.id == other
+    make_keyed(connection)
+    assert db.run(connection, store.claim_suspect(WORKER, tasks=[TASK])) == [], "the other one has the slot"
+    assert not suspect_waits(connection)
+    assert_sound(connection)
     succeed(connection, running)
-    assert db.run(connection, store.unsourced_lanes([TASK])).suspect_waits
+    assert admitted(connection) == [suspect], "it is older than the third one"
+    assert suspect_waits(connection)
     [alone] = db.run(connection, store.claim_suspect(WORKER, tasks=[TASK]))
     assert alone.id == suspect
     assert alone.alone_s > 0
+    assert_sound(connection)
+    succeed(connection, alone)
+    assert len(admitted(connection)) == 1
+    assert_sound(connection)
 
 
 def test_losses_that_are_taken_back_leave_the_keys_right(connection: db.Connection) -> None:
@@ -317,7 +333,7 @@ def test_losses_that_are_taken_back_leave_the_keys_right(connection: db.Connecti
     register_worker(connection, new_worker(), formerly=worker)
     assert_sound(connection)
     assert [counters(connection, job)[2] for job in jobs] == [0, 0, 0]
-    assert {one.id for one in claim(connection)} == set(jobs[:2])
+    assert {one.id for one in claim(connection)} == {jobs[0], jobs[2]}, "the third got the slot of a suspect"
 
 
 def test_a_loss_of_a_job_that_queues_is_taken_back(connection: db.Connection) -> None:
@@ -336,12 +352,13 @@ def test_a_loss_of_a_job_that_queues_is_taken_back(connection: db.Connection) ->
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_job_whose_last_loss_is_taken_back_queues_behind_those_that_run(connection: db.Connection, most: int) -> None:
-    """With two losses it leaves the quarantine as a suspect, with one as any other job."""
+    """With some losses left it leaves the quarantine as a suspect, otherwise as any other job."""
     register_task(connection, max_losses=most)
     lost = make_keyed(connection)
-    for _ in range(most):
+    for _ in range(1 if most == 1 else most + 1):
         worker = register_worker(connection, new_worker())
-        took = claim(connection, worker=worker) or db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
+        took = claim(connection, worker=worker)
+        took = took or db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
         assert [one.id for one in took] == [lost]
         give_up(connection, worker)
         db.run(connection, store.reap())
@@ -352,7 +369,8 @@ def test_a_job_whose_last_loss_is_taken_back_queues_behind_those_that_run(connec
     assert_sound(connection)
     assert admitted(connection) == [other.id]
     succeed(connection, other)
-    assert admitted(connection) == [lost]
+    took = claim(connection) or db.run(connection, store.claim_suspect(WORKER, tasks=[TASK]))
+    assert [one.id for one in took] == [lost]
 
 
 # Time

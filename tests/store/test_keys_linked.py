@@ -9,8 +9,8 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from tests.driving.making import Connect, claim, claim_job, count, end, enqueue, make, request, run_job, state_of
-from tests.store.keyed import CUSTOMER, admitted, make_keyed, sound, succeed
+from tests.driving.making import Connect, claim_job, count, end, enqueue, make, request, run_job, state_of
+from tests.store.keyed import CUSTOMER, admitted, claim, make_keyed, sound, succeed
 
 __all__ = ["sound"]
 
@@ -103,7 +103,7 @@ def test_a_job_that_waited_and_is_retried_queues_for_a_slot(connection: db.Conne
     needed = make(connection)
     job = make(connection, links=linked(after=[needed]))
     run_job(connection, needed)
-    claimed = claim_job(connection, job)
+    [claimed] = claim(connection)
     second = make_keyed(connection)
     end(connection, Ended(claimed.token, Outcome.FAILED, after_s=0.0))
     assert state_of(connection, job) is State.RETRYABLE

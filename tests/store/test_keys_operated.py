@@ -10,7 +10,6 @@ from outlive.states import Outcome, State
 from tests.driving.making import (
     TASK,
     WORKER,
-    claim,
     end,
     make_many,
     register_task,
@@ -18,7 +17,7 @@ from tests.driving.making import (
     state_of,
 )
 from tests.store.acting import clear
-from tests.store.keyed import admitted, make_keyed, sound, succeed
+from tests.store.keyed import admitted, claim, make_keyed, sound, succeed
 
 __all__ = ["sound"]
 

@@ -283,7 +283,7 @@ def test_a_worker_is_declared_dead_once_and_with_its_jobs(connection: db.Connect
     claim(connection, worker=ANNA, limit=2)
     vanish(connection, session)
     set_now(connection, NOW + timedelta(seconds=5))
-    dead = Dead(ANNA, "crawler-1", "host", 42, NOW, 2)
+    dead = Dead(ANNA, "crawler-1", "host", 42, NOW, "its session is gone", 2)
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == [dead]
     assert db.run(connection, store.declare_dead({ANNA: KEY})) == []
     assert state_of(connection) == "dead"
@@ -419,7 +419,7 @@ def waits(watcher: db.Connection, other: db.Connection) -> bool:
 def silent(connection: db.Connection, after: timedelta) -> list[UUID]:
     """Sweep so long after noon; returns the workers that are declared dead."""
     set_now(connection, NOW + after)
-    return [dead.id for dead in db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))]
+    return [dead.id for dead in db.run(connection, store.give_up_silent())]
 
 
 def test_a_silent_worker_is_stale_after_a_minute_and_dead_after_two(connection: db.Connection) -> None:
@@ -439,8 +439,8 @@ def test_a_worker_that_was_never_looked_at_goes_from_active_to_dead(connection: 
     make(connection)
     claim(connection, worker=ANNA, limit=1)
     set_now(connection, NOW + timedelta(hours=1))
-    [dead] = db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))
-    assert dead == Dead(ANNA, "crawler-1", "host", 42, NOW, 1)
+    [dead] = db.run(connection, store.give_up_silent())
+    assert dead == Dead(ANNA, "crawler-1", "host", 42, NOW, "no heartbeat for 120 s", 1)
 
 
 def test_a_worker_that_renews_its_leases_is_stale_but_not_dead(connection: db.Connection) -> None:
@@ -559,7 +559,7 @@ def test_enqueuing_sends_no_notification_to_workers_that_have_ended(
         case "silent":
             set_now(connection, NOW + timedelta(hours=1))
             db.run(connection, store.heartbeat(BERT, "active"))
-            db.run(connection, store.give_up_silent(stale_s=60, dead_s=120))
+            db.run(connection, store.give_up_silent())
         case "stopped":
             db.run(connection, store.stop_worker(ANNA))
     assert connection.execute("select worker from outlive.sleepers").fetchall() == [(BERT,)]

@@ -12,12 +12,11 @@ import psycopg
 import pytest
 
 from outlive import db, store
-from outlive.config import Config
 from outlive.model import Ended
 from outlive.states import Outcome, State
-from outlive.worker.alerts import Alerts
-from outlive.worker.reaper import Reaper
+from outlive.worker.following import Following
 from outlive.worker.session import Session
+from outlive.worker.wakeup import Wakeup
 from tests.driving.making import (
     claim_job,
     count,
@@ -53,8 +52,8 @@ def take_snapshot(connection: db.Connection) -> None:
 
 def check(ring: Ring) -> int:
     """What the reaper does each second. It finds nothing the second time."""
-    checked = db.run(ring.watcher, store.check_late_ends())
-    assert db.run(ring.watcher, store.check_late_ends()) == 0
+    checked = db.run(ring.watcher, store.check_late_ends()) + db.run(ring.watcher, store.follow_late_ends())
+    assert db.run(ring.watcher, store.check_late_ends()) + db.run(ring.watcher, store.follow_late_ends()) == 0
     assert count(ring.watcher, "end_checks") == 0
     return checked
 
@@ -102,38 +101,29 @@ def test_an_end_overlooks_no_job_that_was_enqueued_since_to_wait(ring: Ring, old
 
 
 @ENDS
-def test_an_end_overlooks_no_job_whose_enqueue_commits_while_it_waits(
+def test_an_end_overlooks_no_job_whose_enqueue_commits_before_it_does(
     ring: Ring, old: db.Connection, finish: Act
 ) -> None:
-    """The enqueue holds the lock, and the end waits for it."""
     needed = place(ring.watcher, finish)
     take_snapshot(old)
     ring.second.execute("begin")
     job = make_after(ring.second, needed, on_failure="proceed")
-    ring.second.execute("set constraints all immediate")
-    ring.first, ring.second = ring.second, ring.first  # Now the old one is started.
-    answer = ring.start(lambda connection: finish(connection, needed))
-    assert not answer.done()
-    ring.first.execute("commit")
-    answer.result(10)
+    finish(old, needed)
+    ring.second.execute("commit")
     old.execute("commit")
-    assert check(ring) == 1
+    assert check(ring) == 2, "the note of the enqueue, and that of the end"
     assert state_of(ring.watcher, job) is State.PENDING
-    ring.first, ring.second = ring.second, ring.first
 
 
 @ENDS
-def test_an_enqueue_waits_for_an_end_that_commits(ring: Ring, old: db.Connection, finish: Act) -> None:
+def test_an_enqueue_overlooks_no_end_that_commits_later(ring: Ring, old: db.Connection, finish: Act) -> None:
     needed = place(ring.watcher, finish)
     take_snapshot(old)
     finish(old, needed)
-    made: list[UUID] = []
-    answer = ring.start(lambda second: made.append(make_after(second, needed, on_failure="proceed")))
-    assert not answer.done()
+    job = make_after(ring.second, needed, on_failure="proceed")
     old.execute("commit")
-    answer.result(10)
-    assert state_of(ring.watcher, made[0]) is State.PENDING
-    assert check(ring) == 1
+    assert check(ring) == 2
+    assert state_of(ring.watcher, job) is State.PENDING
 
 
 def test_a_cancelled_chain_overlooks_no_link_that_was_added_since(ring: Ring, old: db.Connection) -> None:
@@ -159,14 +149,14 @@ def test_an_enqueue_overlooks_no_success_of_a_job_that_was_retried_since(ring: R
     assert state_of(ring.watcher, job) is State.PENDING
 
 
-def test_an_enqueue_to_wait_for_a_job_that_has_ended_since_is_refused(ring: Ring, old: db.Connection) -> None:
+def test_an_enqueue_overlooks_no_end_that_was_written_since(ring: Ring, old: db.Connection) -> None:
     needed = make(ring.watcher)
     take_snapshot(old)
     run_job(ring.second, needed)
-    make_after(old, needed)
-    with pytest.raises(psycopg.errors.SerializationFailure):
-        old.execute("commit")
-    assert count(ring.watcher, "jobs") == 1
+    job = make_after(old, needed)
+    old.execute("commit")
+    assert check(ring) == 1
+    assert state_of(ring.watcher, job) is State.PENDING
 
 
 def test_a_job_that_is_retried_before_the_reaper_looks_keeps_the_others_waiting(ring: Ring, old: db.Connection) -> None:
@@ -191,7 +181,7 @@ def test_an_end_that_is_locked_is_checked_the_next_time_and_holds_up_no_other(ri
     old.execute("commit")
     with ring.second.transaction():
         ring.second.execute("select from outlive.held where id = %s for update", [jobs[0]])
-        assert db.run(ring.watcher, store.check_late_ends()) == 1
+        assert db.run(ring.watcher, store.follow_late_ends()) == 1
     assert [state_of(ring.watcher, one) for one in jobs] == [State.BLOCKED, State.PENDING]
     assert check(ring) == 1
     assert state_of(ring.watcher, jobs[0]) is State.PENDING
@@ -211,7 +201,7 @@ def test_a_quarantined_job_that_is_cancelled_tells_those_that_it_blocks(ring: Ri
 def test_the_reaper_looks_at_each_check(ring: Ring, old: db.Connection, database_url: str) -> None:
     async def check_as_a_worker_does() -> None:
         session = Session(database_url)
-        await Reaper(session, Config(), Alerts()).check()
+        await Following(session, Wakeup()).follow()
         await session.close()
 
     needed = make(ring.watcher)
@@ -291,3 +281,14 @@ def test_a_close_waits_for_an_end_and_then_the_batch_is_done(ring: Ring, old: db
     answer.result(10)
     assert counts(ring.watcher, batch).done
     assert check(ring) == 1
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_retry_in_an_old_transaction_is_refused(connection: db.Connection, level: str) -> None:
+    """It would not see that another one has retried the job already, and put it into two places."""
+    job = make_finished(connection, Outcome.FAILED)
+    with connection.transaction():
+        connection.execute(f"set transaction isolation level {level}".encode())
+        with pytest.raises(psycopg.Error, match="READ COMMITTED"), connection.transaction():
+            db.run(connection, store.retry([job]))
+    assert state_of(connection, job) is State.FAILED

@@ -15,6 +15,7 @@ from tests.driving.databases import session
 from tests.driving.making import (
     counters,
     hold_of,
+    let_time_pass,
     make,
     make_ready,
     new_worker,
@@ -271,15 +272,16 @@ def test_jobs_that_ran_when_workers_died_are_suspects_and_run_alone(
     [(token, innocent, *_)] = last.claim(4)
     make(connection)
     assert last.claim(4) == []  # Nothing starts beside a suspect,
-    set_now(theirs, value(connection, "select now()"), later_s=30)
-    assert len(last.claim(4)) == 1  # until it has had its time.
+    set_now(theirs, value(connection, "select now()"), later_s=4)
+    assert len(last.claim(4)) == 1  # but another job waits for three seconds at most.
     last.succeed(token)
     last.call("goodbye", worker=last.id)
     (killer,) = jobs - {innocent}
     connection.execute("delete from outlive.waiting")
-    lonely = Foreign(theirs)
-    assert [id for _, id, *_ in lonely.claim(4)] == [killer]
-    declare_dead(connection, lonely.id)
+    for _ in range(2):
+        lonely = Foreign(theirs)
+        assert [id for _, id, *_ in lonely.claim(4)] == [killer]
+        declare_dead(connection, lonely.id)
     assert (state_of(connection, killer), state_of(connection, innocent)) == (State.QUARANTINED, State.SUCCEEDED)
 
 
@@ -312,6 +314,21 @@ def test_a_worker_that_was_wrongly_declared_dead_takes_back_the_losses(
     refused(NOT_ALIVE, foreign, "register", name="node", tasks=["work"], worker=foreign.id)
     Foreign(theirs, formerly=foreign.id)
     assert counters(connection, job) == (0, 0, 0)
+
+
+def test_one_death_is_taken_back_once_however_often_its_worker_registers(
+    connection: db.Connection, foreign: Foreign, theirs: db.Connection
+) -> None:
+    register_task(connection, max_losses=9)
+    job = make(connection)
+    foreign.claim()
+    connection.execute("update outlive.running set losses = 1")  # An earlier death, which stays charged.
+    declare_dead(connection, foreign.id)
+    assert counters(connection, job) == (0, 0, 2)
+    let_time_pass(connection)
+    for _ in range(3):
+        Foreign(theirs, formerly=foreign.id)
+    assert counters(connection, job) == (0, 0, 1)
 
 
 def test_a_job_gets_the_results_of_the_jobs_that_it_waited_for(connection: db.Connection, foreign: Foreign) -> None:
@@ -348,6 +365,16 @@ BAD_INPUT: list[tuple[str, dict[str, Any]]] = [
     ("fail", {"token": 0, "outcome": None}),
     ("fail", {"token": 0, "retry": None}),
     ("fail", {"token": 0, "after": "-1 hour"}),
+    ("fail", {"token": 0, "cpu_s": "NaN"}),
+    ("fail", {"token": 0, "cpu_s": "Infinity"}),
+    ("fail", {"token": 0, "cpu_s": -1e300}),
+    ("fail", {"token": 0, "peak_memory_bytes": -1}),
+    ("succeed", {"token": 0, "result": "1e400"}),
+    ("succeed", {"token": 0, "result": '{"a": [-1E+0400]}'}),
+    ("succeed", {"token": 0, "result": 5000 * "9"}),
+    ("succeed", {"token": 0, "result": 3000 * "[" + 3000 * "]"}),
+    ("succeed", {"token": 0, "result": 600 * '{"a":' + "1" + 600 * "}"}),
+    ("succeed", {"token": 0, "records": f'[{{"scope": "s", "key": "k", "data": {600 * "["}{600 * "]"}}}]'}),
     ("succeed", {"token": 0, "result": '"' + 17_000_000 * "x" + '"'}),
 ]
 

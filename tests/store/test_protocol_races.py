@@ -101,5 +101,5 @@ def test_a_worker_that_is_never_idle_makes_room_for_a_suspect(connection: db.Con
     even = datetime.fromtimestamp(value(connection, "select extract(epoch from now())::int / 120 * 120 + 240"), UTC)
     set_now(foreign.connection, even)
     assert foreign.claim() == []
-    set_now(foreign.connection, even, later_s=60)
+    set_now(foreign.connection, even, later_s=2)
     assert len(foreign.claim()) == 1

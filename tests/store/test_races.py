@@ -23,6 +23,7 @@ from tests.driving.making import (
     TASK,
     claim,
     enqueue,
+    follow,
     links,
     make,
     register_task,
@@ -106,6 +107,7 @@ def test_of_two_events_at_once_each_happens_wholly_or_not_at_all(ring: Ring, pla
             fire(ring.first, first, scene)
             answer = ring.start(partial(fire, event=second, scene=scene))
         answer.result(timeout=10)
+        follow(ring.watcher)
         found = state_of(ring.watcher, scene.job)
         begun = after(first, {place}, before=place) if commit else {place}
         allowed = after(second, begun, before=place, first=first if commit else None)
@@ -335,6 +337,9 @@ def drain(connection: db.Connection, worker: UUID, jobs: list[UUID]) -> None:
     while left:
         connection.execute("update outlive.running set lease_until = '2000-01-01Z'")  # Everybody else is gone.
         db.run(connection, store.expire(batch=10_000))
+        connection.execute(
+            "update outlive.held set ready_at = outlive.now() where why = 'suspect'"
+        )  # The storm is over.
         db.run(connection, store.release(jobs))
         claimed = claim(connection, worker=worker, limit=512)
         db.run(connection, store.end_and_claim(worker, [Ended(one.token) for one in claimed]))
@@ -374,4 +379,4 @@ def test_in_a_brawl_of_eight_every_job_ends_once_and_no_token_is_given_twice(con
     assert all(times <= 1 + retried[job] for job, times in finished.items())
     worst = connection.execute("select min(losses), max(losses) from outlive.attempts").fetchone()
     assert worst is not None
-    assert 0 <= worst[0] < worst[1] <= 2 * limits["max_losses"]
+    assert 0 <= worst[0] < worst[1] <= 4 * limits["max_losses"]

@@ -142,7 +142,7 @@ def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(
     assert state_of(connection, scene.job) is State.CANCELLED
 
 
-def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection: db.Connection) -> None:
+def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_two_alone(connection: db.Connection) -> None:
     job = make(connection)
     die(connection, 1)
     assert hold_of(connection, job) is None
@@ -150,25 +150,16 @@ def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_it(connection:
     said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
     assert hold_of(connection, job) == ("suspect", said)
     assert claim(connection, worker=BERT, limit=1) == []
-    [alone] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
-    assert alone.alone_s
-    give_up(connection, BERT)
-    assert [lost.state for lost in reap(connection)] == [State.QUARANTINED]
-    proven = "3 workers vanished while running it, the last with nothing beside it: proven (max_losses = 3)"
-    assert hold_of(connection, job) == ("quarantined", proven)
+    for worker, state in [(CARL, State.PENDING), (BERT, State.QUARANTINED)]:
+        [alone] = db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
+        assert alone.alone_s
+        give_up(connection, worker)
+        assert [lost.state for lost in reap(connection)] == [state]
+    known = "4 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
+    assert hold_of(connection, job) == ("quarantined", f"{known}: proven (max_losses = 3)")
     [killer] = db.run(connection, store.untold_killers())
-    assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "crawler-2", 3)
+    assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "crawler-2", 4)
     assert db.run(connection, store.untold_killers()) == []
-
-
-def test_a_reaper_without_a_hook_leaves_a_killer_to_others_for_a_while(connection: db.Connection) -> None:
-    register_task(connection, max_losses=1)
-    make(connection)
-    die(connection, 1)
-    assert db.run(connection, store.untold_killers(after_s=2)) == []
-    assert db.run(connection, store.untold_killers(batch=0)) == []
-    connection.execute("update outlive.held set since = since - interval '3 seconds'")
-    assert len(db.run(connection, store.untold_killers(after_s=2))) == 1
 
 
 def test_without_a_limit_no_job_is_a_suspect(connection: db.Connection) -> None:

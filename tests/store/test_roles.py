@@ -22,6 +22,7 @@ from tests.driving.making import (
     WORKER,
     claim,
     enqueue,
+    follow,
     lane,
     limits,
     make,
@@ -73,8 +74,10 @@ TABLES = {
     "callbacks": "batch",
     "keyed_jobs": "job_id",
     "key_turns": "keys",
+    "key_locks": "bucket",
     "end_checks": "needed",
     "audit": "who",
+    "dashboard_tokens": "hash",
 }
 """Each with one of its columns."""
 WRITES = (
@@ -97,6 +100,8 @@ CALLS = {
     "charge": "select outlive.charge(3, 0, 3)",
     "charged": "select outlive.charged(r) from outlive.running r where false",
     "alone_s": f"select outlive.alone_s('{NO_ID}')",
+    "lost_so_far": "select outlive.lost_so_far(null)",
+    "loss_charge": "select outlive.loss_charge(1, 0, 0, 3)",
     "suspicion": "select outlive.suspicion(2, 3)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "watch": f"select outlive.watch('{NO_ID}')",
@@ -118,12 +123,17 @@ CALLS = {
     "forget_in_batches": "select outlive.forget_in_batches('{}')",
     "spawn": "select outlive.spawn('[]')",
     "park_keyed": "select outlive.park_keyed('{}')",
-    "follow_keys": "select outlive.follow_keys('{}', '{}')",
+    "follow_keys": "select outlive.follow_keys('{}', '{}', true)",
     "requeue_keyed": "select outlive.requeue_keyed('{}')",
     "key_bucket": "select outlive.key_bucket('customer-7')",
     "lock_keys": "select outlive.lock_keys('{}')",
     "admit": "select outlive.admit('{}')",
-    "take_turn": "select outlive.take_turn()",
+    "queue_keyed": "select outlive.queue_keyed('{}')",
+    "pause_queue": "select outlive.pause_queue('default')",
+    "resume_queue": "select outlive.resume_queue('default')",
+    "requeue_queue": "select outlive.requeue_queue('default')",
+    "leave_turns": "select outlive.leave_turns('{}')",
+    "take_slot": f"select outlive.take_slot('{NO_ID}')",
     "admit_due": "select outlive.admit_due(1)",
     "take_unclaimed": f"select outlive.take_unclaimed('{NO_ID}')",
     "caught": "select outlive.caught(w) from outlive.waiting w where false",
@@ -137,13 +147,17 @@ CALLS = {
     "held_state": "select outlive.held_state('dependent', false)",
     "check_links": "select outlive.check_links('{}')",
     "depend": "select outlive.depend('{}', '{}')",
-    "unmet_because": f"select outlive.unmet_because('{NO_ID}')",
+    "many_dependents": "select outlive.many_dependents()",
+    "take_along": "select outlive.take_along('{}', '{}', '{}')",
+    "span": "select outlive.span('{}')",
+    "unmet_because": f"select outlive.unmet_because('{NO_ID}', 'failed')",
     "release_dependents": "select outlive.release_dependents('{}', '{}')",
-    "heed_ends": "select outlive.heed_ends('{}', '{}')",
+    "heed_ends": "select outlive.heed_ends('{}', '{}', '{}')",
     "lock_dependents": "select outlive.lock_dependents('{}', '{}')",
-    "lock_needed": "select outlive.lock_needed('{}')",
-    "check_ends": "select outlive.check_ends()",
+    "find_ended": "select outlive.find_ended('{}')",
     "check_late_ends": "select outlive.check_late_ends(1)",
+    "follow_late_ends": "select outlive.follow_late_ends(1)",
+    "note_trouble": "select outlive.note_trouble('{}', '55P03', '')",
     "inputs": "select outlive.inputs(1, 0, 0)",
     "state_of": f"select outlive.state_of('{NO_ID}')",
     "cancel": f"select outlive.cancel('{{{NO_ID}}}')",
@@ -151,13 +165,14 @@ CALLS = {
     "release": f"select outlive.release('{{{NO_ID}}}')",
     "block": f"select outlive.block('{{{NO_ID}}}', 'why')",
     "take_back": f"select outlive.take_back('{NO_ID}')",
+    "take_back_losses": "select outlive.take_back_losses('{1}')",
     "prune": f"select outlive.prune('{{{NO_ID}}}')",
     "find_jobs": "select outlive.find_jobs('jobs', now(), null, 1, 1, true, " + ", ".join(["null"] * 9) + ")",
     "act": f"select outlive.act('retry', '{{{NO_ID}}}', 'anna', '{{}}', '{NO_ID}')",
     "write_audit": f"select outlive.write_audit('{NO_ID}', 'anna', 'retry', '{{}}', 1)",
     "enqueue": "select outlive.enqueue('work', dedupe_key => 'key', on_conflict => 'replace')",
     "enqueue_plain": f"select outlive.enqueue_plain('work', '{{}}', null, 'shop', null, '{NO_ID}')",
-    "replace": f"select outlive.replace('{NO_ID}')",
+    "replace": f"select outlive.replace('{NO_ID}', '{NO_ID}')",
     "complete_with_records": f"select outlive.complete_with_records(0, '{NO_ID}')",
     "attempt_secret": f"select outlive.attempt_secret('{NO_ID}', 1)",
     "complete": "select outlive.complete(0, 'secret')",
@@ -181,6 +196,8 @@ CALLS = {
     "changed": "select outlive.changed(null)",
     "kept": "select outlive.kept(1, 2, 3)",
     "declare_schedules": "select outlive.declare_schedules('[]', 'shop:app')",
+    "declared_by_living": "select outlive.declared_by_living(s) from outlive.schedules s where false",
+    "check_schedules": "select outlive.check_schedules()",
     "tick_hash": "select outlive.tick_hash('report', now())",
     "tick_id": "select outlive.tick_id('report', now())",
     "fire": "select outlive.fire('report', null, now(), '{}', null)",
@@ -192,6 +209,7 @@ CALLS = {
     "remove_schedule": "select outlive.remove_schedule('report')",
     "refuse_stale": "select outlive.refuse_stale(1)",
     "refuse_unless": "select outlive.refuse_unless(true, 'why')",
+    "refuse_unreadable": "select outlive.refuse_unreadable('it', '1')",
     "beat": f"select outlive.beat('{NO_ID}', false)",
     "holds_lock": "select outlive.holds_lock(null)",
     "makes_room": "select outlive.makes_room(null)",
@@ -337,7 +355,7 @@ def test_the_functions_that_lend_their_owners_rights_look_in_no_other_schema(sha
     lent = "select proname, proconfig from pg_proc where pronamespace = 'outlive'::regnamespace and prosecdef"
     found = {(name, settings[0]) for name, settings in shared.execute(lent.encode()).fetchall()}
     lenders = (
-        *("enqueue", "enqueue_plain", "check_ends", "open_batch", "close_batch", "complete", "take_turn"),
+        *("enqueue", "enqueue_plain", "open_batch", "close_batch", "complete"),
         *("count_lanes", "count_jobs", "count_finished", "end_rates", "watch", "silent_workers"),
         *PROTOCOL,
     )
@@ -371,6 +389,7 @@ def call_a_source(run: Callable[[Statement[Any]], Any]) -> None:
 def fire_a_schedule(run: Callable[[Statement[Any]], Any]) -> None:
     """Use schedules as workers and operators do."""
     run(store.declare_schedules([Schedule(name="report", task="work", args=b"{}", every_s=60.0)], "shop:app"))
+    run(store.check_schedules()), run(store.orphaned_schedules(WORKER)), run(store.prune_schedules(keep_s=0))
     (due,) = run(store.due_schedules()).due
     run(store.note_trouble(due, "why"))
     assert run(store.fire(due, [due.changed_at], None)).jobs == 1
@@ -430,7 +449,8 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         said: dict[str, Any] = {"name": "n", "hostname": "h", "pid": 1, "version": "v", "queues": None, "slots": 1}
         run(store.register_worker(WORKER, **said)), run(store.show_life(WORKER, 7)), run(store.absent(WORKER))
         run(store.note_missed([WORKER], for_s=10))
-        run(store.heartbeat(WORKER, "active")), run(store.give_up_silent(stale_s=60, dead_s=120))
+        run(store.heartbeat(WORKER, "active")), run(store.give_up_silent()), run(store.slowest(30.0))
+        run(store.untold_deaths(within_s=60, batch=9))
         run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.list_workers())
         run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
@@ -486,8 +506,11 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
             run(store.with_prefix("jobs", "0")),
             run(store.with_prefix("batches", "0")),
         )
+        run(store.follow_late_ends()), run(store.requeue_missed()), run(store.take_back(WORKER, [1]))
         run(store.act("retry", ids, who="anna", entry=new_worker())), run(store.list_audit())
         run(store.write_audit(new_worker(), who="anna", action="pause queue", what={"queue": "slow"}))
+        run(store.add_dashboard_token("anna", role="viewer", hash=b"hash")), run(store.dashboard_people())
+        run(store.list_dashboard_tokens()), run(store.remove_dashboard_token("anna"))
         run(store.prune_audit(keep_s=0)), run(store.drain_workers("n")), run(store.tell_tasks(WORKER, ["work"]))
         run(store.prune_finished(State.SUCCEEDED, keep_s=0)), run(store.prune_workers(keep_s=0))
         run(store.prune_jobs(ids)), run(store.prune_crashes(keep_s=0))
@@ -523,6 +546,7 @@ def test_a_client_needs_no_more_than_the_right_to_enqueue(
             app.connections.close()
     assert [state_of(connection, job.id) for job in (first, second, *many)] == [State.CANCELLED] + [State.PENDING] * 6
     assert state_of(connection, dependent.id) is State.BLOCKED
+    follow(connection)
     assert value(connection, "select count(*) from outlive.keyed_jobs where state = 'admitted'") == 1
 
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from outlive import db, store
+from outlive.config import KEEP_SCHEDULES_S
 from outlive.errors import BadArguments
 from outlive.model import Declared, DueSchedule, Fired, Schedule
 from outlive.states import State
@@ -21,7 +22,9 @@ from tests.driving.making import (
     claim,
     count,
     make_quarantined,
+    new_worker,
     register_task,
+    register_worker,
     row,
     run_job,
     set_now,
@@ -152,7 +155,7 @@ def test_the_id_of_a_job_follows_from_its_schedule_and_tick(connection: db.Conne
     fire_all(connection, later_s=60)
     connection.execute("update outlive.schedules set next_at = %s", minutes(1))
     assert fire_all(connection, later_s=61) == [Fired(0, None)]
-    declare(connection)
+    connection.execute("delete from outlive.schedules")
     set_now(connection, NOON)
     begin(connection)
     fire_all(connection, later_s=60)
@@ -353,14 +356,119 @@ def test_a_change_that_leaves_the_times_alone_leaves_the_next_firing_too(connect
     assert the(connection)["next_at"] == minutes(1)[0]
 
 
-def test_a_removed_declaration_removes_the_schedule_of_that_app_only(connection: db.Connection) -> None:
+def in_force(connection: db.Connection) -> list[str]:
+    return values(connection, "select name from outlive.schedules where withdrawn_at is null order by 1")
+
+
+def test_a_removed_declaration_withdraws_the_schedule_of_that_app_only(connection: db.Connection) -> None:
     declare(connection, schedule("mine"), schedule("gone"))
     declare(connection, schedule("theirs"), app="bank:app")
     db.run(connection, store.add_schedule("by hand", {"task": TASK, "every_s": 5.0}))
-    assert declare(connection, schedule("mine")) == Declared(deleted=["gone"])
-    assert values(connection, "select name from outlive.schedules order by 1") == ["by hand", "mine", "theirs"]
+    assert declare(connection, schedule("mine")) == Declared(withdrawn=["gone"])
+    assert in_force(connection) == ["by hand", "mine", "theirs"]
+    assert declare(connection, schedule("mine")) == Declared()
     declare(connection)
-    assert values(connection, "select name from outlive.schedules order by 1") == ["by hand", "theirs"]
+    assert in_force(connection) == ["by hand", "theirs"]
+
+
+def test_a_withdrawn_schedule_does_not_fire_and_is_deleted_after_a_week(connection: db.Connection) -> None:
+    begin(connection)
+    (seen,) = due_at(connection, later_s=60)
+    declare(connection)
+    assert due(connection) == []
+    assert fire(connection, seen, NOON + timedelta(minutes=1)) is None
+    for later_s, left in ((KEEP_SCHEDULES_S, 1), (KEEP_SCHEDULES_S + 61, 0)):
+        set_now(connection, NOON, later_s=later_s)
+        db.run(connection, store.prune_schedules(keep_s=KEEP_SCHEDULES_S))
+        assert count(connection, "schedules") == left
+
+
+def due_at(connection: db.Connection, *, later_s: float) -> list[DueSchedule]:
+    set_now(connection, NOON, later_s=later_s)
+    return due(connection)
+
+
+# Which workers declare what
+
+
+def start(connection: db.Connection, *names: str, app: str = APP) -> UUID:
+    """A worker of an app starts that declares these schedules."""
+    worker = register_worker(connection, new_worker())
+    db.run(connection, store.tell_tasks(worker, [TASK], app=app, schedules=names))
+    declare(connection, *map(schedule, names), app=app)
+    return worker
+
+
+def check(connection: db.Connection) -> list[tuple[str, str, bool]]:
+    return db.run(connection, store.check_schedules())
+
+
+def test_two_services_with_the_same_name_delete_no_schedule_of_each_other(connection: db.Connection) -> None:
+    """78"""
+    billing = start(connection, "invoice", app="main:app")
+    connection.execute("update outlive.schedules set jitter_s = 7")
+    mail = start(connection, "digest", app="main:app")
+    for _ in range(2):
+        start(connection, "invoice", app="main:app"), start(connection, "digest", app="main:app")
+        assert check(connection) == []
+        assert in_force(connection) == ["digest", "invoice"]
+    # One of them is down for an hour: its schedules wait for it, with all that operators have changed.
+    gone = "update outlive.workers set state = 'dead' where schedules = '{invoice}' or id = %s"
+    connection.execute(gone, [billing])
+    assert check(connection) == [("invoice", "main:app", True)]
+    assert (check(connection), in_force(connection)) == ([], ["digest"])
+    db.run(connection, store.stop_worker(mail))
+    set_now(connection, NOON, later_s=3600)
+    start(connection, "invoice", app="main:app")
+    assert in_force(connection) == ["digest", "invoice"]
+    assert value(connection, "select jitter_s from outlive.schedules where name = 'invoice'") == 7
+
+
+def test_a_deploy_that_drops_a_schedule_is_done_when_the_last_old_worker_is_gone(connection: db.Connection) -> None:
+    olds = [start(connection, "kept", "dropped") for _ in range(2)]
+    start(connection, "kept", "added")
+    assert in_force(connection) == ["added", "dropped", "kept"]
+    for old, withdrawn in zip(olds, ([], [("dropped", APP, True)]), strict=True):
+        db.run(connection, store.stop_worker(old))
+        assert check(connection) == withdrawn
+    assert in_force(connection) == ["added", "kept"]
+
+
+def test_while_no_worker_of_an_app_runs_its_schedules_stay_in_force(connection: db.Connection) -> None:
+    db.run(connection, store.stop_worker(start(connection, "report")))
+    start(connection, "other", app="bank:app")
+    register_worker(connection, new_worker())  # In another language: it has no app.
+    assert check(connection) == []
+    assert in_force(connection) == ["other", "report"]
+
+
+def test_a_schedule_withdrawn_by_mistake_is_put_back_in_force(connection: db.Connection) -> None:
+    start(connection, "report")
+    connection.execute("update outlive.schedules set withdrawn_at = outlive.now()")
+    assert check(connection) == [("report", APP, False)]
+    assert in_force(connection) == ["report"]
+
+
+def orphaned(connection: db.Connection, worker: UUID) -> list[str]:
+    return db.run(connection, store.orphaned_schedules(worker))
+
+
+def test_a_schedule_that_another_app_took_over_and_dropped_goes_back_to_the_worker_that_declares_it(
+    connection: db.Connection,
+) -> None:
+    older = start(connection, "report")
+    set_now(connection, NOON, later_s=1)
+    newer = start(connection, "report")
+    taker = start(connection, "report", app="bank:app")
+    assert orphaned(connection, newer) == []
+    db.run(connection, store.stop_worker(taker))
+    renamed = start(connection, "bank report", app="bank:app")
+    assert check(connection) == []
+    assert in_force(connection) == ["bank report", "report"]
+    assert [orphaned(connection, one) for one in (older, newer, renamed)] == [[], ["report"], []]
+    assert declare(connection, schedule(every_s=7.0)) == Declared(taken=["report"])
+    assert (the(connection)["declared_by"], the(connection)["every_s"]) == (APP, 7.0)
+    assert orphaned(connection, newer) == []
 
 
 def test_what_an_operator_has_changed_survives_a_deploy_and_the_rest_follows(connection: db.Connection) -> None:
@@ -422,7 +530,7 @@ def test_two_versions_that_declare_at_once_do_not_deadlock(connection: db.Connec
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(deploy, range(2)))
-    assert values(connection, "select name from outlive.schedules order by 1") in (names[:7], names[3:])
+    assert in_force(connection) in (names[:7], names[3:])
 
 
 # Operators
@@ -498,6 +606,25 @@ def test_a_schedule_is_made_set_and_removed_by_hand(connection: db.Connection) -
     assert (made["missed"], made["overlap"], made["declared"]) == ("once", "skip", None)
     db.run(connection, store.remove_schedule("report"))
     assert count(connection, "schedules") == 0
+
+
+def test_a_withdrawn_schedule_that_is_given_a_task_becomes_the_operators_own(connection: db.Connection) -> None:
+    begin(connection)
+    declare(connection)
+    db.run(connection, store.set_schedule("report", {"every_s": 5.0}))
+    assert the(connection)["withdrawn_at"] == NOON
+    db.run(connection, store.set_schedule("report", {"task": "shop.other"}))
+    owned = the(connection)
+    assert (owned["task"], owned["every_s"], owned["withdrawn_at"]) == ("shop.other", 5.0, None)
+    assert (owned["declared"], owned["declared_by"]) == (None, None)
+    assert declare(connection, schedule()) == Declared(refused=["report"])
+    assert fire_all(connection, later_s=5) == [Fired(1, None)]
+
+
+def test_a_schedule_in_force_that_is_given_another_task_stays_its_apps(connection: db.Connection) -> None:
+    begin(connection)
+    db.run(connection, store.set_schedule("report", {"task": "shop.other"}))
+    assert the(connection)["declared_by"] == APP
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "reset", "remove"])

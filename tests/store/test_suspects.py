@@ -6,7 +6,7 @@ import pytest
 
 from outlive import db, store
 from outlive.states import State
-from tests.driving.making import TASK, claim, counters, hold_of, make, register_task, set_now, state_of
+from tests.driving.making import TASK, claim, counters, hold_of, make, register_task, set_now, state_of, value
 from tests.store.acting import ANNA, BERT, NOW, Place, bring, end_by, give_up
 from tests.store.noon import database_url, fresh_at_noon
 
@@ -81,6 +81,17 @@ def test_a_worker_makes_room_for_a_suspect_whose_source_admits_it_soon(connectio
     )
     set_now(connection, NOW + MINUTE)
     assert wait(connection)
+
+
+def test_a_suspect_that_has_waited_very_long_begins_beside_other_jobs(connection: db.Connection) -> None:
+    scene = bring(connection, Place.SUSPECT)
+    beside_others = store.claim_suspect(BERT, tasks=[TASK], after_s=600)
+    set_now(connection, NOW + timedelta(seconds=599))
+    assert db.run(connection, beside_others) == []
+    set_now(connection, NOW + timedelta(seconds=600))
+    [claimed] = db.run(connection, beside_others)
+    assert (claimed.id, claimed.alone_s) == (scene.job, 0.0)
+    assert value(connection, "select alone from outlive.running") is False
 
 
 def test_a_suspect_that_succeeds_is_done_and_one_that_fails_is_cleared(connection: db.Connection) -> None:

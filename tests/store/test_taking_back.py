@@ -1,5 +1,6 @@
 """A worker that was wrongly declared dead: the losses of its jobs are taken back, once, and nothing else."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
@@ -9,6 +10,9 @@ import pytest
 from outlive import db, store
 from outlive.model import Ended, Lane
 from outlive.states import Outcome, State
+from outlive.worker.leases import Leases
+from outlive.worker.session import Session
+from outlive.worker.taking_back import TakingBack
 from tests.driving.making import (
     TASK,
     Connect,
@@ -112,12 +116,13 @@ def test_a_job_quarantined_by_this_loss_is_a_suspect_again(connection: db.Connec
     job = make(connection)
     lose(connection, BERT)
     lose(connection, CARL)
+    lose(connection, UUID(int=4), alone=True)
     lose(connection, ANNA, alone=True)
     assert state_of(connection, job) is State.QUARANTINED
     take_back(connection)
-    said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
+    said = "3 workers vanished while running it: it runs alone next (max_losses = 3)"
     assert hold_of(connection, job) == ("suspect", said)
-    assert counters(connection, job) == (0, 0, 2)
+    assert counters(connection, job) == (0, 0, 3)
     assert claim(connection, worker=NEW, limit=1) == []
     assert [one.id for one in db.run(connection, store.claim_suspect(NEW, tasks=[TASK]))] == [job]
 
@@ -163,9 +168,8 @@ def test_no_counter_goes_below_zero(connection: db.Connection) -> None:
     db.run(connection, store.reap())
     connection.execute("update outlive.waiting set losses = 0")  # As a suspect that was cleared has them.
     claim(connection, worker=BERT, limit=1)
-    before = contents(connection)
     take_back(connection)
-    assert contents(connection) == before
+    assert [counters(connection, job) for job in jobs] == [(0, 0, 0)] * 2
 
 
 def test_a_registration_that_is_repeated_takes_back_once(connection: db.Connection) -> None:
@@ -175,6 +179,96 @@ def test_a_registration_that_is_repeated_takes_back_once(connection: db.Connecti
     for _ in range(3):
         take_back(connection)
     assert counters(connection, job) == (0, 0, 1)
+
+
+def test_a_loss_is_taken_back_once_however_many_workers_name_the_dead_one(connection: db.Connection) -> None:
+    job = make(connection)
+    lose(connection, BERT)
+    lose(connection, ANNA)
+    for number in range(3):
+        take_back(connection, new=UUID(int=60 + number))
+    assert counters(connection, job) == (0, 0, 1)
+    [first, second] = db.run(connection, store.list_attempts(job))
+    assert (first.error, second.error) == (
+        "Worker died unexpectedly",
+        "Worker died unexpectedly; its worker was alive: taken back",
+    )
+
+
+def give_up_lease(connection: db.Connection) -> Scene:
+    """Let the database be away for longer than a lease: a reaper comes first when it is back."""
+    register_worker(connection, ANNA)
+    claimed = claim(connection, worker=ANNA, limit=1) or db.run(connection, store.claim_suspect(ANNA, tasks=[TASK]))
+    set_now(connection, value(connection, "select outlive.now()") + timedelta(seconds=301))
+    assert len(db.run(connection, store.expire())) == 1
+    return Scene(claimed[0].id, ANNA, claimed[0].token)
+
+
+def test_outages_longer_than_a_lease_cost_a_job_nothing(connection: db.Connection) -> None:
+    """FAULTS 66. The worker is alive, and takes back the loss of each attempt that it gave up: once."""
+    job = make(connection)
+    for _ in range(4):
+        scene = give_up_lease(connection)
+        assert counters(connection, job) == (0, 0, 1)
+        assert [db.run(connection, store.take_back(ANNA, [scene.token])) for _ in range(2)] == [1, 0]
+        assert counters(connection, job) == (0, 0, 0)
+        assert_sound(connection)
+    counted = connection.execute("select outcome, loss, losses from outlive.attempts").fetchall()
+    assert counted == [("lost", "taken back", 0)] * 4
+
+
+def test_a_worker_takes_back_what_it_gave_up_once_its_end_is_known(
+    connection: db.Connection, database_url: str
+) -> None:
+    """The service of the worker. While its own end of an attempt is not written, a reaper may still come first."""
+    job = make(connection)
+    scene = give_up_lease(connection)
+
+    async def play() -> list[int]:
+        leases, session = Leases(lease_s=300, renew_s=20), Session(database_url)
+        service, left = TakingBack(ANNA, session, leases), []
+        leases.hold([scene.token], since=0.0)
+        leases.given_up.add(scene.token)
+        for _ in range(2):
+            await service.run_once()
+            left.append(len(leases.given_up))
+            leases.drop(scene.token)
+        await session.close()
+        return left
+
+    assert asyncio.run(play()) == [1, 0]
+    assert counters(connection, job) == (0, 0, 0)
+
+
+def test_losses_that_are_taken_back_late_leave_the_others(connection: db.Connection) -> None:
+    """Four outages, and the losses are taken back only then: the job is a suspect until then."""
+    job = make(connection)
+    scenes = [give_up_lease(connection) for _ in range(3)]
+    assert (hold_of(connection, job) or ("",))[0] == "suspect"
+    lose(connection, BERT, alone=True)
+    assert counters(connection, job) == (0, 0, 4)
+    assert db.run(connection, store.take_back(ANNA, [scene.token for scene in scenes])) == 3
+    assert counters(connection, job) == (0, 0, 1)
+    assert hold_of(connection, job) is None
+    assert_sound(connection)
+
+
+def test_a_worker_takes_back_only_losses_of_its_own(connection: db.Connection) -> None:
+    job = make(connection)
+    scene = give_up_lease(connection)
+    assert db.run(connection, store.take_back(BERT, [scene.token])) == 0
+    assert counters(connection, job) == (0, 0, 1)
+
+
+def test_a_loss_from_before_a_suspect_was_cleared_is_not_taken_back(connection: db.Connection) -> None:
+    job = make(connection)
+    lost = [give_up_lease(connection) for _ in range(2)]
+    [claimed] = db.run(connection, store.claim_suspect(BERT, tasks=[TASK]))
+    end_by(connection, BERT, claimed.token, "fail", after_s=0.0)
+    lose(connection, CARL)
+    assert counters(connection, job) == (1, 0, 1)
+    assert db.run(connection, store.take_back(ANNA, [scene.token for scene in lost])) == 0
+    assert counters(connection, job) == (1, 0, 1)
 
 
 def test_a_worker_with_an_unknown_former_id_takes_nothing_back(connection: db.Connection) -> None:

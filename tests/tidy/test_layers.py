@@ -13,9 +13,10 @@ LAYERS = [
     {"__init__", "__main__", "cli", "dashboard", "django", "fastapi", "lab", "pytest"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics", "telemetry"},
-    {"db", "sql", "embedded", "ticks", "callers"},
+    {"db", "columns", "sql", "embedded", "ticks", "callers"},
     {
         "statement",
+        "search_path",
         "textual",
         "states",
         "model",

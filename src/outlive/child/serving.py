@@ -36,6 +36,9 @@ class Target(NamedTuple):
 
 
 NOT_IMPORTED = 3
+OOM_SCORE = 500
+"""How much rather than the supervisor the kernel kills a child."""
+"""More than that of parents and zygote: the kernel kills one job, and not the process above it."""
 REHEARSALS = 20
 """Python specialises code that has run about eight times."""
 _SIGCHLD, _SIGHUP, _SIGINT, _DEFAULT = map(int, (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIG_DFL))
@@ -87,10 +90,11 @@ class _EmptyTask:
         pass
 
 
-def main(tasks: Tasks, target: Target, channel: Channel, output: int, stack: int) -> int:
+def main(tasks: Tasks, target: Target, channel: Channel, output: int, stack: int, oom_score: bytes) -> int:
     """Turn the fork of a zygote into a child, and serve."""
     os.setsid()
     kernel.die_with_parent()
+    kernel.prefer_for_oom_kill(oom_score)
     _shed_zygote(output)
     return serve(tasks, target, stack, channel)
 

@@ -2,8 +2,8 @@
 
 The supervisor execs it before it opens any connection: `python -m outlive.child.zygote FD MODULE:APP LEVEL`.
 It forks parents, and each parent forks the children of one slot, in the same way and with a control socket of its own:
-a job that kills or stops its parent harms no other job. Each of them sees EOF on its control socket when the supervisor
-dies, kills all that is below it, and exits.
+a job that kills or stops its parent harms no other job, and jobs outlive their zygote. Each of them sees EOF on its
+control socket when the supervisor dies, kills all that is below it, and exits.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from outlive.protocol import (
 )
 
 IMPORT_FAILED = 3
+OOM_SCORE = 250
+"""How much rather than the supervisor the kernel kills a zygote or a parent."""
 STRAYS_S = 0.2
 """How long the end of a job waits for its leftover processes to die of SIGKILL."""
 END_S = 2.0
@@ -74,7 +76,8 @@ class Zygote:
         kernel.become_subreaper()
         os.environ.pop("GLIBC_TUNABLES", None)  # It was set for this process only; jobs do not inherit it.
         kernel.disable_core_dumps()  # Children inherit this setting and the next.
-        kernel.prefer_for_oom_kill()
+        self.oom_score = kernel.oom_score_above(serving.OOM_SCORE)  # That of its children.
+        kernel.prefer_for_oom_kill(kernel.oom_score_above(OOM_SCORE))  # Parents inherit it.
         self.app = import_app(self.target.app)
         records.send(self.target.log_level)
         make_codecs(self.app)
@@ -137,12 +140,12 @@ class Zygote:
         code = 70
         try:
             os.setsid()
-            kernel.die_with_parent()
+            kernel.go_on_without_parent()
             kernel.become_subreaper()
             self._close()
             (control,) = descriptors
             parent = Zygote(socket.socket(fileno=control), self.target, self.stack)
-            parent.app, parent.channel = self.app, self.channel
+            parent.app, parent.channel, parent.oom_score = self.app, self.channel, self.oom_score
             signal.set_wakeup_fd(parent.wake_write, warn_on_full_buffer=False)
             parent.run()
             code = 0
@@ -163,7 +166,7 @@ class Zygote:
             os.dup2(stack, self.stack, inheritable=False)
             os.close(stack)
             self.channel.adopt(sock, tickets)
-            code = serving.main(self.app.tasks, self.target, self.channel, output, self.stack)
+            code = serving.main(self.app.tasks, self.target, self.channel, output, self.stack, self.oom_score)
         finally:
             _exit(code)  # The original, from before the import: a job may have replaced it.
 
@@ -270,6 +273,8 @@ def main(descriptor: int, app: str, log_level: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Stopping the tree is up to the supervisor. Not SIG_IGN: processes started by the import would inherit that.
         signal.signal(number, lambda *_: None)
+    kernel.unblock_signals()
+    kernel.go_on_without_parent()  # A job may have stopped this process.
     zygote = Zygote(socket.socket(fileno=descriptor), serving.Target(app, log_level))
     try:
         zygote.prepare()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SOON = "connect_timeout=2 options='-c statement_timeout=500'"
+SOON = "connect_timeout=2 options='-c statement_timeout=500 -c search_path=pg_catalog'"
 
 
 def _names(query: str) -> Callable[[str], list[str]]:

@@ -1,8 +1,10 @@
-"""dashboard: serves the dashboard; and how `up` starts it beside a worker."""
+"""dashboard: serves the dashboard, and gives people tokens for it; and how `up` starts it beside a worker."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,26 +13,50 @@ from typing import Annotated
 
 import typer
 
-from outlive import embedded
+from outlive import embedded, kernel, store
 from outlive.cli import screen
-from outlive.cli.command import RUN, CommandContext, app, command
+from outlive.cli.command import RUN, CommandContext, Json, app, command
+from outlive.cli.screen import Column, of, time_of
 from outlive.errors import ConfigError
+from outlive.validation import choice, identifier
 
 NEEDED = ("jinja2", "starlette", "uvicorn")
 STOP_S = 3.0
+TOKEN_BYTES = 24
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:8321.")]
 Token = Annotated[str | None, typer.Option(help="The operator's token. Default: dashboard_token, or one that is made.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
 
 
-@command(app, panel=RUN)
-def dashboard(context: CommandContext, listen: Listen = None, token: Token = None, parent: Parent = None) -> None:
+Name = Annotated[str, typer.Argument(help="The name of the person, as the audit has it.")]
+Role = Annotated[str, typer.Option(help="operator, who may act, or viewer, who may only look.")]
+
+dashboard_app = typer.Typer()
+app.add_typer(dashboard_app, name="dashboard", rich_help_panel=RUN)
+_TOKEN_HELP = """Give people tokens of their own, and take them back.
+
+Example: outlive dashboard token add anna --role operator"""
+token_app = typer.Typer(no_args_is_help=True, help=_TOKEN_HELP)
+dashboard_app.add_typer(token_app, name="token")
+TOKENS = (Column("name", of("name")), Column("role", of("role")), Column("since", time_of("created_at")))
+
+
+@command(dashboard_app, callback=True)
+def dashboard(
+    context: CommandContext,
+    group: typer.Context,
+    listen: Listen = None,
+    token: Token = None,
+    parent: Parent = None,
+) -> None:
     """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link.
 
     If one runs already beside `outlive up`, with the embedded server, this prints its link and ends.
 
     Example: outlive dashboard --listen 127.0.0.1:8400
     """
+    if context.has_subcommand(group):
+        return
     expect_installed()
     from outlive.dashboard.access import kept_token
     from outlive.dashboard.serving import serve
@@ -40,6 +66,46 @@ def dashboard(context: CommandContext, listen: Listen = None, token: Token = Non
     around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
     kept = kept_token(Path(config.home) if config.home else embedded.default_directory())
     serve(config, lambda line: print(f"{around}{screen.plain(line)}{around}", flush=True), kept=kept, parent=parent)
+
+
+@command(token_app)
+def add(context: CommandContext, name: Name, role: Role = "viewer") -> None:
+    """Give a person a token. It is printed once, and only its hash is stored. Dashboards that run know it at once.
+
+    Example: outlive dashboard token add anna --role operator
+    """
+    choice("--role", role, "operator", "viewer")
+    identifier("the name of a person", name)
+    if name in ("operator", "viewer"):
+        raise ConfigError(f"{name} is a role: name the person")
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    adding = store.add_dashboard_token(name, role=role, hash=hashlib.sha256(token.encode()).digest())
+    if not context.audited(adding, "add token", {"name": name, "role": role}):
+        screen.complain(f"{name} has a token already: `outlive dashboard token remove {name}` takes it back")
+        raise typer.Exit(1)
+    print(token, flush=True)
+
+
+@command(token_app, "list")
+def list_tokens(context: CommandContext, json: Json = False) -> None:
+    """List the people who have a token.
+
+    Example: outlive dashboard token list
+    """
+    show = screen.table_or("no person has a token", TOKENS)
+    screen.listing(lambda: context.run(store.list_dashboard_tokens()), show, json=json, watch=False)
+
+
+@command(token_app)
+def remove(context: CommandContext, name: Name) -> None:
+    """Take back the token of a person. It logs in no more, and the sessions that it has opened end within seconds.
+
+    Example: outlive dashboard token remove anna
+    """
+    if not context.audited(store.remove_dashboard_token(name), "remove token", {"name": name}):
+        screen.complain(f"{name} has no token; `outlive dashboard token list` lists those who have")
+        raise typer.Exit(1)
+    screen.say(screen.styled(f"the token of {screen.plain(name)} is removed"))
 
 
 def expect_installed() -> None:
@@ -62,7 +128,9 @@ class DashboardProcess:
             words += ["--config", str(context.config_file)]
         # The address may have a password in it, which a list of processes must not show.
         environ = {**os.environ, "OUTLIVE_DATABASE_URL": url}
-        self._process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=kernel.unblock_signals
+        )
 
     def stop(self) -> None:
         if self._process is None:

@@ -73,7 +73,7 @@ def enqueue(
 def _checked(text: str) -> bytes:
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadArguments(f"the arguments are not JSON: {error}; quote them like '{{\"a\": 1}}'") from None
     if not isinstance(value, dict | list):
         raise BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")

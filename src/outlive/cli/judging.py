@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -176,6 +177,15 @@ def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
                 f"schedule {schedule['name']} can't fire: {schedule['trouble']}",
                 f"outlive schedules set {schedule['name']}, or reset it",
             )
+        if schedule["withdrawn_at"]:
+            yield withdrawn(schedule)
+
+
+def withdrawn(schedule: dict[str, Any]) -> Finding:
+    name, app = schedule["name"], schedule["declared_by"]
+    what = f"schedule {name} is withdrawn and fires nothing, because its app {app} declares it no more"
+    own = f"outlive schedules set {quote(name)} --task {quote(schedule['task'])}"
+    return Finding("advice", what, f"start a worker that declares it, or make it the operators' own: {own}")
 
 
 def judge_tasks(lanes: list[dict[str, Any]], workers: list[dict[str, Any]]) -> Iterator[Finding]:

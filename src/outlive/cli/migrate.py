@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outlive import db
+from outlive import db, search_path
 from outlive import migrate as migrations
 from outlive import sql as statements
 from outlive.cli import screen
@@ -29,7 +29,8 @@ def migrate(
         raise ConfigError("--check changes and prints nothing: use it without --sql and --roles")
     if sql:
         more = ("schema/roles.sql", "schema/grants.sql") if roles else ()
-        print("\n".join([migrations.script(), *(statements.read(path) for path in more)]), flush=True)
+        pin = f"set search_path = {search_path.TRUSTED};"
+        print("\n".join([pin, migrations.script(), *(statements.read(path) for path in more)]), flush=True)
         return
     connection = context.connection
     with db.translated_errors():

@@ -156,18 +156,23 @@ def prune(
 
 
 def _prune_old(context: CommandContext) -> int:
-    """Delete the jobs that are past the retention of the configuration or of their task, in batches."""
+    """Delete the jobs that are past the retention of their task or its app, in batches. The configuration here applies
+    to tasks that no worker has registered."""
     keep_s = context.config.keep_s
-    statements = [*(store.prune_finished(state, keep_s=keep_s[state]) for state in keep_s), store.prune_expired()]
     pruned = 0
     with choosing.progress("pruned", None) as advance:
-        for statement in statements:
-            more = True
+        for state in keep_s:
+            more, mark = True, None
             while more:
-                gone, more = context.run(statement)
-                more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
+                gone, more, mark = context.run(store.prune_finished(state, keep_s=keep_s[state], after=mark))
                 pruned += gone
                 advance(gone)
+        more = True
+        while more:
+            gone, more = context.run(store.prune_expired())
+            more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
+            pruned += gone
+            advance(gone)
     context.run(store.prune_batches(keep_s=max(keep_s.values())))
     context.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
     context.run(store.prune_audit())

@@ -9,8 +9,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from outlive import store, ticks
-from outlive.cli import completion, screen
+from outlive import store, ticks, wire
+from outlive.cli import completion, judging, screen
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, table_or
 from outlive.client.schedule import OPTIONS
@@ -27,6 +27,8 @@ app.add_typer(schedules_app, name="schedules", rich_help_panel=LOOK)
 def _state(row: Row) -> Text:
     if row["trouble"]:
         return Text(f"in trouble: {screen.plain(screen.one_line(row['trouble']))}", style="bold red")
+    if row["withdrawn_at"]:
+        return Text("withdrawn", style="dim")
     if row["paused"]:
         return Text("paused", style="yellow")
     return Text("on", style="green") if row["next"] else Text("ended", style="dim")
@@ -99,7 +101,7 @@ def resume(context: CommandContext, name: Name) -> None:
     Example: outlive schedules resume report
     """
     context.audited(store.resume_schedule(name), "resume schedule", {"schedule": name})
-    screen.say(Text(f"schedule {screen.plain(name)} is resumed"))
+    _say_done(context, name, "is resumed")
 
 
 @command(schedules_app)
@@ -130,6 +132,8 @@ def set_(
 ) -> None:
     """Change a schedule for all workers, or make a new one with --task. Deploys keep the change; `reset` undoes it.
 
+    With --task, a schedule that is withdrawn is in force again, and belongs to no app.
+
     Example: outlive schedules set report --cron "0 9 * * MON-FRI"
     """
     if cron is not None and every is not None:
@@ -155,9 +159,18 @@ def set_(
         context.audited(store.set_schedule(name, values), "set schedule", {"schedule": name, **values})
     else:
         context.audited(store.add_schedule(name, values), "add schedule", {"schedule": name, **values})
-    screen.say(Text(f"schedule {screen.plain(name)} is {'set' if name in found else 'made'}"))
+    _say_done(context, name, "is set" if name in found else "is made")
     if task is not None:
         _warn_of_unknown(context, task)
+
+
+def _say_done(context: CommandContext, name: str, done: str) -> None:
+    """Say what was done, and if the schedule is withdrawn, that it fires nothing all the same."""
+    screen.say(Text(f"schedule {screen.plain(name)} {done}"))
+    for row in context.run(store.list_schedules(limit=1_000_000)):
+        if row["name"] == name and row["withdrawn_at"]:
+            finding = judging.withdrawn(row)
+            screen.complain(f"{finding.what}: {finding.next}")
 
 
 def _warn_of_unknown(context: CommandContext, task: str) -> None:
@@ -177,7 +190,7 @@ def reset(context: CommandContext, name: Name) -> None:
     Example: outlive schedules reset report
     """
     context.audited(store.reset_schedule(name), "reset schedule", {"schedule": name})
-    screen.say(Text(f"schedule {screen.plain(name)} is as its app declares it"))
+    _say_done(context, name, "is as its app declares it")
 
 
 @command(schedules_app)
@@ -195,7 +208,7 @@ def _listed(context: CommandContext, limit: int) -> list[dict[str, Any]]:
     for row in rows:
         row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
         row["next"] = ticks.next_firings(row, row.pop("now"), NEXT_IN_JSON)
-        row["args"] = msgspec.Raw(row["args"])
+        row["args"] = wire.readable(row["args"])
     return rows
 
 
@@ -210,7 +223,7 @@ def _moment(text: str | None) -> object:
 def _parsed(args: str) -> object:
     try:
         found = msgspec.json.decode(args)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ConfigError(f"--args is not JSON ({error})") from None
     if not isinstance(found, dict | list):
         raise ConfigError("--args must be an object, for arguments by name, or an array")

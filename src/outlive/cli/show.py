@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from outlive import output, stacks, store
+from outlive import output, stacks, store, wire
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, command
@@ -77,10 +77,10 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt], said: Said | None) ->
     """The JSON form of a job. Programs rely on its keys."""
     first = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
     shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
-    shape |= {"args": msgspec.Raw(job["args"]), "progress": None}
+    shape |= {"args": wire.readable(job["args"]), "progress": None}
     if job["progress_at"] is not None:
         progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
-        checkpoint = job["checkpoint"] and msgspec.Raw(job["checkpoint"])
+        checkpoint = job["checkpoint"] and wire.readable(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
     shape["schedule"] = job["schedule"]
     shape["kills_by_others"] = job["kills"]
@@ -89,7 +89,8 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt], said: Said | None) ->
     evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
     shape["attempts"] = [{field: getattr(attempt, field) for field in evidence} for attempt in attempts]
     shape["running"] = said and {"attempt": said.attempt, "output": "\n".join(said.lines), "memory": said.memory}
-    shape["result"] = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
+    result = attempts[-1].result if attempts and job["state"] == State.SUCCEEDED else None
+    shape["result"] = None if result is None else wire.readable(bytes(result))
     return shape
 
 

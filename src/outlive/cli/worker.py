@@ -17,6 +17,7 @@ from outlive.config import Config
 
 if TYPE_CHECKING:
     from outlive.cli.dashboard import DashboardProcess
+    from outlive.worker.following import Following
     from outlive.worker.reaper import Reaper
 
 Slots = Annotated[int | None, typer.Option(help="How many jobs to run at once. Default: one per core.")]
@@ -120,20 +121,23 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     """Returns how many attempts were ended."""
     from outlive.worker.absences import MISSING_S
     from outlive.worker.alerts import LIMIT_S, Alerts
+    from outlive.worker.following import Following
     from outlive.worker.reaper import Reaper
     from outlive.worker.session import Session
     from outlive.worker.telemetry import telemetry
+    from outlive.worker.wakeup import Wakeup
 
-    reaper = Reaper(Session(url), config, Alerts())
+    reaper = Reaper(session := Session(url), config, Alerts())
+    following = Following(session, Wakeup())
     reaper.telemetry = telemetry(config, config.name or "reaper")
     if once:
         await reaper.check()
         await asyncio.sleep(MISSING_S)
         await reaper.check()
-        await reaper.admit()
+        await following.follow()
         await reaper.sweep(anyway=True)
     else:
-        await _reap_until_stopped(config, reaper)
+        await _reap_until_stopped(config, reaper, following)
     await reaper.alerts.finish(LIMIT_S if once else 2.0)
     await reaper.session.close()
     if reaper.telemetry is not None:
@@ -141,7 +145,8 @@ async def _reap(config: Config, url: str, *, once: bool) -> int:
     return reaper.attempts_ended
 
 
-async def _reap_until_stopped(config: Config, reaper: Reaper) -> None:
+async def _reap_until_stopped(config: Config, reaper: Reaper, following: Following) -> None:
+    from outlive.worker import running_time
     from outlive.worker.loops import RETRY_SOON_S, forever
     from outlive.worker.monitoring import monitored
     from outlive.worker.session import Session
@@ -155,7 +160,8 @@ async def _reap_until_stopped(config: Config, reaper: Reaper) -> None:
     vitals = ReaperVitals(reaper, scraped)
     systemd = Systemd(vitals)
     async with monitored(config, vitals, systemd):
-        loops = {"reap": reaper.check_once, "admit": reaper.admit_once, "sweep": reaper.sweep_once}
+        loops = {"reap": reaper.check_once, "follow": following.run_once, "sweep": reaper.sweep_once}
+        loops["clock"] = running_time.tick_once
         services = [asyncio.create_task(forever(name, loop, RETRY_SOON_S)) for name, loop in loops.items()]
         systemd.ready()
         await stopping.wait()

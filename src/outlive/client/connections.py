@@ -1,8 +1,8 @@
 """The client's connections to the database: opened when needed, shared by threads, not by processes.
 
 Idle connections are kept in a list. A caller takes one from it, or opens one. A forked process forgets the list and
-does not close it: the sockets are its parent's. Each event loop has its own async connections, and no more of them than
-it keeps: its tasks may be thousands, and the server has room for about a hundred sessions.
+does not close it: the sockets are its parent's. Each event loop has its own async connections, and never more than
+PLACES of them: its tasks may be thousands, and the server has room for about a hundred sessions.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
 
-from outlive import db, migrate
+from outlive import db, kernel, migrate
 from outlive.client.waiting import Waiting
 from outlive.config import Config
+from outlive.errors import DatabaseUnreachable
 
 T = TypeVar("T")
 MAX_IDLE = 8
-# How long a task waits for a connection of its event loop. Then it opens one more: those that are in use may wait for a
-# lock that the task itself holds, in a transaction of its own.
-ROOM_S = 5.0
+PLACES = 8
+# How long a task waits for a connection of its event loop while the server answers none of those that have one.
+SILENT_S = 30.0
 # How long work is retried after its first failure. A server restart takes less.
 PATIENCE_S = 5.0
 # Errors that a retry won't cure. A failed connection has no SQLSTATE, only its text. If a server says this in another
@@ -65,14 +68,17 @@ class Connections:
         """Run all statements in one transaction."""
         return self.within(lambda connection: db.run_all(connection, statements))
 
-    def within(self, work: Callable[[db.Connection], T]) -> T:
-        """Do work that can be repeated. If its connection breaks, it is repeated on a new one."""
+    def within(self, work: Callable[[db.Connection], T], *, until: float | None = None) -> T:
+        """Do work that can be repeated. If its connection breaks, it is repeated on a new one.
+
+        `until` (monotonic) is for work that only reads: TimeoutError if it is not done by then, whatever it waits for.
+        """
         retries = None
         while True:
             try:
-                return self._once(work)
+                return self._once(work, until)
             except psycopg.Error as error:
-                retries = retries or _Retries()
+                retries = retries or _Retries(until)
                 pause_s = retries.pause_s(error)
                 self.close()  # An outage that broke one connection has probably broken them all.
                 time.sleep(pause_s)
@@ -81,44 +87,46 @@ class Connections:
         """The async twin of `run_all`."""
         return await self.awithin(lambda connection: db.arun_all(connection, statements))
 
-    async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
+    async def awithin(self, work: Callable[[db.AsyncConnection], Awaitable[T]], *, until: float | None = None) -> T:
         """The async twin of `within`."""
         retries = None
         while True:
             try:
-                return await self._aonce(work)
+                return await self._aonce(work, until)
             except psycopg.Error as error:
-                retries = retries or _Retries()
+                retries = retries or _Retries(until)
                 pause_s = retries.pause_s(error)
                 await self.aclose()
                 await asyncio.sleep(pause_s)
 
     def close(self) -> None:
         """Close the idle connections of this process; the next use opens new ones."""
+        self._notice_fork()  # First: a thread of the parent may have held the lock.
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle if self._pid == os.getpid() else ():
+        for connection in idle:
             connection.close()
 
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
-        idle = self._of_this_loop().idle
-        while idle:
-            await idle.pop().close()
+        for connection in self._of_this_loop().forget():
+            await connection.close()
 
-    def _once(self, work: Callable[[db.Connection], T]) -> T:
+    def _once(self, work: Callable[[db.Connection], T], until: float | None) -> T:
         """Do work on a connection, which is kept afterwards if it is fit to be used again."""
         self._notice_fork()
         with self._lock:
             all_idle = self._idle
             idle = all_idle.pop() if all_idle else None
-        connection = idle or db.connect(self._ready_url())
+        connection = idle or self._open(until)
+        connection.until = until
         try:
             return work(connection)
         except psycopg.Error as error:
             _close_if_unfit(connection, error)
             raise
         finally:
+            connection.until = None
             with self._lock:
                 # `close` may have come meanwhile, because another database is used from now on.
                 kept = all_idle is self._idle and _is_idle(connection) and len(all_idle) < MAX_IDLE
@@ -127,31 +135,71 @@ class Connections:
             if not kept:
                 connection.close()
 
-    async def _aonce(self, work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
-        """The async twin of `_once`."""
-        self._notice_fork()
-        mine = self._of_this_loop()
-        entered = await mine.enter()
+    def _open(self, until: float | None) -> db.Connection:
+        """A new connection. It is made in a thread if there is a deadline, because the server may be silent."""
+        if until is None:
+            return db.connect(self._ready_url())
+        opened: Future[db.Connection] = Future()
+        threading.Thread(target=self._open_into, args=[opened], name="outlive-connecting", daemon=True).start()
         try:
-            return await self._aon_one(mine.idle, work)
-        finally:
-            if entered:
-                mine.places.release()
+            return opened.result(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            opened.add_done_callback(_close_late)
+            raise
+
+    def _open_into(self, opened: Future[db.Connection]) -> None:
+        try:
+            opened.set_result(self._open(None))
+        except BaseException as error:
+            opened.set_exception(error)
+
+    async def _aonce(self, work: Callable[[db.AsyncConnection], Awaitable[T]], until: float | None) -> T:
+        """The async twin of `_once`."""
+        mine = self._of_this_loop()
+        while True:
+            place = await mine.enter(until)
+            try:
+                answer = await self._aon(place, work, until)
+                mine.answered()
+                return answer
+            except psycopg.Error as error:
+                mine.answered(error)
+                if not place.hasty or not isinstance(error, psycopg.errors.LockNotAvailable):
+                    raise
+            finally:
+                mine.leave(place)
 
     def _of_this_loop(self) -> _OfLoop:
+        self._notice_fork()
         loop = asyncio.get_running_loop()
-        return self._of_loops.get(loop) or self._of_loops.setdefault(loop, _OfLoop())
+        return self._of_loops.get(loop) or self._add(loop)
 
-    async def _aon_one(self, idle: list[db.AsyncConnection], work: Callable[[db.AsyncConnection], Awaitable[T]]) -> T:
-        connection = idle.pop() if idle else await db.aconnect(await asyncio.to_thread(self._ready_url))
+    def _add(self, loop: asyncio.AbstractEventLoop) -> _OfLoop:
+        """Make room for the connections of a loop, and close those of closed loops: tasks that have waited for a place
+        keep their loop from being freed."""
+        with self._lock:
+            for closed in [one for one in self._of_loops if one.is_closed()]:
+                for connection in self._of_loops.pop(closed).forget():
+                    connection.pgconn.finish()
+            return self._of_loops.setdefault(loop, _OfLoop())
+
+    async def _aon(self, place: _Place, work: Callable[[db.AsyncConnection], Awaitable[T]], until: float | None) -> T:
+        connection, place.connection = place.connection, None
+        if connection is None:
+            async with asyncio.timeout(until and until - time.monotonic()):
+                url = await asyncio.to_thread(self._ready_url)
+                connection = await db.aconnect(url, db.HASTY if place.hasty else db.PLAIN)
         try:
-            return await work(connection)
+            if until is None:
+                return await work(connection)
+            with _cut_off(connection, until):
+                return await work(connection)
         except psycopg.Error as error:
             _close_if_unfit(connection, error)
             raise
         finally:
-            if _is_idle(connection) and len(idle) < MAX_IDLE:
-                idle.append(connection)
+            if _is_idle(connection):
+                place.connection = connection
             else:
                 await connection.close()
 
@@ -169,27 +217,74 @@ class Connections:
         return address
 
 
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A place for one connection of an event loop."""
+
+    hasty: bool
+    """Its statements wait for no lock for long: they are repeated in another turn."""
+    connection: db.AsyncConnection | None = None
+    """The connection, while it is idle."""
+
+
 class _OfLoop:
-    """The connections of one event loop."""
+    """The connections of one event loop.
+
+    The last free place is hasty. Otherwise a task that holds a lock, in a transaction of its own, could wait for ever
+    behind tasks that wait for this lock.
+    """
 
     def __init__(self) -> None:
-        self.idle: list[db.AsyncConnection] = []
-        self.places = asyncio.Semaphore(MAX_IDLE)
+        self._free = [_Place(hasty=True), *(_Place(hasty=False) for _ in range(PLACES - 1))]
+        self._turns = asyncio.Semaphore(PLACES)
+        self._answered_at = time.monotonic()
 
-    async def enter(self) -> bool:
-        """Wait for a place among those that use a connection. False: it took too long, and no place was taken."""
-        if not self.places.locked():
-            return await self.places.acquire()  # At once, and without a timer, which costs more than the rest.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ROOM_S):
-                return await self.places.acquire()
-        return False
+    async def enter(self, until: float | None) -> _Place:
+        """Wait for a place. The one that was used last is used first."""
+        if self._turns.locked():
+            await self._turn(until)
+        else:
+            await self._turns.acquire()  # At once, and without a timer, which costs more than the rest.
+        return self._free.pop()
+
+    async def _turn(self, until: float | None) -> None:
+        began = time.monotonic()
+        while (left_s := max(began, self._answered_at) + SILENT_S - time.monotonic()) > 0:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError
+            try:
+                async with asyncio.timeout(left_s if until is None else min(left_s, until - time.monotonic())):
+                    await self._turns.acquire()
+                    return
+            except TimeoutError:
+                continue
+        raise DatabaseUnreachable(
+            f"the database can't be reached: for {SILENT_S:g} s it has answered none of the {PLACES} connections"
+            " of this event loop"
+        )
+
+    def leave(self, place: _Place) -> None:
+        self._free.insert(0 if place.hasty else len(self._free), place)
+        self._turns.release()
+
+    def answered(self, error: psycopg.Error | None = None) -> None:
+        """The server has answered, unless this error shows that it is silent."""
+        if error is None or error.sqlstate is not None:
+            self._answered_at = time.monotonic()
+
+    def forget(self) -> list[db.AsyncConnection]:
+        """Give up the idle connections. They are still open."""
+        idle = [place.connection for place in self._free if place.connection is not None]
+        for place in self._free:
+            place.connection = None
+        return idle
 
 
 class _Retries:
     """When to repeat work that failed: at once, then after growing pauses, for PATIENCE_S from the first failure on."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: float | None) -> None:
+        self._until = until
         self._deadline: float | None = None
         self._pause_s = 0.0
 
@@ -198,12 +293,34 @@ class _Retries:
         self._deadline = self._deadline or time.monotonic() + PATIENCE_S
         left_s = self._deadline - time.monotonic()
         refused = error.sqlstate is None and any(words in str(error) for words in _REFUSED)
-        if left_s <= 0 or refused or not db.transient(error):
+        hopeless = refused or not db.transient(error)
+        if self._until is not None and not hopeless:
+            left_s = min(left_s, self._until - time.monotonic())
+            if self._until <= time.monotonic():
+                raise TimeoutError from error
+        if left_s <= 0 or hopeless:
             with db.translated_errors():
                 raise error
         _log.debug("retrying after %s", error)
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2 + 0.05, 1.0)
         return min(pause_s, left_s)
+
+
+def _close_late(opened: Future[db.Connection]) -> None:
+    if opened.exception() is None:
+        opened.result().close()
+
+
+@contextmanager
+def _cut_off(connection: db.AsyncConnection, until: float) -> Iterator[None]:
+    """Cut the connection when the time is up, under a statement that gets no answer. To cancel it could take longer.
+
+    The server notices it soon, also if the statement waits for a lock (db.PLAIN)."""
+    cut = asyncio.get_running_loop().call_later(max(0.0, until - time.monotonic()), kernel.hang_up, connection.fileno())
+    try:
+        yield
+    finally:
+        cut.cancel()
 
 
 def _close_if_unfit(connection: db.Connection | db.AsyncConnection, error: psycopg.Error) -> None:

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
+
+import msgspec
 
 from outlive import store
 from outlive.errors import JobFailed, OutliveError, no_job
+from outlive.program import typed
 from outlive.statement import Statement
 from outlive.states import OVER, State
 
@@ -27,6 +30,8 @@ Decode = Callable[[str, bytes], object]
 BATCH = 100
 """How many outcomes one statement reads: results may be large."""
 MAX_PAUSE_S = 3600.0
+LOOK_S = 0.5
+"""How long a look may take at least, also one at the deadline."""
 NAMED = 5
 """How many unfinished jobs an error names."""
 
@@ -61,13 +66,29 @@ class Polling:
         pass
 
 
-class Wanted(NamedTuple):
+class Wanted:
     """The jobs whose results are wanted, and how."""
 
-    ids: Sequence[UUID]
-    timeout_s: float | None
-    decode: Decode
-    return_exceptions: bool = False
+    def __init__(
+        self, ids: Sequence[UUID], timeout_s: float | None, decode: Decode, return_exceptions: bool = False
+    ) -> None:
+        self.ids, self.timeout_s, self.decode, self.return_exceptions = ids, timeout_s, decode, return_exceptions
+        self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def pause_s(self) -> float:
+        """How long to wait for the bell, at most."""
+        return MAX_PAUSE_S if self.deadline is None else min(MAX_PAUSE_S, max(0.0, self.deadline - time.monotonic()))
+
+    def until(self) -> float | None:
+        """When (monotonic) a look that begins now is given up."""
+        return None if self.deadline is None else max(self.deadline, time.monotonic() + LOOK_S)
+
+
+class _NoAnswer(Exception):
+    """The database did not answer in time."""
 
 
 def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
@@ -80,7 +101,12 @@ def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
             step = next(steps)
             while True:
                 if isinstance(step, Statement):
-                    step = steps.send(runner.run(step))
+                    try:
+                        answer = runner.read(step, wanted.until())
+                    except TimeoutError:
+                        step = steps.throw(_NoAnswer)
+                    else:
+                        step = steps.send(answer)
                 else:
                     bell.wait(step)
                     bell.clear()
@@ -100,7 +126,12 @@ async def acollect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
             step = next(steps)
             while True:
                 if isinstance(step, Statement):
-                    step = steps.send(await runner.arun(step))
+                    try:
+                        answer = await runner.aread(step, wanted.until())
+                    except TimeoutError:
+                        step = steps.throw(_NoAnswer)
+                    else:
+                        step = steps.send(answer)
                 else:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(step):
@@ -115,14 +146,13 @@ def _steps(
     wanted: Wanted, wait_for: Callable[[Collection[UUID]], Waiter]
 ) -> Generator[Statement[Any] | float, Any, list[Any]]:
     """Statements, whose answers are sent back, and seconds to wait for the bell. The last look is at the deadline."""
-    deadline = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
     found: dict[UUID, Any] = {}
     left = dict.fromkeys(wanted.ids)
     looked_at: Collection[UUID] = list(left)
     waiter: Waiter | None = None
     try:
         while True:
-            late = deadline is not None and time.monotonic() >= deadline
+            late = wanted.late()
             looked_at = list(left) if late else [id for id in looked_at if id in left]
             settled = yield from _settled(looked_at, wanted)
             found |= settled
@@ -132,14 +162,16 @@ def _steps(
                 return [found[id] for id in wanted.ids]
             if late:
                 unserved = yield store.unserved_tasks(list(left)[:NAMED])
-                raise _too_late(list(left), wanted, unserved)
+                named = f"no active worker has the task or serves the queue of: {', '.join(unserved)}"
+                raise _too_late(list(left), wanted, named if unserved else "")
             if waiter is None:
                 waiter = wait_for(left)
             else:
                 waiter.settle(settled)
-            at_most_s = MAX_PAUSE_S if deadline is None else min(MAX_PAUSE_S, max(0.0, deadline - time.monotonic()))
-            yield waiter.pause_s(at_most_s)
+            yield waiter.pause_s(wanted.pause_s())
             looked_at = waiter.take()
+    except _NoAnswer:
+        raise _too_late(list(left), wanted, "the database does not answer") from None
     finally:
         if waiter is not None:
             waiter.leave()
@@ -175,12 +207,18 @@ def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
         return _NOT_YET
     if state is not State.SUCCEEDED or attempt is None:
         raise JobFailed(id, state, attempt)
-    return None if attempt.result is None else decode(outcome.task, bytes(attempt.result))
+    if attempt.result is None:
+        return None
+    try:
+        return decode(outcome.task, bytes(attempt.result))
+    except (msgspec.MsgspecError, RecursionError) as error:  # Clients in other languages can store any JSON.
+        why = f"job {id} has succeeded, but its result can't be read as JSON ({error})"
+        raise OutliveError(f"{why}; {typed(f'`outlive show {id}`')} prints it") from None
 
 
-def _too_late(left: list[UUID], wanted: Wanted, unserved: list[str]) -> TimeoutError:
+def _too_late(left: list[UUID], wanted: Wanted, reason: str) -> TimeoutError:
     timeout, of = wanted.timeout_s, len(wanted.ids)
-    why = f"; no active worker has the task or serves the queue of: {', '.join(unserved)}" if unserved else ""
+    why = f"; {reason}" if reason else ""
     if of == 1:
         return TimeoutError(f"job {left[0]} did not finish within {timeout:g} s{why}")
     named = ", ".join(map(str, left[:NAMED])) + (f" and {len(left) - NAMED:,} more" if len(left) > NAMED else "")

@@ -39,6 +39,14 @@ class StatementRunner:
     def run(self, one: Statement[T]) -> T:
         return self.run_all([one])[0]
 
+    def read(self, one: Statement[T], until: float | None) -> T:
+        """Run a statement that only reads. TimeoutError if there is no answer until then (monotonic)."""
+        if until is None or job_gateway.gateway is not None:
+            return self.run(one)
+        from outlive import db
+
+        return self.connections.within(lambda connection: db.run(connection, one), until=until)
+
     def run_all(self, statements: Sequence[Statement[T]], connection: SyncConnection | None = None) -> list[T]:
         """Run all statements in one transaction: the caller's, if a connection is given."""
         if connection is not None:
@@ -61,6 +69,14 @@ class StatementRunner:
 
     async def arun(self, one: Statement[T]) -> T:
         return (await self.arun_all([one]))[0]
+
+    async def aread(self, one: Statement[T], until: float | None) -> T:
+        """The async twin of `read`."""
+        if until is None or job_gateway.gateway is not None:
+            return await self.arun(one)
+        from outlive import db
+
+        return await self.connections.awithin(lambda connection: db.arun(connection, one), until=until)
 
     async def arun_all(self, statements: Sequence[Statement[T]], connection: AsyncConnection | None = None) -> list[T]:
         """The async twin of `run_all`."""

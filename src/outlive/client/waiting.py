@@ -70,7 +70,8 @@ class Waiting:
     def __init__(self, within: Callable[[Callable[[db.Connection], None]], None]) -> None:
         """`within` does work on one of the app's connections."""
         self._within = within
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """A signal handler that waits for a job while its thread has the lock keeps its timeout."""
         self._waiters: set[Waiter] = set()
         self._by_job: dict[UUID, set[Waiter]] = {}
         self._thread: threading.Thread | None = None
@@ -86,15 +87,23 @@ class Waiting:
         waiter = Waiter(self, ids, ring)
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="outlive-waiting", daemon=True)
-                thread.start()  # It goes on when the lock is free.
-                self._thread, self._poke = thread, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._start()
             self._waiters.add(waiter)
             self._new.append(waiter)
             for id in waiter.left:
                 self._by_job.setdefault(id, set()).add(waiter)
             os.eventfd_write(self._poke, 1)
         return waiter
+
+    def _start(self) -> None:
+        self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        thread = threading.Thread(target=self._run, name="outlive-waiting", daemon=True)
+        try:
+            thread.start()  # It goes on when the lock is free.
+        except BaseException:
+            self._end()
+            raise
+        self._thread = thread
 
     def take(self, waiter: Waiter) -> set[UUID]:
         with self._lock:
@@ -143,6 +152,7 @@ class Waiting:
 
     def _end(self) -> None:
         os.close(self._poke)
+        self._poke = -1
         self._thread, self._waiters, self._by_job, self._new = None, set(), {}, []
 
     def _serve(self, connection: db.Connection) -> None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token: str | None = None) -> Site:
     """The dashboard of an app, or of the database at an address, as an ASGI app: `app.mount("/jobs", asgi(jobs))`.
 
-    It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one.
+    It has its own login. Without `token` and `viewer_token` those of the settings hold; there must be one. The setting
+    `dashboard_user_header` does not apply: a server may pass on an address that the client has made up.
     """
     if app is None or isinstance(app, str):
         settings = configuration.load(flags={"database_url": app})
@@ -34,12 +35,13 @@ def asgi(app: App | str | None = None, *, token: str | None = None, viewer_token
     token = token or settings.dashboard_token
     if token is None:
         raise ConfigError("a dashboard needs a token: give `token`, or set dashboard_token (OUTLIVE_DASHBOARD_TOKEN)")
-    return _site(address, token, viewer_token or settings.dashboard_viewer_token)
+    return _site(settings, address, token, viewer_token or settings.dashboard_viewer_token)
 
 
 def build(settings: Config, *, token: str, viewer_token: str | None = None, hosts: Iterable[str] | None = None) -> Site:
     """The dashboard of the database that the settings name."""
-    return _site(partial(migrate.address, settings), token, viewer_token, hosts)
+    address = partial(migrate.address, settings)
+    return _site(settings, address, token, viewer_token, hosts=hosts, user_header=settings.dashboard_user_header)
 
 
 def _address_of(app: App) -> str:
@@ -47,9 +49,19 @@ def _address_of(app: App) -> str:
     return migrate.address(app.config)
 
 
-def _site(address: Callable[[], str], token: str, viewer_token: str | None, hosts: Iterable[str] | None = None) -> Site:
+def _site(
+    settings: Config,
+    address: Callable[[], str],
+    token: str,
+    viewer_token: str | None,
+    *,
+    hosts: Iterable[str] | None = None,
+    user_header: str | None = None,
+) -> Site:
     from outlive.dashboard.access import Access
     from outlive.dashboard.pages import PAGES
+    from outlive.dashboard.proxy import Proxy
     from outlive.dashboard.site import Site
 
-    return Site(address, Access(token, viewer_token), PAGES, hosts=hosts)
+    proxy = Proxy(settings.dashboard_proxy, user_header)
+    return Site(address, Access(token, viewer_token), PAGES, hosts=hosts, proxy=proxy)

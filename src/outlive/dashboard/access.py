@@ -1,7 +1,8 @@
 """Who may look and who may act: tokens, the signed cookie that a token is exchanged for, and what a form must prove.
 
 There are two roles. A viewer reads. An operator also acts. A cookie is signed with a key that is derived from the
-tokens, so all processes of a dashboard accept it, and a new token ends all sessions.
+tokens of the settings, so all processes of a dashboard accept it, and a new token ends all sessions. The tokens of
+people are in the database (`people`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
+from outlive.dashboard.proxy import USER
 from outlive.embedded import places
 from outlive.errors import ConfigError, EmbeddedError
 
@@ -28,7 +30,6 @@ MADE_BYTES = 12
 SESSION_S = 7 * 86400
 MAX_COOKIE = 200
 ATTEMPTS = 10
-ALL_ATTEMPTS = 100
 PER_S = 60.0
 ADDRESSES = 1000
 
@@ -87,25 +88,26 @@ class Access:
                 found = role
         return found
 
-    def session(self, role: Role) -> str:
-        """The value of a new cookie."""
-        body = f"{role}.{int(time.time()) + SESSION_S}.{secrets.token_urlsafe(16)}"
+    def session(self, key: str) -> str:
+        """The value of a new cookie, for the role or the person that this key stands for."""
+        body = f"{key}.{int(time.time()) + SESSION_S}.{secrets.token_urlsafe(16)}"
         return f"{body}.{self._signature('session', body)}"
 
-    def role_in(self, connection: HTTPConnection) -> Role | None:
-        """The role of a request, by its cookie."""
+    def key_in(self, connection: HTTPConnection) -> str | None:
+        """The key of a request's session, by its cookie."""
         value = connection.cookies.get(self.cookie, "")
         body, _, signature = value.rpartition(".")
         if len(value) > MAX_COOKIE or not hmac.compare_digest(
             signature.encode(), self._signature("session", body).encode()
         ):
             return None
-        role, until, _ = body.split(".", 2)
-        return Role(role) if int(until) > time.time() else None
+        key, until, _ = body.split(".", 2)
+        return key if int(until) > time.time() else None
 
     def proof(self, connection: HTTPConnection) -> str:
-        """The value that a form of this session carries. A page of another site can't know it."""
-        return self._signature("form", connection.cookies.get(self.cookie, ""))
+        """The value that forms of this session, or of a proxy's user, carry. A page of another site can't know it."""
+        session = connection.cookies.get(self.cookie, "")
+        return self._signature("form", session or f"user {connection.scope.get(USER, '')}")
 
     def proves(self, connection: HTTPConnection, given: str) -> bool:
         return hmac.compare_digest(self.proof(connection).encode(), given.encode(errors="replace"))
@@ -115,34 +117,46 @@ class Access:
 
 
 class Attempts:
-    """Counts wrong tokens, by address and altogether, over the last minute."""
+    """Counts wrong tokens by address, over the last minute.
+
+    A right token is let in whatever the count: others may share its address, and any web page can make a browser send
+    wrong ones. So the count keeps no guesser out. What does is the length of a token.
+    """
 
     def __init__(self) -> None:
         self._by: OrderedDict[str, deque[float]] = OrderedDict()
 
     def too_many(self, address: str) -> bool:
-        return self._count("") >= ALL_ATTEMPTS or self._count(address) >= ATTEMPTS
-
-    def wrong(self, address: str) -> None:
-        for key in ("", address):
-            self._by.setdefault(key, deque()).append(time.monotonic())
-        while len(self._by) > ADDRESSES:
-            oldest = next(key for key in self._by if key)
-            del self._by[oldest]
-
-    def _count(self, key: str) -> int:
-        times = self._by.get(key, deque())
+        times = self._by.get(address, deque())
         while times and times[0] < time.monotonic() - PER_S:
             times.popleft()
-        return len(times)
+        return len(times) >= ATTEMPTS
+
+    def wrong(self, address: str) -> None:
+        self._by.setdefault(address, deque(maxlen=ATTEMPTS)).append(time.monotonic())
+        self._by.move_to_end(address)
+        while len(self._by) > ADDRESSES:
+            self._by.popitem(last=False)
 
 
 def refusal(connection: HTTPConnection) -> str | None:
     """Why a write is refused because of where it comes from; None if it comes from a page of this dashboard."""
-    site = connection.headers.get("sec-fetch-site")
-    if site is not None and site != "same-origin":
+    if (site := connection.headers.get("sec-fetch-site")) is not None and site != "same-origin":
         return "this request comes from another site"
     origin = connection.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != connection.headers.get("host", "").lower():
+    if origin is not None and _netloc(origin) != connection.headers.get("host", "").lower():
         return "this request has another origin than its host; a proxy in front must pass the header Host on"
     return None
+
+
+def is_embedded_elsewhere(connection: HTTPConnection) -> bool:
+    """Whether a page of another site loads this as an image or the like, and no person has followed a link."""
+    headers = connection.headers
+    return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

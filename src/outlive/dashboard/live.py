@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -59,7 +59,7 @@ class Live:
     def streams(self) -> int:
         return sum(one.viewers for one in self._watched.values())
 
-    async def stream(self, visit: Visit) -> AsyncIterator[bytes]:
+    async def stream(self, visit: Visit) -> AsyncGenerator[bytes, None]:
         """The events of one viewer: first everything, then what changes, until the server stops."""
         watched = self._join(visit)
         sent: dict[str, str] = {}

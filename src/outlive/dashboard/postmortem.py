@@ -73,7 +73,7 @@ def pretty(data: bytes | None, most: int) -> tuple[str, int]:
         return data[:most].decode(errors="replace") + "…", len(data)
     try:
         words = msgspec.json.format(data, indent=2).decode(errors="replace")
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         words = data.decode(errors="replace")
     return (words if len(words) <= most else words[:most] + "…"), len(data)
 

@@ -17,6 +17,7 @@ from outlive import validation
 from outlive.config import Config
 from outlive.dashboard import build
 from outlive.dashboard.access import new_token
+from outlive.dashboard.connections import Connection
 from outlive.dashboard.shield import LOOPBACK
 from outlive.dashboard.site import Site
 from outlive.errors import ConfigError
@@ -104,6 +105,9 @@ async def _run(dashboard: Site, listening: socket.socket, parent: int | None) ->
         lifespan="on",
         timeout_graceful_shutdown=STOP_S,
         limit_concurrency=500,
+        http=Connection,
+        ws="none",
+        proxy_headers=False,  # Site reads them, and only from the proxy that the settings name.
     )
     server = _Server(options)
     watching = asyncio.create_task(_watch(server, parent)) if parent is not None else None

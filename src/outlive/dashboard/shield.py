@@ -4,11 +4,15 @@ keep a page from doing anything but what its own files say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from outlive.dashboard.proxy import Proxy
 
 MAX_BODY = 256 * 1024
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -30,8 +34,8 @@ class Shield:
     On loopback this stops pages that point a name of their own at 127.0.0.1 (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] | None = None) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] | None = None, proxy: Proxy | None = None) -> None:
+        self._app, self._proxy = app, proxy or Proxy()
         self._hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,13 +50,24 @@ class Shield:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
+        self._proxy.read(scope)
         given = {name: value.decode("latin-1") for name, value in scope["headers"]}
         refused: PlainTextResponse | None = None
         if self._hosts is not None and _name(given.get(b"host", "")) not in self._hosts:
             refused = PlainTextResponse("this dashboard answers on 127.0.0.1 and localhost only", 421)
-        elif not given.get(b"content-length", "0").isdecimal() or int(given.get(b"content-length", 0)) > MAX_BODY:
+        elif _malformed(given.get(b"host", "")):
+            refused = PlainTextResponse("this request has a host that is no address", 400)
+        elif not re.fullmatch(r"\d{1,10}", length := given.get(b"content-length", "0")) or int(length) > MAX_BODY:
             refused = PlainTextResponse("this request is too large", 413)
         await (refused or self._app)(scope, _limited(receive), send_guarded)
+
+
+def _malformed(host: str) -> bool:
+    try:
+        urlsplit(f"http://{host}/").port  # noqa: B018  # It is parsed when it is asked for.
+    except ValueError:
+        return True
+    return False
 
 
 def _name(host: str) -> str:

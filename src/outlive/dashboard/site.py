@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -19,10 +20,13 @@ from starlette.types import Receive, Scope, Send
 
 from outlive import db, store
 from outlive.dashboard import actions
-from outlive.dashboard.access import SESSION_S, Access, Role, refusal
+from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
 from outlive.dashboard.database import Away, Database
+from outlive.dashboard.entrance import Entrance, WrongToken, address_of
 from outlive.dashboard.history import History
 from outlive.dashboard.live import Full, Live
+from outlive.dashboard.people import People, Person
+from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.shield import Shield
 from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, inside
@@ -32,6 +36,8 @@ from outlive.metrics.database import DatabaseMetrics
 from outlive.model import new_job_id
 
 KEPT = 200
+PERSON, TROUBLE = "outlive.person", "outlive.trouble"
+"""The keys in the scope of a request: who it comes from, or why that is not known."""
 
 _log = logging.getLogger("outlive.dashboard")
 
@@ -49,11 +55,18 @@ class Site:
     """One dashboard: where it reads, who may see it, and its pages."""
 
     def __init__(
-        self, address: Callable[[], str], access: Access, pages: Iterable[Page], *, hosts: Iterable[str] | None = None
+        self,
+        address: Callable[[], str],
+        access: Access,
+        pages: Iterable[Page],
+        *,
+        hosts: Iterable[str] | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         self.access = access
         self.database = Database(address)
         self.writing = Database(address, size=2, purpose=db.ACTIONS)
+        self.entrance = Entrance(access, People(self.database.run))
         self.history = History(self.database)
         self.metrics = DatabaseMetrics(self.database.run)
         self.templates = Templates()
@@ -82,13 +95,24 @@ class Site:
             HTTPException: self._refused,
             Exception: self._broken,
         }
-        self._app = Shield(Starlette(routes=routes, exception_handlers=answers), hosts)
+        self._routed = Starlette(routes=routes, exception_handlers=answers)
+        self._app = Shield(self._identified, hosts, proxy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         else:
             await self._app(scope, receive, send)
+
+    async def _identified(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Find out who a request comes from, once. For what everyone may see, that need not wait for the database."""
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] == "http" and not path.startswith(("/static/", "/healthz")):
+            try:
+                scope[PERSON] = await self.entrance.person(HTTPConnection(scope))
+            except OutliveError as error:
+                scope[TROUBLE] = error
+        await self._routed(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Read the last hour before the first page asks for it. An app that mounts the dashboard does not do this."""
@@ -122,7 +146,8 @@ class Site:
 
     def _stream(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def send(request: Request) -> Response:
-            if self.access.role_in(request) is None:
+            person = _person(request)
+            if person is None:
                 return PlainTextResponse("log in first", 401)
             visit = self._visit(request, page)
             try:
@@ -130,15 +155,28 @@ class Site:
             except Full:
                 return PlainTextResponse("too many pages are open", 503)
             headers = {"x-accel-buffering": "no"}
-            return StreamingResponse(self.live.stream(visit), media_type="text/event-stream", headers=headers)
+            events = self.while_allowed(request, person.role, self.live.stream(visit))
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
         return send
 
+    async def while_allowed(
+        self, request: HTTPConnection, role: Role, events: AsyncGenerator[bytes, None]
+    ) -> AsyncIterator[bytes]:
+        """End a stream before it shows anything to a person whose token was removed."""
+        async with aclosing(events):
+            async for event in events:
+                with suppress(OutliveError):
+                    person = await self.entrance.person(request)
+                    if person is None or person.role is not role:
+                        return
+                yield event
+
     def _visit(self, request: Request, page: Page) -> Visit:
-        role = self.access.role_in(request)
-        assert role is not None
+        person = _person(request)
+        assert person is not None
         path = tuple((key, str(value)) for key, value in request.path_params.items())
-        return Visit(page, role, _root(request), path, tuple(sorted(request.query_params.multi_items())))
+        return Visit(page, person.role, _root(request), path, tuple(sorted(request.query_params.multi_items())))
 
     async def _found(self, visit: Visit) -> Mapping[str, Any]:
         self.history.start()
@@ -156,8 +194,8 @@ class Site:
 
     def frame(self, request: Request) -> dict[str, Any]:
         """What the frame around each page needs, which differs between viewers."""
-        role = self.access.role_in(request)
-        return {"role": role, "proof": self.access.proof(request), "here": _below(request)}
+        person: Person | None = request.scope.get(PERSON)
+        return {"person": person, "proof": self.access.proof(request), "here": _below(request)}
 
     def say(self, request: Request, status: int, title: str, words: str, **more: Any) -> Response:
         """A page that only says something."""
@@ -170,7 +208,7 @@ class Site:
 
     async def _metrics(self, request: Request) -> Response:
         """What Prometheus reads, with a token in the header Authorization or the cookie of a browser."""
-        if self.access.role_in(request) is None and (refused := self._without_bearer(request)):
+        if _person(request) is None and (refused := await self._without_bearer(request)):
             return refused
         try:
             text = await self.metrics.text()
@@ -180,17 +218,17 @@ class Site:
             return PlainTextResponse("the database does not answer", 503)
         return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
 
-    def _without_bearer(self, request: Request) -> Response | None:
+    async def _without_bearer(self, request: Request) -> Response | None:
         """The answer to a request whose header Authorization has no token of this dashboard."""
-        if self.access.attempts.too_many(_address(request)):
-            return PlainTextResponse("there were too many wrong tokens: wait a minute", 429)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.access.role_of(token.strip()) is not None:
-            return None
-        if token:
-            self._note_wrong_token(request)
-        words = "send a token of this dashboard: Authorization: Bearer TOKEN"
-        return PlainTextResponse(words, 401, headers={"www-authenticate": "Bearer"})
+        words, status = "send a token of this dashboard: Authorization: Bearer TOKEN", 401
+        try:
+            if scheme.lower() == "bearer" and token.strip():
+                await self.entrance.admit(request, token.strip())
+                return None
+        except WrongToken as error:
+            words, status = str(error), error.status
+        return PlainTextResponse(words, status, headers={"www-authenticate": "Bearer"})
 
     async def _is_well(self, request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -206,16 +244,16 @@ class Site:
 
     async def _act(self, request: Request) -> Response:
         _expect_own_page(request)
-        role = self.access.role_in(request)
-        if role is None:
+        person = _person(request)
+        if person is None:
             return self._ask(request, 401)
         given = await fields(request)
         values = dict(given)
-        if role is not Role.OPERATOR:
+        if person.role is not Role.OPERATOR:
             raise Refused("A viewer looks, and does not act.")
         if not self.access.proves(request, values.get("proof", "")):
             raise Refused("This form is from another session: go back, and try once more.")
-        who = f"{role} from {_address(request) or 'here'} (dashboard)"
+        who = f"{person.shown} from {address_of(request) or 'here'} (dashboard)"
         entry = await actions.do(self, given, who)
         back = values.get("back", "")
         if values.get("action") == "prune" and back.startswith("/jobs/"):
@@ -246,8 +284,10 @@ class Site:
         """The answer to a request without a session: exchange the token of a link for a cookie, or ask for one."""
         if token := request.query_params.get("token"):
             there = str(request.url.remove_query_params("token").replace(scheme="", netloc=""))
-            return self._let_in(request, token, there)
-        if self.access.role_in(request) is not None:
+            if is_embedded_elsewhere(request):
+                raise Refused("This link was opened by a page of another site.")
+            return await self._let_in(request, token, there)
+        if _person(request) is not None:
             return None
         response = self._ask(request, 401)
         if request.headers.get("sec-fetch-site") == "cross-site":
@@ -257,19 +297,17 @@ class Site:
 
     def _ask(self, request: Request, status: int, words: str = "") -> Response:
         found = {"title": "Log in", "words": words, "live": None, "at": Links(_root(request))}
-        return HTMLResponse(self.templates.page("login.html", {**found, **self.frame(request), "role": None}), status)
+        return HTMLResponse(self.templates.page("login.html", {**found, **self.frame(request), "person": None}), status)
 
-    def _let_in(self, request: Request, token: str, there: str) -> Response:
-        if self.access.attempts.too_many(_address(request)):
-            return self._ask(request, 429, "There were too many wrong tokens: wait a minute.")
-        role = self.access.role_of(token)
-        if role is None:
-            self._note_wrong_token(request)
-            return self._ask(request, 401, "This token is wrong.")
+    async def _let_in(self, request: Request, token: str, there: str) -> Response:
+        try:
+            person = await self.entrance.admit(request, token)
+        except WrongToken as error:
+            return self._ask(request, error.status, str(error))
         response = RedirectResponse(inside(there), 303)
         response.set_cookie(
             self.access.cookie,
-            self.access.session(role),
+            self.access.session(person.key),
             max_age=SESSION_S,
             path=_root(request) or "/",
             secure=request.url.scheme == "https",
@@ -278,16 +316,12 @@ class Site:
         )
         return response
 
-    def _note_wrong_token(self, request: Request) -> None:
-        self.access.attempts.wrong(_address(request))
-        _log.warning("a wrong token was given by %s", _address(request))
-
     async def _login(self, request: Request) -> Response:
         home = Links(_root(request))()
         if request.method == "GET":
             return self._ask(request, 200)
         _expect_own_page(request)
-        return self._let_in(request, dict(await fields(request)).get("token", "").strip(), home)
+        return await self._let_in(request, dict(await fields(request)).get("token", "").strip(), home)
 
     async def _logout(self, request: Request) -> Response:
         _expect_own_page(request)
@@ -299,6 +333,8 @@ class Site:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         match error:
+            case OutliveError() if request.scope.get(PERSON) is None:  # A stranger learns nothing about the database.
+                return self.say(request, 503, "The database does not answer", "")
             case Away():
                 return self.say(request, 503, "The database can't be reached", str(error), since=error.since)
             case DatabaseBusy():
@@ -347,8 +383,12 @@ def _expect_own_page(request: Request) -> None:
         raise Refused(why)
 
 
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
+def _person(request: Request) -> Person | None:
+    """Who the request comes from. Raises if the database, which has to say so, does not answer."""
+    if error := request.scope.get(TROUBLE):
+        raise error
+    found: Person | None = request.scope.get(PERSON)
+    return found
 
 
 def _root(request: Request) -> str:

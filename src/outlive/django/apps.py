@@ -64,7 +64,8 @@ def _advice(error: OutliveError, using: str) -> str:
     if "permission denied for database" not in str(error):
         return ""
     with db.connect(address(using)) as connection:
-        grant = connection.execute("select format('create on database %I to %I', current_database(), current_user)")
+        text = "select pg_catalog.format('create on database %I to %I', current_database(), current_user)"
+        grant = connection.execute(text)
         return f"; let the owner of the database run `grant {grant.fetchall()[0][0]}`"
 
 

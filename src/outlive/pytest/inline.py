@@ -27,6 +27,7 @@ from outlive.arguments import Codec
 from outlive.child import context
 from outlive.child.attempt import perform
 from outlive.child.channel import Channel
+from outlive.config import Config
 from outlive.errors import OutliveError
 from outlive.model import Claimed, Ended, Lane, LaneState
 from outlive.policy import Policy
@@ -78,7 +79,7 @@ class Inline:
         self._me = Identity("pytest", 1, None)
         self._lock = threading.RLock()  # A job's threads use the same connection.
         self._ran: list[Ran] = []
-        self._run(self._me.registering(None))
+        self._run(self._me.registering(Config()))
 
     def take_ran(self) -> list[Ran]:
         """The attempts that have run since the last call."""
@@ -118,8 +119,10 @@ class Inline:
 
     def _claim(self, queues: Sequence[str] | None) -> Claimed | None:
         tasks = list(self._tasks())
-        self._run(store.admit_due())
         self._run(store.check_late_ends())
+        while self._run(store.follow_late_ends()):
+            pass
+        self._run(store.admit_due())  # Also jobs that were just released.
         found: list[LaneState] = self._run(store.unsourced_lanes(tasks, queues)).lanes
         found = [*found, *self._run(store.sourced_lanes(tasks, queues)).lanes]
         for one in sorted((lane for lane in found if lane.ready), key=lambda lane: (lane.priority, lane.ready_at)):

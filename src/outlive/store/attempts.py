@@ -17,7 +17,7 @@ from outlive.statement import (
     json,
 )
 from outlive.states import Outcome, State
-from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, statement, structs
+from outlive.store.building import Names, first_column, first_column_set, nothing, pairs, scalar, statement, structs
 
 if TYPE_CHECKING:
     from outlive.protocol import Progress
@@ -46,6 +46,7 @@ def end_and_claim(
         limit=limit,
         lease_s=lease_s,
         begun=begun,
+        at_once=True,
         tokens=[end.token for end in ended],
         outcomes=[end.outcome for end in others],
         errors=[end.error for end in others],
@@ -195,6 +196,11 @@ def write_progress(worker: UUID, progress: Iterable[Progress]) -> Statement[None
 def checkpoints(ids: Iterable[UUID]) -> Statement[dict[UUID, bytes]]:
     """The checkpoints that earlier attempts of these jobs left."""
     return statement("checkpoints", pairs, ids=ids)
+
+
+def take_back(worker: UUID, tokens: Iterable[int]) -> Statement[int]:
+    """Take back the losses of attempts that this worker gave up while it was alive. Returns how many there were."""
+    return statement("take_back", scalar, worker=worker, tokens=tokens)
 
 
 def expire(*, by: float | None = None, after: int = 0, batch: int = 1000) -> Statement[list[Lost]]:

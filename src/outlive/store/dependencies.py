@@ -6,6 +6,11 @@ from outlive.statement import Statement
 from outlive.store.building import scalar, statement
 
 
-def check_late_ends(batch: int = 100) -> Statement[int]:
-    """Release what waits for jobs whose ends were written with an old snapshot. Returns how many it has checked."""
+def check_late_ends(batch: int = 500) -> Statement[int]:
+    """Release jobs that were enqueued to wait for others as these ended. Returns how many notes it has checked."""
     return statement("check_late_ends", scalar, batch=batch)
+
+
+def follow_late_ends(batch: int = 500) -> Statement[int]:
+    """Release some of the jobs that wait for jobs whose ends were left to the reaper. Returns of how many ends."""
+    return statement("follow_late_ends", scalar, batch=batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from operator import attrgetter
 from uuid import UUID
 
@@ -11,8 +12,10 @@ from msgspec.structs import asdict
 from outlive.model import Change, JobRequest
 from outlive.statement import Row, Statement
 from outlive.states import State
-from outlive.store.building import Names, any_row, how_many, nothing, pairs, scalar, statement, structs
+from outlive.store.building import Names, any_row, nothing, pairs, scalar, statement, structs
 
+Mark = tuple[datetime, UUID]
+"""A finished job: when it ended, and which it is."""
 PLAIN_BYTES = 8192
 """How large arguments may be whose fingerprint is computed when it is needed."""
 
@@ -64,9 +67,22 @@ def prune_jobs(ids: Iterable[UUID]) -> Statement[int]:
     return statement("prune_jobs", scalar, ids=ids)
 
 
-def prune_finished(state: State, *, keep_s: float, batch: int = 5000) -> Statement[tuple[int, bool]]:
-    """Delete old jobs of a finished state. Returns how many, and whether there may be more."""
-    return statement("prune_finished", how_many(batch), state=str(state), keep_s=keep_s, batch=batch)
+def prune_finished(
+    state: State, *, keep_s: float, after: Mark | None = None, batch: int = 5000
+) -> Statement[tuple[int, bool, Mark | None]]:
+    """Delete old jobs of a finished state. `keep_s` is for tasks that no worker has registered.
+
+    Returns how many, whether there may be more, and the last job that it has seen, after which the next call begins.
+    """
+
+    def decode(_: Names, rows: list[Row]) -> tuple[int, bool, Mark | None]:
+        gone, seen, ended_at, job = rows[0]
+        return gone or 0, seen == batch, after if ended_at is None else (ended_at, job)
+
+    ended_at, job = after or (None, None)
+    return statement(
+        "prune_finished", decode, state=str(state), keep_s=keep_s, after=ended_at, after_job=job, batch=batch
+    )
 
 
 def pause_queue(name: str) -> Statement[None]:

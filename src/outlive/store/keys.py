@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.statement import Statement
-from outlive.store.building import scalar, statement
+from outlive.store.building import nothing, scalar, statement
 
 
 def admit_due(batch: int = 500) -> Statement[int]:
@@ -12,3 +12,8 @@ def admit_due(batch: int = 500) -> Statement[int]:
     Returns how many jobs and keys that concerns. If it is less than `batch`, no more is due.
     """
     return statement("admit_due", scalar, batch=batch)
+
+
+def requeue_missed() -> Statement[None]:
+    """Jobs that another transaction moved as their queue was paused give back their slots; as it was resumed: queue."""
+    return statement("requeue_missed", nothing)

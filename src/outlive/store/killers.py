@@ -11,10 +11,23 @@ from outlive.store.building import Table, any_row, first_column, nothing, scalar
 
 
 def claim_suspect(
-    worker: UUID, *, tasks: Sequence[str], queues: Sequence[str] | None = None, lease_s: float = 300.0
+    worker: UUID,
+    *,
+    tasks: Sequence[str],
+    queues: Sequence[str] | None = None,
+    lease_s: float = 300.0,
+    after_s: float | None = None,
 ) -> Statement[list[Claimed]]:
-    """Claim one suspect, which runs alone in its worker."""
-    return statement("claim_suspect", structs(Claimed), worker=worker, tasks=tasks, queues=queues, lease_s=lease_s)
+    """Claim one suspect, which runs alone in its worker; or one that has waited for `after_s`, beside other jobs."""
+    return statement(
+        "claim_suspect",
+        structs(Claimed),
+        worker=worker,
+        tasks=tasks,
+        queues=queues,
+        lease_s=lease_s,
+        after_s=after_s,
+    )
 
 
 def suspects_wait(tasks: Sequence[str], queues: Sequence[str] | None, *, after_s: float) -> Statement[bool]:
@@ -37,14 +50,15 @@ def quarantine_killers(*, batch: int = 1000) -> Statement[list[UUID]]:
     return statement("quarantine_killers", first_column, batch=batch)
 
 
-def untold_killers(*, batch: int = 100, after_s: float = 0.0) -> Statement[Table]:
-    """Quarantined jobs that no alert has reported yet. Each is returned once."""
-    return statement("untold_killers", table, batch=batch, after_s=after_s)
+def untold_killers(*, batch: int = 100, command: bool = True) -> Statement[Table]:
+    """Quarantined jobs that no alert has reported yet. Each is returned once. Without a command of its own, the caller
+    leaves them to a living worker that has one."""
+    return statement("untold_killers", table, batch=batch, command=command)
 
 
-def crashing_tasks(*, jobs: int, within_s: float) -> Statement[Table]:
-    """Tasks of which so many jobs crashed lately. Each is returned once per period."""
-    return statement("crashing_tasks", table, jobs=jobs, within_s=within_s)
+def crashing_tasks(*, jobs: int, within_s: float, command: bool = True) -> Statement[Table]:
+    """Tasks of which so many jobs crashed lately. Each is returned once per period. `command`: as above."""
+    return statement("crashing_tasks", table, jobs=jobs, within_s=within_s, command=command)
 
 
 def prune_crashes(*, keep_s: float) -> Statement[None]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from outlive import wire
 from outlive.model import Attempt, JobOutcome, MemoryCourse, Record
 from outlive.statement import Row, Statement
 from outlive.states import Outcome, State
@@ -91,7 +92,7 @@ def list_sources(*, limit: int = 1000) -> Statement[Table]:
 
 def list_records(*, scope: str | None = None, source: str | None = None, limit: int) -> Statement[list[Record]]:
     def decode(_: Names, rows: list[Row]) -> list[Record]:
-        return [Record(*(*row[:3], msgspec.json.decode(row[3]), *row[4:])) for row in rows]
+        return [Record(*(*row[:3], wire.decode_or_text(row[3]), *row[4:])) for row in rows]
 
     return statement("list_records", decode, scope=scope, source=source, limit=limit)
 

@@ -15,7 +15,7 @@ from outlive.store.building import Names, Table, any_row, nothing, scalar, state
 
 
 def declare_schedules(schedules: Iterable[Schedule], app: str) -> Statement[Declared]:
-    """Write what an app declares, and delete what it declares no more."""
+    """Write what an app declares, and withdraw what it declares no more."""
 
     def decode(_: Names, rows: list[Row]) -> Declared:
         return Declared(
@@ -24,6 +24,21 @@ def declare_schedules(schedules: Iterable[Schedule], app: str) -> Statement[Decl
 
     declared = [{**msgspec.structs.asdict(one), "args": msgspec.Raw(one.args)} for one in schedules]
     return statement("declare_schedules", decode, schedules=msgspec.json.encode(declared).decode(), app=app)
+
+
+def check_schedules() -> Statement[list[tuple[str, str, bool]]]:
+    """Withdraw what no living worker declares any more, and put back what one does: name, app, whether withdrawn."""
+    return statement("check_schedules", lambda _, rows: [(name, app, gone) for name, app, gone in rows])
+
+
+def orphaned_schedules(worker: UUID) -> Statement[list[str]]:
+    """Those that this worker should declare again: no living worker of the app that took them over declares them."""
+    return statement("orphaned_schedules", lambda _, rows: [name for (name,) in rows], worker=worker)
+
+
+def prune_schedules(*, keep_s: float) -> Statement[None]:
+    """Delete schedules that were withdrawn so long ago."""
+    return statement("prune_schedules", nothing, keep_s=keep_s)
 
 
 def due_schedules(*, limit: int = 1000) -> Statement[DueSchedules]:

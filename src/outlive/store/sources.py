@@ -65,9 +65,10 @@ def count_outcomes(
     )
 
 
-def breakers() -> Statement[Table]:
-    """Breakers that opened or closed since the last alert. Each change is returned once."""
-    return statement("breakers", table)
+def breakers(*, command: bool = True) -> Statement[Table]:
+    """Breakers that opened or closed since the last alert. Each change is returned once. Without a command of its own,
+    the caller leaves them to a living worker that has one."""
+    return statement("breakers", table, command=command)
 
 
 def set_source(name: str, values: Mapping[str, float | None]) -> Statement[bool]:

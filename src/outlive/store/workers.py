@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from outlive.config import ALERTS, Config
 from outlive.model import Dead
 from outlive.policy import TaskRow
 from outlive.statement import Statement
@@ -29,18 +30,26 @@ def register_worker(
     slots: int,
     secret: UUID | None = None,
     formerly: UUID | None = None,
+    config: Config | None = None,
 ) -> Statement[None]:
-    """Register a worker. Its attempts' secrets are derived from `secret`.
+    """Register a worker. Its attempts' secrets are derived from `secret`, and by its `config` others judge whether it
+    lives, and which alerts to leave to it.
 
     `formerly` is the id under which this process was declared dead; the losses that this cost its jobs are taken back.
     """
     columns = {"id": id, "name": name, "hostname": hostname, "pid": pid, "version": version, "slots": slots}
-    return statement("register_worker", nothing, **columns, queues=queues, secret=secret, formerly=formerly)
+    settings = {key: config and getattr(config, key) for key in ("heartbeat_s", "renew_s", "stale_s", "dead_s")}
+    alerts = [key for key in ALERTS if getattr(config, key, None)]
+    given = {**columns, **settings, "queues": queues, "secret": secret, "formerly": formerly, "alerts": alerts}
+    return statement("register_worker", nothing, **given)
 
 
-def tell_tasks(worker: UUID, tasks: Iterable[str]) -> Statement[None]:
-    """Which tasks this worker has, so that people learn of jobs that no worker can run."""
-    return statement("tell_tasks", nothing, worker=worker, tasks=tasks)
+def tell_tasks(
+    worker: UUID, tasks: Iterable[str], *, app: str | None = None, schedules: Iterable[str] = ()
+) -> Statement[None]:
+    """Which tasks this worker has, so that people learn of jobs that no worker can run; and which schedules its app
+    declares, so that no other worker withdraws them."""
+    return statement("tell_tasks", nothing, worker=worker, tasks=tasks, app=app, schedules=schedules)
 
 
 def heartbeat(
@@ -79,12 +88,25 @@ def note_missed(workers: Iterable[UUID], *, for_s: float) -> Statement[set[UUID]
 
 def declare_dead(workers: Mapping[UUID, int]) -> Statement[list[Dead]]:
     """Declare workers dead that still don't hold the locks with these keys."""
-    return statement("declare_dead", structs(Dead), workers=workers.keys(), keys=workers.values())
+    why = "its session is gone"
+    return statement("declare_dead", structs(Dead), workers=workers.keys(), keys=workers.values(), why=why)
 
 
-def give_up_silent(*, by: float | None = None, stale_s: float, dead_s: float) -> Statement[list[Dead]]:
-    """Declare workers stale, and then dead, whose heartbeat is that old. `by` is as for `expire`."""
-    return statement("give_up_silent", structs(Dead), by=by, stale_s=stale_s, dead_s=dead_s)
+def give_up_silent(*, by: float | None = None, reconnected_s: float | None = None) -> Statement[list[Dead]]:
+    """Declare workers stale, and then dead, whose heartbeat is as old as their own settings say. `by` is as for
+    `expire`. `reconnected_s`: how long the server has been back, if it was away."""
+    why = "no heartbeat for %s s"
+    return statement("give_up_silent", structs(Dead), by=by, reconnected_s=reconnected_s, why=why)
+
+
+def untold_deaths(*, within_s: float, batch: int) -> Statement[list[Dead]]:
+    """Workers that were declared dead within this time, by whichever reaper, and for which no command was run."""
+    return statement("untold_deaths", structs(Dead), within_s=within_s, batch=batch)
+
+
+def slowest(own_s: float) -> Statement[float]:
+    """How long the slowest living worker may take until it renews its leases and beats again, at least `own_s`."""
+    return statement("slowest", scalar, own_s=own_s)
 
 
 def try_lock(name: str) -> Statement[bool]:

@@ -102,7 +102,13 @@ class _Command:
                 facts.write(body)
                 facts.seek(0)
                 self.process = subprocess.Popen(
-                    command, shell=True, stdin=facts, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+                    command,
+                    shell=True,
+                    stdin=facts,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,
+                    preexec_fn=kernel.unblock_signals,
                 )
             opened.pop_all()
         os.set_blocking(pipe, False)

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -75,9 +76,22 @@ class Group:
 
     def kills(self) -> int:
         """How many of its processes the kernel has killed for lack of memory."""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
-        words = kernel.read(str(self.path / name)).split()
-        return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
+        return self._count("memory.events" if self.version == 2 else "memory.oom_control", b"oom_kill")
+
+    def was_full(self, used_bytes: int, limit_bytes: int) -> bool:
+        """Whether the kernel has found no room below its own limit. A kill may also be for lack of memory outside.
+
+        Version 1 counts it too when the kernel made room by dropping page cache. There the processes must also have
+        used half of the limit, together with files in tmpfs: these are still charged when the processes are dead.
+        """
+        if self.version == 2:
+            return self._count("memory.events", b"oom") > 0
+        used_bytes += self._count("memory.stat", b"total_shmem")
+        return used_bytes > limit_bytes // 2 and int(kernel.read(str(self.path / "memory.failcnt")) or 0) > 0
+
+    def _count(self, file: str, name: bytes) -> int:
+        words = kernel.read(str(self.path / file)).split()
+        return int(words[words.index(name) + 1]) if name in words else 0
 
     def peak_bytes(self) -> int:
         """The most memory that was charged to it."""
@@ -87,6 +101,7 @@ class Group:
     def forget_peak(self) -> None:
         """Reset the peak. In version 2 that works only for the descriptor that asks, so nothing happens there."""
         _write(self.path / "memory.max_usage_in_bytes", 0)
+        _write(self.path / "memory.failcnt", 0)
 
     def kill(self) -> None:
         """Kill its processes. In version 1 they may fork faster than they die: the caller repeats this."""
@@ -164,6 +179,26 @@ class Groups:
 
 def find() -> Place | None:
     """Where this process may make groups that limit memory, according to the kernel."""
+    return next((place for place, _ in _places() if _is_usable(place)), None)
+
+
+def memory_bytes() -> int:
+    """How much memory the processes around this one may have: that of the machine, or of its container."""
+    _, _, found = kernel.read("/proc/meminfo").partition(b"MemTotal:")
+    sizes = [int(found.split(None, 1)[0]) * 1024] if found else []
+    for place, top in _places():
+        if place.version == 1:
+            words = kernel.read(str(place.path / "memory.stat")).split()
+            sizes += [int(words[n + 1]) for n, word in enumerate(words) if word == b"hierarchical_memory_limit"]
+        else:
+            above = (one for one in (place.path, *place.path.parents) if one.is_relative_to(top))
+            limits = (kernel.read(str(one / "memory.max")).strip() for one in above)
+            sizes += [int(limit) for limit in limits if limit.isdigit()]
+    return min(sizes, default=0)
+
+
+def _places() -> Iterator[tuple[Place, Path]]:
+    """The groups of this process that count memory, and where the tree of each is mounted."""
     own: dict[int, str] = {}
     for line in kernel.read("/proc/self/cgroup").decode(errors="replace").splitlines():
         number, controllers, path = line.split(":", 2)
@@ -178,10 +213,7 @@ def find() -> Place | None:
         version = 2 if words[0] == "cgroup2" else 1 if "memory" in words[-1].split(",") else 0
         mine = Path(own.get(version, "/.."))
         if mine.is_relative_to(root) and ".." not in mine.parts:
-            place = Place(version, Path(mounted) / mine.relative_to(root))
-            if _is_usable(place):
-                return place
-    return None
+            yield Place(version, Path(mounted) / mine.relative_to(root)), Path(mounted)
 
 
 def _is_usable(place: Place) -> bool:

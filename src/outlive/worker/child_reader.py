@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
@@ -30,6 +29,7 @@ from outlive.protocol import (
     Spans,
 )
 from outlive.states import Outcome
+from outlive.worker import running_time
 from outlive.worker.children import Child
 
 READ_BYTES = 64 * 1024
@@ -194,7 +194,7 @@ class ChildReader:
         if len(progress.checkpoint or b"") > MAX_CHECKPOINT_BYTES or len(progress.message or "") > MAX_PROGRESS_CHARS:
             self.distrust(child, "sends progress over the limit")
         elif child.runs(progress.token):
-            child.current.moved = time.monotonic()
+            child.current.moved = running_time.now()
             self._reports.progressed(progress)
 
     # Large frames, one at a time

@@ -27,7 +27,7 @@ from outlive.protocol import (
     encode_frame,
 )
 from outlive.states import Outcome
-from outlive.worker import tickets
+from outlive.worker import running_time, tickets
 from outlive.worker.cgroups import Group
 from outlive.worker.job_output import JobOutput
 from outlive.worker.memory_series import MemorySeries
@@ -63,6 +63,9 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     waits_until: float = 0.0
     """When it is released if no child has taken it."""
     started: float = 0.0
+    """By the monotonic clock, like `taken` and `waits_until`."""
+    counted_from: float = 0.0
+    """When it began and when it last moved, by running time: limits are judged by that."""
     moved: float = 0.0
     begun: bool = False
     imported: bool = False
@@ -70,7 +73,10 @@ class Assignment(msgspec.Struct, eq=False, gc=False):
     completing: bool = False
     verdict: tuple[Outcome, str] | None = None
     """The supervisor's decision to end it, and why."""
+    again_s: float | None = None
+    """After how many seconds it may begin again, if that verdict releases it."""
     term_sent: float | None = None
+    """By running time."""
     peak_bytes: int = 0
     base_bytes: int = 0
     """The memory of its child when it began."""
@@ -116,9 +122,9 @@ class Child:
     retiring: bool = False
     distrusted: bool = False
     unread_answer: tuple[int, float] | None = None
-    """The attempt that must have ended, because the next one has begun, and since when this is known."""
+    """The attempt that must have ended, because the next one has begun, and since when (running time) this is known."""
     leaving_since: float | None = None
-    """Since when it should have exited."""
+    """Since when (running time) it should have exited."""
     hung_up: bool = False
     """Its socket has ended, and is not listened to any more."""
     exited: bool = False
@@ -215,7 +221,8 @@ class Child:
     def begin(self) -> None:
         """Its first job begins, with the memory that the child has now."""
         assignment = self.current
-        assignment.started = assignment.moved = time.monotonic()
+        assignment.started = time.monotonic()
+        assignment.counted_from = assignment.moved = running_time.now()
         if assignment.memory_bytes is not None:
             assignment.begun_at = time.time()
             preloaded = assignment.facts.preload

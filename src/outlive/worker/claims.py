@@ -45,6 +45,8 @@ MANY_ENDS = 512
 """With this many ends the loop writes at once."""
 OVERLAP = 64
 """With this many claimed jobs and as many ends the next statement is sent before the jobs are taken in."""
+SUSPECT_STARVES_S = 600.0
+"""A suspect that has waited for so long begins beside other jobs: no worker has been idle."""
 GATHER_S = 0.005
 """How long a busy worker with fewer ends waits for more: one statement for many costs little more than for one."""
 
@@ -102,6 +104,10 @@ class ClaimLoop:
         self._untaken: Untaken | None = None
         self.making_room = False
         """Set by `Suspects`: nothing is claimed until this worker is idle and can run a suspect alone."""
+        self.suspect_starves = False
+        """Set by `Suspects`: a suspect has waited so long that it begins beside other jobs."""
+        self.no_suspect_until = 0.0
+        """Set by `Suspects`: other jobs have waited because of a suspect, and have this worker until then."""
         self._suspect_last = False
         """The last claim was a suspect: other jobs that wait come before the next suspect."""
 
@@ -311,15 +317,22 @@ class ClaimLoop:
 
     async def _claim_suspect_if_idle(self) -> bool:
         """An idle worker takes a suspect first, but not two in a row while other jobs wait. True if it has one now."""
-        others_first = self._suspect_last and self._offer().lanes
-        if not self._finder.suspect_waits or not self._slots.idle() or others_first:
+        if self.suspect_starves and self._slots.capacity():
+            self.suspect_starves = False
+            return await self._claim_suspect(after_s=SUSPECT_STARVES_S)
+        if not self._finder.suspect_waits or not self._slots.idle() or time.monotonic() < self.no_suspect_until:
+            return False
+        if self._suspect_last and self._offer().lanes:
             return False
         self._finder.suspect_waits = False
+        return await self._claim_suspect()
+
+    async def _claim_suspect(self, after_s: float | None = None) -> bool:
         since = time.monotonic()
-        tasks, queues = list(self._slots.tasks), self._config.queues
+        tasks, queues, lease_s = list(self._slots.tasks), self._config.queues, self._config.lease_s
         with self._reconciliation.unsure_if_it_fails():
             claimed = await self._session.run(
-                store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=self._config.lease_s)
+                store.claim_suspect(self._worker_id, tasks=tasks, queues=queues, lease_s=lease_s, after_s=after_s)
             )
             self.making_room = False  # This worker has the suspect, or another one does.
             await self._take(claimed, since=since, marked=True)

@@ -17,6 +17,7 @@ import msgspec
 
 from outlive.model import Claimed, Ended
 from outlive.states import Outcome
+from outlive.worker import running_time
 
 DEFER_S = 1.0
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -29,7 +30,9 @@ class EndEvents(Protocol):
 
 
 class Deferred(NamedTuple):
+    since: float
     until: float
+    """By running time: the signal to stop may arrive late in a process that stood still."""
     job: Claimed
     end: Ended
     completing: bool
@@ -46,27 +49,27 @@ class DeferredEnds:
         return time.monotonic() < self._open_until
 
     def defer(self, job: Claimed, end: Ended, *, completing: bool) -> None:
-        self.waiting.append(Deferred(time.monotonic() + DEFER_S, job, end, completing))
+        until = running_time.now() + DEFER_S
+        self.waiting.append(Deferred(time.monotonic(), until, job, end, completing))
 
     def judge(self, now: float) -> None:
         """Report the ends whose time is over: the worker was not told to stop."""
         due = [one for one in self.waiting if now > one.until]
         self.waiting = [one for one in self.waiting if now <= one.until]
         for one in due:
-            self._report.ended(one.job, late(one.end, now - one.until), completing=one.completing)
+            self._report.ended(one.job, late(one), completing=one.completing)
 
     def release(self) -> None:
         """The worker was told to stop: no attempt is charged."""
         self._open_until = time.monotonic() + DEFER_S
         waiting, self.waiting = self.waiting, []
         for one in waiting:
-            end = late(one.end, time.monotonic() - one.until)
-            self._report.ended(one.job, released(end), completing=one.completing)
+            self._report.ended(one.job, released(late(one)), completing=one.completing)
 
 
-def late(end: Ended, over_s: float) -> Ended:
-    """The same end, which has waited here for so much longer than a second."""
-    return msgspec.structs.replace(end, late_s=end.late_s + DEFER_S + over_s)
+def late(one: Deferred) -> Ended:
+    """Its end, which has waited here."""
+    return msgspec.structs.replace(one.end, late_s=one.end.late_s + time.monotonic() - one.since)
 
 
 def released(end: Ended) -> Ended:

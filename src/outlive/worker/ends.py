@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import time
+from collections import deque
 from uuid import UUID
 
 from outlive.model import Ended
@@ -14,16 +15,19 @@ from outlive.states import Outcome
 from outlive.worker import memory_limits
 from outlive.worker.children import Assignment, Child
 from outlive.worker.deferred_ends import DeferredEnds
+from outlive.worker.oom import Verdict
 
-MAX_UNBEGUN = 10
-"""How often in a row a job may be the next one of a dying child before it is blamed: its size may kill the child."""
-UNBEGUN_KEPT = 10_000
+MAX_UNPROVEN = 10
+"""How often in a row the process of a job may die without proof against the job, before the job is blamed."""
+UNPROVEN_KEPT = 10_000
+LONGEST_PAUSE_S = 60.0
+MAX_ZYGOTES = 10
+ZYGOTES_S = 120.0
+"""A job that sees so many zygotes die within this time is given up: it may be what kills them."""
 NOT_IMPORTED_S = 5.0
 MAX_LINE_CHARS = 300
 MOST_LATE_S = 60.0
 TELL_AGAIN_S = 60.0
-
-KILLED_PARENT = (Outcome.CRASHED, "the process was killed with its parent, which had no other job below it")
 
 _log = logging.getLogger("outlive.worker")
 
@@ -75,7 +79,7 @@ def answered(
         output=output,
         stack=done.stack or (stack if assignment.verdict is not None else None),
         final=done.final,
-        after_s=done.after_s,
+        after_s=done.after_s if assignment.verdict is None else assignment.again_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else done.source_ok if assignment.verdict is None else None,
         took_s=took_s,
         late_s=_late_s(done),
@@ -117,6 +121,7 @@ def unanswered(child: Child, begun: Assignment, exit: Exited) -> Ended:
         cpu_s=max(0.0, exit.cpu_s - child.cpu_s),
         output=output,
         stack=child.take_stack(),
+        after_s=begun.again_s,
         source_ok=False if outcome is Outcome.TIMED_OUT else None,
         took_s=took_s,
         memory=begun.memory(outcome, took_s),
@@ -191,20 +196,51 @@ class Unclean:
         return True
 
 
-class Unbegun:
-    """How often in a row the child of a job has died before the job began."""
+class Unproven:
+    """How often in a row the process of a job has died without proof that the job is the cause.
+
+    The child died before the job began: the job's size may kill it. The parent died: the kernel does not say who has
+    killed it. The kernel killed the child for lack of memory that others used. Such an attempt is released, up to a
+    limit: a job that kills its parent each time is caught too.
+    """
 
     def __init__(self) -> None:
         self._times: dict[UUID, int] = {}
 
     def too_often(self, one: Assignment) -> bool:
-        """Count one more death. True if receiving the job may be what kills its children."""
-        times = self._times.pop(one.job.id, 0) + 1
-        self._times[one.job.id] = times
-        if len(self._times) > UNBEGUN_KEPT:
+        """Count one more death. True if the job is to be blamed for it."""
+        return self._count(one) >= MAX_UNPROVEN
+
+    def judge(self, one: Assignment, verdict: Verdict | None, blame: Outcome | None) -> Verdict | None:
+        """Count a verdict that releases the job. After too many of them in a row, the outcome is `blame`."""
+        if verdict is None or verdict[0] is not Outcome.RELEASED or blame is None:
+            return verdict
+        if (times := self._count(one)) >= MAX_UNPROVEN:
+            return blame, f"{verdict[1]}, as at its last {times - 1} attempts"
+        if blame is Outcome.OUT_OF_MEMORY:  # There may be enough of it later.
+            one.again_s = min(LONGEST_PAUSE_S, 2.0**times)
+        return verdict
+
+    def _count(self, one: Assignment) -> int:
+        times = self._times[one.job.id] = self._times.pop(one.job.id, 0) + 1
+        if len(self._times) > UNPROVEN_KEPT:
             del self._times[next(iter(self._times))]
-        return times >= MAX_UNBEGUN
+        return times
 
     def forget(self, one: Assignment) -> None:
         if self._times:
             self._times.pop(one.job.id, None)
+
+
+class ZygoteDeaths:
+    """The last deaths of zygotes, except for those that the kernel has killed for lack of memory."""
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque(maxlen=MAX_ZYGOTES)
+
+    def note(self, now: float) -> float | None:
+        """Since when so many have died that the jobs which saw them all are given up; None if there were fewer."""
+        self._at.append(now)
+        if len(self._at) < MAX_ZYGOTES or now - self._at[0] > ZYGOTES_S:
+            return None
+        return self._at[0]

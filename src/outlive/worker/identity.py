@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from uuid import UUID, uuid4
 
 from outlive import store
+from outlive.config import Config
 from outlive.statement import Statement
 
 
@@ -24,18 +24,19 @@ class Identity:
     secret: UUID = field(default_factory=uuid4, repr=False)
     """The secrets of its attempts are derived from this one. No job knows it."""
 
-    def registering(self, queues: Sequence[str] | None) -> Statement[None]:
-        """The statement that registers this process as a worker of these queues."""
+    def registering(self, config: Config) -> Statement[None]:
+        """The statement that registers this process as a worker with these settings."""
         return store.register_worker(
             self.id,
             name=self.name,
             hostname=socket.gethostname(),
             pid=os.getpid(),
             version=version("outlive"),
-            queues=queues,
+            queues=config.queues,
             slots=self.slots,
             secret=self.secret,
             formerly=self.formerly,
+            config=config,
         )
 
     def secret_of(self, token: int) -> str:

@@ -47,6 +47,7 @@ class Idling:
             if not self._asleep:
                 await self._session.run(store.sleep(self._worker))
                 self._asleep = self._wake.look = self._wake.look_at_sources = True
+                self._wake.follow.set()  # While it was not marked, notes were left without a notification.
                 self._rested_until = time.monotonic()
                 return
             pause_s = min(PAUSES_S[min(self._pauses, len(PAUSES_S) - 1)], self._finder.pause_s())

@@ -1,7 +1,9 @@
 """Which lanes a worker claims from next, and from which watermark: by priority first, then in turn.
 
 A more urgent job is always claimed before a less urgent one: lanes that can't be claimed together are claimed in the
-order of their priorities. This does no I/O: it is told what was found and claimed, and says what to offer.
+order of their priorities. Among equally urgent ones, lanes with and without a source are claimed alternately: sources
+may be thousands, and each statement serves a few. This does no I/O: it is told what was found and claimed, and says
+what to offer.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Lanes:
         """Sources that admit no job now, and when (monotonic) to ask again."""
         self.opens_at: float | None = None
         """When (monotonic) the first source opens that the search has skipped."""
+        self._sourced_last: dict[int, bool] = {}
+        """For each priority: whether the last claim was of lanes with a source."""
 
     def found(self, states: Iterable[LaneState], paused: Container[str] = ()) -> None:
         """The search found these lanes without a source. The lanes of paused queues are forgotten."""
@@ -87,7 +91,7 @@ class Lanes:
         later are not offered, because they would keep all slots busy.
         """
         keys = [key for key in self._marks if key.task in tasks and self._closed.get(key.source, 0.0) <= now]
-        keys.sort(key=lambda key: key.priority)
+        keys.sort(key=lambda key: (key.priority, (key.source != "") == self._sourced_last.get(key.priority)))
         kinds = {key: kind(key) for key in keys}
         chosen = next((one for one in kinds.values() if one is not SATED), None)
         if chosen is None or chosen is NEEDS_SLOT:
@@ -134,6 +138,9 @@ class Lanes:
         full = (
             next(reversed([key for key in map(_key, offered) if key in latest]), None) if len(jobs) >= limit else None
         )
+        # Sources have had their turn even if they admitted nothing: each is asked again soon, and the next may be many.
+        self._sourced_last |= {lane.priority: True for lane in offered if lane.source}
+        self._sourced_last |= {priority: False for _, source, _, priority in latest if not source}
         for lane in offered:
             key = _key(lane)
             if key in latest:

@@ -20,6 +20,9 @@ class Leases:
         """Monotonic times, by token."""
         self._disowned: set[int] = set()
         """Tokens that the database no longer has under this worker: their processes are killed, no end is written."""
+        self.given_up: set[int] = set()
+        """Tokens of attempts that this worker could not keep although it ran all the time: the database was away. If a
+        reaper has ended one of them as lost, `TakingBack` takes the loss back."""
         self.renewals = self.fenced = 0
         """How many leases were renewed; how many ends were not written because their attempts belonged to others."""
 

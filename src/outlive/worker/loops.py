@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
 
 import psycopg
@@ -13,8 +14,10 @@ from outlive import db
 from outlive.errors import OutliveError
 
 RETRY_S = (0.1, 0.3, 1.0, 3.0)
-RETRY_SOON_S = RETRY_S[:-1]
-"""For the services by which workers notice each other's death."""
+RETRY_SOON_S = (0.1, 0.3, 0.5)
+"""For the services that must work again soon after the database is back. The others need not connect as often."""
+JITTER = 0.25
+"""By what part each pause differs, so that the workers of a server that restarts do not all come at once."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -45,4 +48,4 @@ async def forever(name: str, run_once: Callable[[], Awaitable[None]], pauses_s: 
                 _log.warning("%s: %s; trying again in %g s", name, str(error).strip(), pause_s)
             else:
                 _log.exception("%s failed; trying again in %g s", name, pause_s)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s * random.uniform(1 - JITTER, 1 + JITTER))

@@ -28,8 +28,8 @@ def verdict(child: Child, current: Assignment) -> Verdict | None:
         if not _executed(child):
             return None
         current.peak_bytes = max(current.peak_bytes, kernel.peak_bytes(child.pid))
-    if child.group is not None and (killed := oom.in_group(child.group, current)):
-        return killed
+    if child.group is not None and (killed := oom.in_group(child, child.group, current)):
+        return killed if kernel.peak_bytes(child.pid) else None  # If the child is dead, its exit tells its peak.
     if current.memory_bytes is None:
         _sample(child, current)
         return None

@@ -38,6 +38,9 @@ class MemorySeries:
         self._used_bytes.append(used_bytes)
         self._ends_s = at_s + self._step_s
 
+    def most_bytes(self) -> int:
+        return max(self._used_bytes, default=0)
+
     def course(self, limit_bytes: int | None) -> MemoryCourse | None:
         """What was measured so far; None if there is nothing to see in it."""
         if len(self._times_s) < 2:

@@ -1,13 +1,13 @@
 """The reaper: it declares workers dead, ends their attempts as lost, and cleans up.
 
-It also lets go on what commits have left waiting, for a slot of a key or for jobs that have ended; quarantines jobs
-whose crash limit was lowered; and prunes.
+It also quarantines jobs whose crash limit was lowered, and prunes. What else transactions leave to it is done by
+following.py.
 
 A worker is declared dead:
 1. if the lock that it holds while it lives (liveness.py) is missing in two checks, half a second apart, or three
    seconds apart just after the reaper itself has reconnected (absences.py);
 2. if ten seconds have passed since a reaper first missed it after a start of the database server;
-3. if its last heartbeat is older than `dead_s`. This finds a worker that is frozen, or behind a pooler, where
+3. if its last heartbeat is older than its own `dead_s`. This finds a worker that is frozen, or behind a pooler, where
    a lock proves nothing.
 In any case, an attempt is lost when its lease expires, whatever is known about its worker.
 
@@ -30,10 +30,11 @@ from uuid import UUID
 import psycopg
 
 from outlive import kernel, store
-from outlive.config import KEEP_WORKERS_S, Config
+from outlive.config import KEEP_SCHEDULES_S, KEEP_WORKERS_S, Config
 from outlive.model import Dead, Lost
 from outlive.statement import Statement
-from outlive.worker import cgroups
+from outlive.states import State
+from outlive.worker import cgroups, running_time
 from outlive.worker.absences import CAUTIOUS_MISSING_S, Absences
 from outlive.worker.alerts import Alerts
 from outlive.worker.announcements import Announcements
@@ -43,17 +44,13 @@ from outlive.worker.zygote_handle import SIGN
 
 OTHERS_RECONNECT_S = 10.0
 """How long other workers may take to reconnect to a server that was away."""
+LOOK_AGAIN_S = 3600.0
+"""How soon jobs are looked at again that were not pruned."""
 CLOCK_JUMP_S = 5.0
-"""More than an answer may be late, and much less than a lease."""
+"""More than an answer may be late, and much less than a lease. The same for a process that stood still."""
 LATE_ANSWER_S = 1.0
-ADMIT_S = 1.0
-KEYS_AT_ONCE = 500
-"""How many jobs and keys one statement looks at. If there are more, it is repeated at once, but not forever: some may
-be locked."""
-MANY_KEYS_TURNS = 100
-ENDS_AT_ONCE = 100
-"""How many notes of ends one statement checks, at most. If there are more, it is repeated at once, as with keys."""
-MANY_ENDS_TURNS = 40
+MAX_SLOWEST_S = 60.0
+"""How slow a worker may be for all others to wait for it after a jump of a clock."""
 NEVER_LOCKED = 0
 """The key of a worker that has taken no lock since the server started."""
 NEVER_LOCKED_S = 10.0
@@ -87,9 +84,13 @@ class Reaper:
         self.clock_offset_s: float | None = None
         """The database's clock minus this process' monotonic clock."""
         self.checked_at = time.monotonic()
-        self._clock_distrusted_until = 0.0
+        self._clocks_distrusted_until = 0.0
+        self._behind_s = running_time.behind_s()
         self._skipped = False
         """The last sweep was left to another reaper."""
+        self._marks: dict[State, store.Mark] = {}
+        """The last job of each state that was looked at to be pruned."""
+        self._marked_at = -math.inf
 
     # Every second: dead workers
 
@@ -113,21 +114,15 @@ class Reaper:
         self._absences.found({worker: key for worker, key in others.items() if key != NEVER_LOCKED}, now)
         proven = self._absences.proven(now) | await self._missed(unseen, now)
         if proven:
-            self._bury(await self.session.run(store.declare_dead(proven)), "its session is gone")
+            self._bury(await self.session.run(store.declare_dead(proven)))
         await self._end_attempts(store.reap, "its worker died")  # Also of workers that another reaper declared dead.
-        await self._check_late_ends()
+        await self.announcements.deaths()
         await self.announcements.quarantined()
         await self.announcements.breakers()
 
-    async def _check_late_ends(self) -> None:
-        """Release what waits for jobs whose ends other transactions could not see."""
-        for _ in range(MANY_ENDS_TURNS):
-            if await self.session.run(store.check_late_ends(ENDS_AT_ONCE)) < ENDS_AT_ONCE:
-                return
-
     async def _missed(self, unseen: list[UUID], now: float) -> dict[UUID, int]:
         """The workers among these that have taken no lock in ten seconds since the server started."""
-        if not unseen or now < self._clock_distrusted_until:
+        if not unseen or not await self._trusts_clocks():
             return {}
         missed = await self.session.run(store.note_missed(unseen, for_s=NEVER_LOCKED_S))
         had_time = now - self._reconnected_at > CAUTIOUS_MISSING_S
@@ -136,18 +131,6 @@ class Reaper:
     def hear_own_death(self) -> None:
         self.declared_dead = True
         self._on_declared_dead()
-
-    # Every second: keys
-
-    async def admit_once(self) -> None:
-        await self.admit()
-        await asyncio.sleep(ADMIT_S)
-
-    async def admit(self) -> None:
-        """Admit the jobs whose time has come, and those of keys that commits left: locked ones, or too many."""
-        for _ in range(MANY_KEYS_TURNS):
-            if await self.session.run(store.admit_due(KEYS_AT_ONCE)) < KEYS_AT_ONCE:
-                return
 
     # Every `sweep_s`: everything else
 
@@ -173,8 +156,10 @@ class Reaper:
         try:
             await self._give_up_silent_workers()
             await self.session.run(store.quarantine_killers())
+            await self.session.run(store.requeue_missed())
             await self.announcements.quarantined()
             await self.announcements.crashing_tasks()
+            await self.announcements.schedules()
             await self._prune()
         finally:
             if locked:
@@ -184,26 +169,38 @@ class Reaper:
     async def _give_up_silent_workers(self) -> None:
         now = time.monotonic()
         self._notice_reconnect(now)
-        # While the server was away, no heartbeat could arrive. Half of one more: it may be late.
-        time_to_beat_s = OTHERS_RECONNECT_S + 1.5 * self._config.heartbeat_s
-        if now < self._clock_distrusted_until or now - self._reconnected_at <= time_to_beat_s:
+        if not await self._trusts_clocks():
             return
-        dead_s = self._config.dead_s
-        silent = store.give_up_silent(by=self._database_time(), stale_s=self._config.stale_s, dead_s=dead_s)
-        self._bury(await self.session.run(silent), f"no heartbeat for {dead_s:g} s")
+        # While the server was away, no heartbeat could arrive.
+        away = None if self._reconnected_at == -math.inf else now - self._reconnected_at
+        self._bury(await self.session.run(store.give_up_silent(by=self._database_time(), reconnected_s=away)))
         await self._end_lost_attempts()
 
     async def _prune(self) -> None:
         keep_s = self._config.keep_s
         for state in keep_s:
-            await self._prune_jobs(store.prune_finished(state, keep_s=keep_s[state]))
+            await self._prune_finished(state, keep_s[state])
         await self.session.run(store.prune_batches(keep_s=max(keep_s.values())))
+        await self.session.run(store.prune_schedules(keep_s=KEEP_SCHEDULES_S))
         await self._prune_jobs(store.prune_expired())
         await self.session.run(store.prune_awaited())
         await self.session.run(store.prune_watched())
         await self.session.run(store.prune_crashes(keep_s=self._config.keep_failed_s))
         await self.session.run(store.prune_workers(keep_s=KEEP_WORKERS_S))
         await self.session.run(store.prune_audit())
+
+    async def _prune_finished(self, state: State, keep_s: float) -> None:
+        """Jobs of some tasks are kept for longer than others. They are passed over once, and looked at again an hour
+        later, as are jobs that another transaction has locked."""
+        now = time.monotonic()
+        if now - self._marked_at > LOOK_AGAIN_S:
+            self._marks, self._marked_at = {}, now
+        more = True
+        while more:
+            after = self._marks.get(state)
+            _, more, mark = await self.session.run(store.prune_finished(state, keep_s=keep_s, after=after))
+            if mark is not None:
+                self._marks[state] = mark
 
     async def _prune_jobs(self, statement: Statement[tuple[int, bool]]) -> None:
         """Prune a batch of jobs at a time. Jobs that another transaction has locked wait for the next sweep."""
@@ -213,9 +210,9 @@ class Reaper:
 
     # For both
 
-    def _bury(self, dead: list[Dead], why: str) -> None:
+    def _bury(self, dead: list[Dead]) -> None:
         """Announce deaths, and kill the processes that dead workers have left on this machine."""
-        self.announcements.dead(dead, why)
+        self.announcements.dead(dead)
         if any(worker.hostname == socket.gethostname() for worker in dead):
             # Their zygotes may be dead too, and children still run. Processes of living workers are left alone: each
             # process has a variable that names its supervisor.
@@ -224,7 +221,11 @@ class Reaper:
 
     async def _end_lost_attempts(self) -> None:
         await self._end_attempts(store.reap, "its worker died")
-        if time.monotonic() >= self._clock_distrusted_until:
+        now = time.monotonic()
+        self._notice_reconnect(now)
+        # While the server was away, no lease could be renewed. Workers that are alive release what they gave up.
+        time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
+        if await self._trusts_clocks() and now - self._reconnected_at > time_to_renew_s:
             await self._end_attempts(functools.partial(store.expire, by=self._database_time()), "its lease expired")
 
     async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
@@ -253,7 +254,7 @@ class Reaper:
         return None if self.clock_offset_s is None else time.monotonic() + self.clock_offset_s
 
     async def _compare_clocks(self) -> None:
-        """If the database's clock jumps, leases and heartbeats look old: give every worker the time to renew them."""
+        """Notice a jump of the database's clock: leases and heartbeats look old then."""
         before = time.monotonic()
         offset_s = await self.session.run(store.clock()) - before
         if time.monotonic() - before > LATE_ANSWER_S:
@@ -261,11 +262,24 @@ class Reaper:
         jumped_s = 0.0 if self.clock_offset_s is None else offset_s - self.clock_offset_s
         self.clock_offset_s = offset_s
         if abs(jumped_s) > CLOCK_JUMP_S:
-            wait_s = 2 * max(self._config.renew_s, self._config.heartbeat_s)
-            self._clock_distrusted_until = before + wait_s
-            _log.error(
-                "the database's clock jumped by %.0f s against this machine's:"
-                " for %g s no lease expires and no worker is declared dead for its heartbeat",
-                jumped_s,
-                wait_s,
-            )
+            await self._distrust_clocks(f"the database's clock jumped by {jumped_s:.0f} s against this machine's")
+
+    async def _trusts_clocks(self) -> bool:
+        """Whether leases and heartbeats are as old as they look.
+
+        If this process stood still, all workers may have, and the database with them.
+        """
+        stood_s = running_time.behind_s() - self._behind_s
+        self._behind_s += stood_s
+        if stood_s > CLOCK_JUMP_S:
+            await self._distrust_clocks(f"this process stood still for {stood_s:.0f} s")
+        return time.monotonic() >= self._clocks_distrusted_until
+
+    async def _distrust_clocks(self, why: str) -> None:
+        """Give every worker the time to renew its leases and to send a heartbeat."""
+        slowest_s = await self.session.run(store.slowest(max(self._config.renew_s, self._config.heartbeat_s)))
+        # One worker with a heartbeat an hour must not suspend the leases of all others. It is judged by its own dead_s
+        # and leases, which are longer than its intervals: only a jump by more than those makes it look dead too early.
+        wait_s = 2 * min(slowest_s, MAX_SLOWEST_S)
+        self._clocks_distrusted_until = time.monotonic() + wait_s
+        _log.error("%s: for %g s no lease expires and no worker is declared dead for its heartbeat", why, wait_s)

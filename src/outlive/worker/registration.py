@@ -2,7 +2,8 @@
 
 Tasks and sources are written after each import of the app. Schedules are declared by a worker that starts, and when a
 reload has changed them. So a worker of an older version that merely runs on, or imports its app again because a zygote
-has died, takes back nothing that newer workers have declared.
+has died, takes back nothing that newer workers have declared. It declares a schedule again only if another app took it
+over and no living worker of that app declares it any more: that app was changed, or is gone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from outlive.importing import full_name
 from outlive.model import Schedule, SourceLimits
 from outlive.protocol import TaskFacts
 from outlive.worker.identity import Identity
+from outlive.worker.loops import wait
 from outlive.worker.schedules import Schedules
 from outlive.worker.session import Session
 
@@ -30,7 +32,7 @@ _log = logging.getLogger("outlive.worker")
 
 class Registration:
     def __init__(self, me: Identity, target: str, config: Config, session: Session, schedules: Schedules) -> None:
-        self._me, self._app, self._config, self._session = me, full_name(target), config, session
+        self._me, self._app, self._config, self._session = me, config.service or full_name(target), config, session
         self._schedules = schedules
         self._tasks: Mapping[str, TaskFacts] = {}
         self._sources: Sequence[SourceLimits] = ()
@@ -49,13 +51,15 @@ class Registration:
         self._due.set()
 
     async def register_worker(self) -> None:
-        await self._session.run(self._me.registering(self._config.queues))
+        await self._session.run(self._me.registering(self._config))
         await self._register_app()
         await self._session.run(store.quarantine_killers())
 
     async def run_once(self) -> None:
-        await self._due.wait()
-        if await self._register_app():
+        await wait(self._due, self._config.sweep_s)
+        if not self._due.is_set():
+            await self._take_back_schedules()
+        elif await self._register_app():
             await asyncio.sleep(AGAIN_S)
 
     async def _register_app(self) -> bool:
@@ -63,7 +67,8 @@ class Registration:
         tasks = self._tasks
         locked = await self._session.run(store.register_sources(self._sources))
         await self._session.run(store.register_tasks(facts.limits for facts in tasks.values()))
-        await self._session.run(store.tell_tasks(self._me.id, tasks))
+        names = [schedule.name for schedule in self._to_declare]
+        await self._session.run(store.tell_tasks(self._me.id, tasks, app=self._app, schedules=names))
         locked = locked + await self._session.run(store.spread_limits(tasks))
         complete = await self._declare_schedules() and not locked
         if locked and locked != self._locked:
@@ -87,3 +92,11 @@ class Registration:
             return False
         self._declared, self._declares_later = schedules, False
         return True
+
+    async def _take_back_schedules(self) -> None:
+        """Declare again what another app has taken over and dropped."""
+        if not self._to_declare:
+            return
+        orphaned = await self._session.run(store.orphaned_schedules(self._me.id))
+        if mine := [schedule for schedule in self._to_declare if schedule.name in orphaned]:
+            await self._schedules.declare(mine, self._app)

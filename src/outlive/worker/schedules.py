@@ -20,6 +20,7 @@ from outlive import store, ticks
 from outlive.errors import ConfigError
 from outlive.model import Declared, DueSchedule, Fired, Schedule
 from outlive.wording import counted
+from outlive.worker import withdrawals
 from outlive.worker.loops import wait
 from outlive.worker.session import Session
 
@@ -138,16 +139,13 @@ def _reason(error: psycopg.Error) -> str:
 
 
 def _log_declaration(declared: Declared, app: str) -> None:
-    if declared.deleted:
-        _log.warning(
-            "schedules are deleted, because the app %s declares them no more: %s. If they belong to another service "
-            "whose app has this name too, rename one of the two apps, and restart the workers of that service",
-            app,
-            ", ".join(declared.deleted),
-        )
+    if declared.withdrawn:
+        withdrawals.log(app, declared.withdrawn)
     for name in declared.taken:
         _log.warning(
-            "another app has declared a schedule %s too, and this worker takes it over: rename one of them", name
+            "another app has declared a schedule %s too, and this worker takes it over: rename one of them, unless "
+            "that app has dropped it",
+            name,
         )
     for name in declared.refused:
         _log.warning(

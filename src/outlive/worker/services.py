@@ -17,6 +17,7 @@ from outlive.worker.claims import ClaimLoop
 from outlive.worker.completions import Completions
 from outlive.worker.end_lines import EndLines
 from outlive.worker.followed import Followed
+from outlive.worker.following import Following
 from outlive.worker.goodbye import say_goodbye
 from outlive.worker.heartbeat import Heartbeat
 from outlive.worker.identity import Identity
@@ -34,6 +35,7 @@ from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.source_outcomes import SourceOutcomes
 from outlive.worker.suspects import Suspects
+from outlive.worker.taking_back import TakingBack
 from outlive.worker.telemetry import telemetry
 from outlive.worker.wakeup import DRAIN, Wakeup
 from outlive.worker.watch import Watch
@@ -68,6 +70,7 @@ class Services:
         self.completions = Completions(me.id, session, leases=self.leases, outbox=self.outbox, lease_s=config.lease_s)
         self.calls = JobCalls(url)
         self.reaper = Reaper(session, config, alerts, me.id, on_declared_dead)
+        self.following = Following(session, wake)
         self.telemetry = self.reaper.telemetry = telemetry(config, me.name, sentry)
         self.tallies = Tallies(self.reaper) if config.metrics_listen else None
         self.heartbeat = Heartbeat(me.id, session, self.reaper, on_drain, every_s=config.heartbeat_s)
@@ -88,6 +91,7 @@ class Services:
         )
         self.liveness = Liveness(me.id, url, self._notified)
         self.watch = Watch(slots, self.leases)
+        self.taking_back = TakingBack(me.id, session, self.leases)
         self.renewal = Renewal(
             me.id, config, session, slots=slots, leases=self.leases, outbox=self.outbox, progress=self.progress
         )
@@ -119,10 +123,11 @@ class Services:
             ("claim", self.claims.run_once),
             ("watch", self.watch.run_once),
             ("renew", self.renewal.run_once),
+            ("take back", self.taking_back.run_once),
             ("heartbeat", self.heartbeat.run_once),
             ("liveness", self.liveness.run_once),
             ("reap", self.reaper.check_once),
-            ("admit", self.reaper.admit_once),
+            ("follow", self.following.run_once),
             ("sweep", self.reaper.sweep_once),
             ("suspects", self.suspects.run_once),
             ("cancel", self.cancels.run_once),
@@ -130,6 +135,7 @@ class Services:
             ("followed", self.followed.run_once),
             ("begun", self.begun_marks.run_once),
             *[("job call", self.calls.run_once)] * job_calls.SESSIONS,
+            *[("blocked call", self.calls.run_blocked_once)] * job_calls.BLOCKED_SESSIONS,
             *[("slow end", self.outbox.slow.run_once)] * slow_ends.SESSIONS,
             *[("late end", self.outbox.slow.run_late_once)] * slow_ends.LATE_SESSIONS,
             ("progress", self.progress.run_once),

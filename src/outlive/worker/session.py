@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 LARGE_BYTES = 1 << 20
 REPLACE_AFTER = 3
-"""A connection is replaced after this many equal failures in a row: its settings may be the cause."""
+"""A connection is replaced after this many equal failures in a row: its settings may be the cause. A read-only one is
+replaced at once: sessions may stay read-only when the database is writable again."""
 
 _log = logging.getLogger("outlive.worker")
 
@@ -112,7 +113,7 @@ class Session:
                 if (task := asyncio.current_task()) and task.cancelling():
                     raise asyncio.CancelledError from error  # The driver reports a broken connection in its place.
                 self.note_loss(error)
-                if self._failures.repeated(statement, error):
+                if db.read_only(error) or self._failures.repeated(statement, error):
                     await connection.close()
                 raise
             self._failures.passed(statement)

@@ -18,15 +18,15 @@ import msgspec
 
 from outlive.config import Config
 from outlive.model import Claimed, Ended
-from outlive.protocol import Done, Exited, Ready, Stopping, TaskFacts
+from outlive.protocol import Done, Ready, Stopping, TaskFacts
 from outlive.states import Outcome
-from outlive.worker import job_log
+from outlive.worker import job_log, running_time
 from outlive.worker.child_reader import ChildReader
 from outlive.worker.children import Assignment, Child, assignment
-from outlive.worker.deferred_ends import DeferredEnds, looks_stopped, released
-from outlive.worker.ends import KILLED_PARENT, NotImported, Unbegun, Unclean, answered, divided, unanswered
+from outlive.worker.deaths import Deaths
+from outlive.worker.deferred_ends import DeferredEnds, released
+from outlive.worker.ends import Unclean, answered
 from outlive.worker.leases import Leases
-from outlive.worker.oom import Kills, in_group
 from outlive.worker.room import Room
 from outlive.worker.warm_children import Pace, WarmChildren
 from outlive.worker.zygotes import Zygotes
@@ -62,8 +62,8 @@ class Slots:
         self.deferred = DeferredEnds(report)
         self.trouble: str | None = None
         """Why this worker can't begin jobs at present."""
-        self._unbegun, self.unclean, self._not_imported = Unbegun(), Unclean(), NotImported()
-        self.oom_kills = Kills()
+        self.unclean = Unclean()
+        self.deaths = Deaths(self)
         self._may_have_suspect = False
 
     @property
@@ -74,7 +74,7 @@ class Slots:
         """The app was imported or reloaded."""
         self.tasks = {facts.limits.name: facts for facts in ready.tasks}
         for one in self.take_unplaced(lambda one: one.job.task not in self.tasks):
-            self._release(one.job, *NO_TASK)
+            self.release(one.job, *NO_TASK)
         self.report.app_imported(self.tasks, ready.sources, ready.schedules)
 
     def child_ready(self) -> None:
@@ -124,13 +124,13 @@ class Slots:
         """Take claimed jobs in. `hand_out` gives them to children."""
         if self.closed:
             for job in jobs:
-                self._release(job, "its worker stops")
+                self.release(job, "its worker stops")
             return
         now = time.monotonic()
         for job in jobs:
             job_log.starting(job)
             if (facts := self.tasks.get(job.task)) is None:
-                self._release(job, *NO_TASK)
+                self.release(job, *NO_TASK)
                 continue
             try:
                 one = assignment(job, facts, checkpoints.get(job.id), marked=marked)
@@ -152,7 +152,7 @@ class Slots:
         warm, free = WarmChildren(self.children, cache(partial(self.room.share, len(taken)))), self.free
         for one in taken:
             if one.job.task not in self.tasks:  # A child from before the last reload returned it.
-                self._release(one.job, *NO_TASK)
+                self.release(one.job, *NO_TASK)
                 continue
             shares = None if one.job.task in warm.full else warm.fewest(one)
             if shares is None or (shares and free > 0):  # A free slot is better than a place behind other jobs.
@@ -231,7 +231,7 @@ class Slots:
         self._hand_on(self._take_back(child), MOVE_S)
         if len(child.given) <= 1:
             return True
-        now, token = time.monotonic(), child.current.job.token
+        now, token = running_time.now(), child.current.job.token
         if child.unread_answer is None or child.unread_answer[0] != token:
             child.unread_answer = (token, now)
         elif now - child.unread_answer[1] > UNREAD_S:
@@ -241,7 +241,7 @@ class Slots:
     def release_behind(self, child: Child) -> None:
         """Release the jobs of a child that did not begin."""
         for one in self._take_back(child):
-            self._release(one.job)
+            self.release(one.job)
 
     def cancel(self, tokens: Collection[int]) -> None:
         """Cancel jobs before they begin. The watch stops running ones."""
@@ -263,7 +263,7 @@ class Slots:
             for one in self.unplaced:
                 one.waits_until = min(one.waits_until, now + MOVE_S)
         for one in self.take_unplaced(lambda one: now > one.waits_until or leases.expired(one.job.token, now)):
-            self._release(one.job)
+            self.release(one.job)
 
     def take_unplaced(self, condition: Callable[[Assignment], bool]) -> list[Assignment]:
         """Take back the jobs for which this is true from those that wait for a child."""
@@ -283,7 +283,7 @@ class Slots:
             child.dismiss()  # It was waiting for its last job.
         return back
 
-    def _release(self, job: Claimed, why: str = "it had not begun", after_s: float | None = None) -> None:
+    def release(self, job: Claimed, why: str = "it had not begun", after_s: float | None = None) -> None:
         self.report.ended(job, Ended(job.token, Outcome.RELEASED, error=why, after_s=after_s))
 
     def _retire_surplus(self) -> None:
@@ -306,62 +306,24 @@ class Slots:
         took_s = self.pace.note(ended.job.task, done.took_s, time.monotonic() - ended.started, fresh=fresh)
         child.cpu_s += done.cpu_s or 0.0
         if done.outcome is Outcome.FAILED and child.group is not None and ended.verdict is None:
-            ended.verdict = in_group(child.group, ended)  # The kernel killed a process of the job.
+            ended.verdict = self.deaths.by_kernel(child, child.group, ended)
         if child.given:
             child.begin()
         end, stopped = answered(child, ended, done, took_s, self.deferred, stopping=self.stopping)
-        self._report_end(ended, end, stopped=stopped)
+        self.report_end(ended, end, stopped=stopped)
         if child.retiring and not child.given and child.served < ended.facts.max_jobs:
             child.dismiss()  # It was retired after its last job was sent.
         elif self.unplaced and not child.given:
             self._place()
 
-    def _report_end(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
+    def report_end(self, ended: Assignment, end: Ended, *, stopped: bool) -> None:
         """Report an end. An attempt that was stopped waits until it is known why."""
-        self._unbegun.forget(ended)
+        if ended.verdict is None:
+            self.deaths.unproven.forget(ended)
         if stopped and not self.stopping:
             self.deferred.defer(ended.job, end, completing=ended.completing)
             return
         self.report.ended(ended.job, released(end) if stopped else end, completing=ended.completing)
-
-    def child_exited(self, child: Child, exit: Exited) -> None:
-        """A child died. The job that it had begun and not answered is the culprit; the others are released."""
-        if not child.given:
-            return
-        begun, others = divided(child)
-        if begun is None and (others[0].verdict is not None or self._unbegun.too_often(others[0])):
-            begun = others.pop(0)
-        if begun is not None:
-            begun.verdict = begun.verdict or self.oom_kills.verdict(child, begun, exit.status, self.zygotes.groups)
-        if begun is not None and self._not_imported.concerns(begun):
-            self.report.ended(begun.job, self._not_imported.end(child, begun, exit.status))
-        elif begun is not None:
-            end = unanswered(child, begun, exit)
-            stopped = begun.verdict is None and (self.stopping or looks_stopped(exit.status, end.stack))
-            self._report_end(begun, end, stopped=stopped)
-        child.given.clear()
-        for other in others:
-            self._release(other.job)
-
-    def parent_died(self, child: Child, exit: Exited, *, only: bool) -> None:
-        """A child died with its parent. Its job killed the parent if it was the only one, and memory was not short."""
-        if child.given and child.has_begun() and not self.stopping:
-            if not only or self.oom_kills.verdict(child, child.current, exit.status, self.zygotes.groups):
-                self.zygote_died([child], "the parent of its process died")
-                return
-            child.current.verdict = child.current.verdict or KILLED_PARENT
-        self.child_exited(child, exit)
-
-    def zygote_died(self, children: list[Child], error: str = "its zygote died") -> None:
-        """Children died with their zygote: the jobs that had begun are lost."""
-        for child in children:
-            begun, others = divided(child)
-            for one in others:
-                self._release(one.job)
-            if begun is not None:
-                outcome, why = begun.verdict or (Outcome.LOST, error)
-                end = Ended(begun.job.token, outcome, error=why, killed=True, output=child.take_output(begun.job))
-                self.report.ended(begun.job, released(end) if self.stopping else end, completing=begun.completing)
 
     def close(self) -> None:
         """Take no more jobs, and give back those that still wait here. Jobs that have begun go on."""
@@ -370,7 +332,7 @@ class Slots:
         for child in self.busy:
             back += self._take_back(child)
         for one in back:
-            self._release(one.job, "its worker stops")
+            self.release(one.job, "its worker stops")
 
     def tell_to_stop(self) -> None:
         if self.stopping:

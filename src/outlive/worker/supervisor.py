@@ -31,14 +31,15 @@ from outlive.worker.identity import Identity
 from outlive.worker.loops import RETRY_S, RETRY_SOON_S, forever
 from outlive.worker.monitoring import monitored
 from outlive.worker.services import Services
+from outlive.worker.signals import Signals
 from outlive.worker.systemd import VARIABLES, Systemd
 from outlive.worker.vitals import WorkerVitals
 from outlive.worker.zygotes import Zygotes
 
 TERM_BEFORE_END_S = 5.0
 IDLE_CHECK_S = 0.1
-URGENT = ("liveness", "reap")
-"""The services by which workers notice each other's death: they retry sooner than others."""
+URGENT = ("claim", "liveness", "reap")
+"""The services that begin jobs, and by which workers notice each other's death: they retry sooner than others."""
 NO_GROUP = "measuring: no cgroup can be written"
 GOODBYE_S = 2.0
 """How long a silent database may delay the end, once for the statements under way and once for the goodbye."""
@@ -52,8 +53,9 @@ _log = logging.getLogger("outlive.worker")
 def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int:
     """Be a worker until told to stop. A worker that others have declared dead starts over, under a new id."""
     formerly: UUID | None = None
+    signals = Signals()  # First: threads that are started before would receive them.
     while True:
-        supervisor = Supervisor(target, configure, url, formerly)
+        supervisor = Supervisor(target, configure, url, signals, formerly)
         try:
             _run(supervisor)
         except DatabaseUnreachable as error:
@@ -64,7 +66,8 @@ def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int
             continue
         if supervisor.stop_requests or not supervisor.declared_dead:
             return 0
-        formerly = supervisor.me.id
+        # If a job has stopped this process, its loss stands: nothing else can be charged to it.
+        formerly = None if supervisor.stalled_by_a_job else supervisor.me.id
 
 
 def _run(supervisor: Supervisor) -> None:
@@ -80,9 +83,14 @@ def _name_and_slots(config: Config) -> tuple[str, int]:
 
 class Supervisor:
     def __init__(
-        self, target: str, configure: Configure, url: Callable[[Config], str], formerly: UUID | None = None
+        self,
+        target: str,
+        configure: Configure,
+        url: Callable[[Config], str],
+        signals: Signals,
+        formerly: UUID | None = None,
     ) -> None:
-        self._configure, self._url = configure, url
+        self._configure, self._url, self._signals = configure, url, signals
         self._app_settings: Mapping[str, object] = {}
         config = self._config = configure(self._app_settings)  # Until the app is imported.
         self.me = Identity(*_name_and_slots(config), formerly)
@@ -102,6 +110,8 @@ class Supervisor:
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
         self.stop_requests = 0
+        self.stalled_by_a_job = False
+        """A job has stopped this process, and continued it."""
         self._stop_by = 0.0
         self._stopping = asyncio.Event()
         self._started = False
@@ -117,9 +127,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Work until told to stop."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        self._signals.listen(self._obey)
         async with monitored(self._config, self._vitals, self._systemd):
             await self._live()
 
@@ -193,6 +201,15 @@ class Supervisor:
         await self._stopping.wait()
         if self.declared_dead:
             _log.error("Worker %s was declared dead by others: it ends its jobs and starts over", self.me.id)
+
+    def _obey(self, number: signal.Signals, sender: int) -> None:
+        """A signal has arrived. A job that sends one to its worker would stop one worker after the other."""
+        if self._zygotes.sent_by_a_job(number.name, sender):
+            self.stalled_by_a_job = self.stalled_by_a_job or number is signal.SIGCONT
+        elif number is signal.SIGHUP:
+            self._reload()
+        elif number is not signal.SIGCONT:
+            self._request_stop()
 
     def _request_stop(self) -> None:
         self.stop_requests += 1

@@ -2,6 +2,10 @@
 
 Nothing else is claimed while a suspect is alone. When its time is over the database is told first, and only then may
 other jobs begin beside it: `alone` in the database always means that nothing was beside it.
+
+A suspect costs other jobs a few seconds at most. While no job waits for this worker, or other workers take those that
+do, a suspect has all its time alone, and a worker that makes room for one may take a minute. But when a job has waited
+for four seconds because of a suspect, it begins. A suspect that has waited for ten minutes begins beside other jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import psycopg
 
 from outlive import store
 from outlive.config import Config
-from outlive.worker.claims import ClaimLoop
+from outlive.worker.children import Assignment
+from outlive.worker.claims import SUSPECT_STARVES_S, ClaimLoop
+from outlive.worker.held_up import HeldUp
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
@@ -27,6 +33,12 @@ WAITING_LOOK_S = 5.0
 MAKE_ROOM_AFTER_S = 60.0
 ROOM_S = 60.0
 """How long a worker stops claiming to make room, at most, and how long it then claims before it may stop again."""
+HOLD_UP_S = 4.0
+"""How long other jobs may wait for a worker because of a suspect."""
+HOLD_UP_FOR_ROOM_S = 2.0
+"""The part of that which a worker may take to make room. The rest is left for the suspect."""
+SOURCES = 256
+_START = ("", "")
 _ROOM = "outlive suspects"
 
 _log = logging.getLogger("outlive.worker")
@@ -38,46 +50,80 @@ class Suspects:
     ) -> None:
         self._worker, self._config, self._session = worker, config, session
         self._slots, self._claims, self._wake = slots, claims, wake
+        self._held_up = HeldUp()
+        self._held_up_s = 0.0
         self._ask_at = time.monotonic() + WAITING_LOOK_S
+        self._room_from = 0.0
+        self._room_until: float | None = None
+        """When this worker stops making room at the latest. None: it makes none, and does not hold the lock."""
 
     async def run_once(self) -> None:
         await asyncio.sleep(LOOK_S)
-        await self._let_others_in()
-        if time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + WAITING_LOOK_S
-            await self._make_room()
+        suspect = self._slots.suspect()
+        if suspect is not None and time.monotonic() - (suspect.started or suspect.taken) >= suspect.job.alone_s:
+            await self._let_others_in(suspect, "job %s survived its time alone: other jobs run beside it now")
+        elif suspect is not None or self._room_until is not None:
+            await self._look_for_held_up()
+            if self._room_until is not None:
+                await self._make_room_until(self._room_until)
+            if suspect is not None and self._held_up_s >= HOLD_UP_S and self._slots.size > 1:
+                await self._let_others_in(suspect, "job %s was alone while others waited: they run beside it now")
+        else:
+            self._give_others_as_long()
+            if time.monotonic() >= self._ask_at:
+                self._ask_at = time.monotonic() + WAITING_LOOK_S
+                await self._look_for_suspects()
 
-    async def _let_others_in(self) -> None:
-        """End the time alone of a suspect that has survived it."""
-        one = self._slots.suspect()
-        if one is None or time.monotonic() - (one.started or one.taken) < one.job.alone_s:
-            return
+    async def _look_for_held_up(self) -> None:
+        """Find out how long another job has waited for this worker, because it claims nothing."""
+        tasks, queues = list(self._slots.tasks), self._config.queues
+        unsourced = await self._session.run(store.unsourced_lanes(tasks, queues))
+        sourced = await self._session.run(store.sourced_lanes(tasks, queues, after=_START, batch=SOURCES))
+        now = time.monotonic()
+        self._held_up.found((*unsourced.lanes, *sourced.lanes), now)
+        self._held_up_s = self._held_up.longest_s(now)
+
+    def _give_others_as_long(self) -> None:
+        """Claim no suspect for as long as other jobs have waited because of the last one."""
+        if self._held_up_s:
+            self._claims.no_suspect_until = time.monotonic() + self._held_up_s
+            self._held_up_s = 0.0
+        self._held_up.forget()
+
+    async def _let_others_in(self, one: Assignment, why: str) -> None:
+        """End the time alone of a suspect."""
         if await self._session.run(store.let_others_in(self._worker, one.job.token)):
             one.alone = False
-            _log.info("job %s survived its time alone: other jobs run beside it now", one.job.id)
+            _log.info(why, one.job.id)
             self._wake.notify()
+
+    async def _look_for_suspects(self) -> None:
+        """Run a suspect that has waited very long beside other jobs, or make room for one that has waited for long."""
+        if self._slots.closed:
+            return
+        if await self._one_waits(SUSPECT_STARVES_S):
+            self._claims.suspect_starves = True
+            self._wake.notify()
+        elif time.monotonic() >= self._room_from and not self._session.pooled and await self._one_waits():
+            await self._make_room()
 
     async def _make_room(self) -> None:
         """Claim nothing for a while, so that this worker becomes idle and can claim a suspect. One worker at a time."""
-        if self._session.pooled or self._slots.closed or self._slots.suspect() is not None:
-            return
-        if not await self._one_waits() or not await self._session.run(store.try_lock(_ROOM)):
-            return
-        _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
-        until = time.monotonic() + ROOM_S
-        self._claims.making_room = True
-        try:
-            while self._claims.making_room and time.monotonic() < until and not self._slots.closed:
-                await asyncio.sleep(LOOK_S)
-                if not await self._one_waits():
-                    return
-        finally:
-            self._claims.making_room = False
-            self._ask_at = time.monotonic() + ROOM_S
+        if await self._session.run(store.try_lock(_ROOM)):
+            _log.warning("a job that may kill workers has waited too long: this worker makes room to run it alone")
+            self._room_until = time.monotonic() + ROOM_S
+            self._claims.making_room = True
+
+    async def _make_room_until(self, until: float) -> None:
+        """Make room for as long as a suspect waits and no other job waits for long."""
+        over = not self._claims.making_room or self._slots.closed or time.monotonic() >= until
+        if over or self._held_up_s >= HOLD_UP_FOR_ROOM_S or not await self._one_waits():
+            self._room_until, self._claims.making_room = None, False
+            self._room_from = time.monotonic() + ROOM_S
             self._wake.notify()
             with contextlib.suppress(psycopg.Error):  # A broken connection has released the lock.
                 await self._session.run(store.unlock(_ROOM))
 
-    async def _one_waits(self) -> bool:
+    async def _one_waits(self, after_s: float = MAKE_ROOM_AFTER_S) -> bool:
         tasks, queues = list(self._slots.tasks), self._config.queues
-        return await self._session.run(store.suspects_wait(tasks, queues, after_s=MAKE_ROOM_AFTER_S))
+        return await self._session.run(store.suspects_wait(tasks, queues, after_s=after_s))

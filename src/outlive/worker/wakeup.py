@@ -1,4 +1,4 @@
-"""What wakes the claim loop, and the checks for cancel requests and followers."""
+"""What wakes the claim loop, and the checks for cancel requests, for followers, and for what others have left."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ CANCEL = "cancel"
 """The notification of a cancel request for a running job."""
 WATCH = "watch"
 """The notification that the output of a running job is followed."""
+FOLLOW = "follow"
+"""The notification that jobs wait for a slot of their key, or for what follows from the end of another job."""
 DRAIN = "drain"
 """The notification that an operator wants some worker to drain."""
 
@@ -23,7 +25,7 @@ DRAIN = "drain"
 class Wakeup:
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.cancel, self.watch = asyncio.Event(), asyncio.Event()
+        self.cancel, self.watch, self.follow = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.look = self.look_at_sources = True
         """Lanes, with or without a source, may have jobs that the last look did not find."""
         self.hints: dict[LaneKey, None] = {}
@@ -40,6 +42,9 @@ class Wakeup:
             return
         if payload == WATCH:
             self.watch.set()
+            return
+        if payload == FOLLOW:
+            self.follow.set()
             return
         if (lane := _lane(payload)) is not None and len(self.hints) < MAX_HINTS:
             self.hints[lane] = None

@@ -1,4 +1,7 @@
-"""The watch: it checks the time, progress, memory and leases of running jobs, and ends those that exceed a limit."""
+"""The watch: it checks the time, progress, memory and leases of running jobs, and ends those that exceed a limit.
+
+It counts running time (running_time.py): a job is not charged for time in which its supervisor stood still too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import signal
 import time
 
 from outlive.states import Outcome
-from outlive.worker import memory_limits
+from outlive.worker import memory_limits, running_time
 from outlive.worker.children import KILL_AFTER_S, LEAVE_S, Assignment, Child
 from outlive.worker.leases import Leases
 from outlive.worker.slots import Slots
@@ -16,6 +19,7 @@ from outlive.worker.slots import Slots
 WATCH_S = 0.05
 BEGIN_S = 2.0
 """A child that takes longer than this to begin its job is stuck."""
+GIVEN_UP = (Outcome.RELEASED, "its lease could not be renewed in time")
 
 _log = logging.getLogger("outlive.worker")
 
@@ -26,29 +30,28 @@ class Watch:
 
     async def run_once(self) -> None:
         await asyncio.sleep(WATCH_S)
-        now = time.monotonic()
+        now, ran_until = time.monotonic(), running_time.tick()
         self._slots.zygotes.sweep()
         self._slots.zygotes.continue_stopped(now)
         self._slots.zygotes.fork_ahead()
         self._slots.reader.resume()
         self._slots.look_for_trouble(now)
-        self._slots.deferred.judge(now)
+        self._slots.deferred.judge(ran_until)
         self._slots.drop_unplaced(now, self._leases)
         self._enforce_idle()
-        self._slots.oom_kills.forget_old(self._slots.zygotes.groups)
-        self._end_finished(now)
+        self._slots.deaths.oom_kills.forget_old(self._slots.zygotes.groups)
+        self._end_finished(ran_until)
         for child in self._slots.busy:
             current = child.current
-            lost = current.verdict is not None and current.verdict[0] is Outcome.LOST
-            if self._leases.expired(current.job.token, now) and not lost:
+            if self._leases.expired(current.job.token, now) and current.verdict != GIVEN_UP and not child.distrusted:
                 self._kill_untrusted(child)
             elif current.verdict is not None:
-                self._kill_overdue(child, current, now)
+                self._kill_overdue(child, current, ran_until)
             elif not child.has_begun():
-                if now - current.started > BEGIN_S and not child.unsent:
+                if ran_until - current.counted_from > BEGIN_S and not child.unsent:
                     self._slots.give_up_on(child)
             else:
-                self._judge(child, current, now)
+                self._judge(child, current, ran_until)
                 if len(child.given) > 1 and child.runs_over(now):
                     self._slots.relieve(child)
 
@@ -72,7 +75,7 @@ class Watch:
                 child.leaving_since = now
 
     def _judge(self, child: Child, current: Assignment, now: float) -> None:
-        if current.timeout_s is not None and now - current.started > current.timeout_s:
+        if current.timeout_s is not None and now - current.counted_from > current.timeout_s:
             self.end(child, Outcome.TIMED_OUT, f"Hard timeout of {current.timeout_s:g} s exceeded")
         elif current.stall_s is not None and now - current.moved > current.stall_s:
             self.end(child, Outcome.TIMED_OUT, f"Stalled: no progress for {current.stall_s:g} s")
@@ -88,7 +91,7 @@ class Watch:
             return
         if outcome is Outcome.TIMED_OUT:
             _log.warning("Job %s timed out", current.job.id)
-        current.term_sent = time.monotonic()
+        current.term_sent = running_time.now()
         child.signal(signal.SIGTERM)
 
     def _decide(self, child: Child, outcome: Outcome, error: str) -> bool:
@@ -109,9 +112,12 @@ class Watch:
         """Kill a job whose lease can't be trusted: another worker may run it soon.
 
         The lease stays known until the end is written, or reconciliation would adopt the attempt and run it twice.
+        The database was away, or this process stood still, so the job is given back at no cost. A job that stops its
+        own supervisor is charged when it continues it (`Supervisor._obey`).
         """
-        _log.error("job %s: its lease could not be renewed in time; its process is killed", child.current.job.id)
+        _log.error("job %s: %s; its process is killed", child.current.job.id, GIVEN_UP[1])
+        self._leases.given_up.update(one.job.token for one in child.given)
         self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given:
-            one.verdict = (Outcome.LOST, "its lease could not be renewed in time")
+            one.verdict = GIVEN_UP
         child.signal(signal.SIGKILL)

@@ -128,6 +128,8 @@ class ZygoteHandle:
         self.target, self.worker, self.group, self.log_level = target, worker, group, log_level
         self.hidden = {OWN, *hidden}
         self.facts: Ready | None = None
+        self.memory_bytes = 0
+        """Its peak when it had imported the app: its children share that memory."""
         self.hung_up_at: float | None = None
 
     def start(self) -> None:
@@ -170,6 +172,7 @@ class ZygoteHandle:
                     for schedule in message.schedules:
                         ticks.timetable(schedule)
                     self.facts = message
+                    self.memory_bytes = kernel.peak_bytes(self.process.pid)
                     return message
                 if isinstance(message, Broken):
                     raise AppNotFound(message.reason + self._hint(message.reason), message.traceback)

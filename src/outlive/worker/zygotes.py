@@ -1,7 +1,8 @@
-"""The zygotes of a worker: the current one, the next one, and replaced ones whose jobs still run.
+"""The zygotes of a worker: the current one, the next one, and replaced or dead ones whose jobs still run.
 
-They fork children ahead of the jobs, are replaced on a reload, and restarted when they die. `ChildEvents` decides what
-becomes of the jobs. This file is longer than others, because all that changes the table of children is here.
+They fork children ahead of the jobs, and are replaced on a reload and when they die. Jobs outlive their zygote, below
+their parents. `ChildEvents` decides what becomes of the jobs. This file is longer than others, because all that changes
+the table of children is here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 from uuid import UUID
 
@@ -37,16 +38,21 @@ CONTINUE_S = 0.3
 _log = logging.getLogger("outlive.worker")
 
 
+class ChildDeaths(Protocol):
+    def child_exited(self, child: Child, exit: Exited) -> None: ...
+    def parent_died(self, child: Child, exit: Exited, *, only: bool) -> None: ...
+    def zygote_died(self) -> str: ...
+
+
 class ChildEvents(Protocol):
     """What zygotes report about children, and who reads what children send."""
 
     @property
     def reader(self) -> ChildReader: ...
+    @property
+    def deaths(self) -> ChildDeaths: ...
     def app_imported(self, ready: Ready) -> None: ...
     def child_ready(self) -> None: ...
-    def child_exited(self, child: Child, exit: Exited) -> None: ...
-    def parent_died(self, child: Child, exit: Exited, *, only: bool) -> None: ...
-    def zygote_died(self, children: list[Child]) -> None: ...
 
 
 class Zygotes:
@@ -136,14 +142,18 @@ class Zygotes:
         finally:
             self._next = None
         self.current = new
-        for child in list(self.children.values()):
-            child.retiring = True
-            if not child.given:
-                child.dismiss()
+        self._retire(self.children.values())
         self.ready.clear()
         self._forking = 0
         _log.info("the app was reloaded: %d tasks", len(ready.tasks))
         self._use_current(ready)
+
+    def _retire(self, children: Iterable[Child]) -> None:
+        """Let these children finish the jobs that they have. Idle ones exit."""
+        for child in children:
+            child.retiring = True
+            if not child.given:
+                child.dismiss()
 
     def at_hand(self) -> int:
         """How many children are ready, or will be in a moment."""
@@ -183,14 +193,14 @@ class Zygotes:
                 self._died(zygote)
 
     def _handle_parent(self, parent: Parent, message: Report) -> None:
-        if parent.zygote is self.current:
+        if self._in_use(parent.zygote):
             self._heard_at = time.monotonic()
         match message:
             case Forked(number, pid):
                 self._forked(self.children[number], pid)
             case NotForked(number, reason):
                 self._discard_unforked(self.children[number])
-                if parent.zygote is self.current:
+                if self._in_use(parent.zygote):
                     self._refused(reason)
                 self._end_if_replaced(parent.zygote)
             case Exited(pid):
@@ -201,6 +211,12 @@ class Zygotes:
                 warn_of_unkillable(pid)
             case None:  # The zygote reports the children when they are gone.
                 parent.dead = True
+                if parent.zygote.hung_up_at is not None:
+                    self._end_orphan(parent)
+
+    def _in_use(self, zygote: ZygoteHandle) -> bool:
+        """Whether new jobs run below this zygote: it lives, and no reload has replaced it."""
+        return zygote is self.current and zygote.facts is not None
 
     def _end_parent(self, parent: Parent) -> None:
         """A parent is dead, or was never forked, and so are its children."""
@@ -212,8 +228,19 @@ class Zygotes:
             else:
                 self._discard_unforked(child)
 
+    def _end_orphan(self, parent: Parent) -> None:
+        """A parent has died after its zygote: what was below it falls to the supervisor, which kills it."""
+        if self.parents.numbered(parent.number) is not parent:
+            return
+        for child in parent.children:
+            child.signal(signal.SIGKILL)
+        for _ in range(3):  # Processes that are forked meanwhile are found by the watch.
+            self.sweep()
+        self._end_parent(parent)
+        self._end_if_replaced(parent.zygote)
+
     def _discard_unforked(self, child: Child) -> None:
-        if child.zygote is self.current:
+        if self._in_use(child.zygote):
             self._forking -= 1
         del self.children[child.number]
         child.parent.children.remove(child)
@@ -222,7 +249,7 @@ class Zygotes:
     def _forked(self, child: Child, pid: int) -> None:
         child.pid = pid
         self.by_pid[pid] = child
-        if child.zygote is not self.current:
+        if not self._in_use(child.zygote):
             child.retiring = True
             child.dismiss()
             return
@@ -235,7 +262,7 @@ class Zygotes:
 
     def _exited(self, child: Child, exit: Exited) -> None:
         self._read_last(child)
-        self._events.child_exited(child, exit)
+        self._events.deaths.child_exited(child, exit)
         self._remove(child)
 
     def _end_with_parent(self, child: Child, exit: Exited) -> None:
@@ -244,7 +271,7 @@ class Zygotes:
         parent.read_last()
         parent.culprits = parent.culprits or sum(bool(one.served) for one in parent.children)
         self._read_last(child)
-        self._events.parent_died(child, exit, only=parent.culprits == 1)
+        self._events.deaths.parent_died(child, exit, only=parent.culprits == 1)
         self._remove(child)
 
     def _read_last(self, child: Child) -> None:
@@ -270,8 +297,8 @@ class Zygotes:
         return None
 
     def _end_if_replaced(self, zygote: ZygoteHandle) -> None:
-        """A zygote that a reload has replaced ends with its last child."""
-        if zygote is not self.current and all(child.zygote is not zygote for child in self.children.values()):
+        """A zygote that is not in use any more, and its parents, end with its last child."""
+        if not self._in_use(zygote) and all(child.zygote is not zygote for child in self.children.values()):
             self._end(zygote)
 
     def fork_ahead(self) -> None:
@@ -307,22 +334,18 @@ class Zygotes:
         _log.error("a child could not be forked: %s; this worker claims nothing until one can be", reason)
 
     def _died(self, zygote: ZygoteHandle) -> None:
-        """The attempts of its children are lost. If it was the current one, a new zygote starts."""
-        _log.error("%s died: its jobs are lost", "the zygote" if zygote is self.current else "a replaced zygote")
-        mine = [child for child in self.children.values() if child.zygote is zygote]
-        for child in mine:
-            self._events.reader.hear_all(child)  # Its job may have ended before.
-            child.signal(signal.SIGKILL)
-            self.children.pop(child.number)
-            self.by_pid.pop(child.pid, None)
-        self.ready = deque(child for child in self.ready if child.zygote is not zygote)
-        self._end(zygote)
+        """Its jobs go on below their parents, which report to the supervisor. A new zygote replaces the current one."""
+        who = "the zygote" if zygote is self.current else "a replaced zygote"
+        zygote.hang_up()
         zygote.process.kill()  # It may only have closed its control socket.
-        for _ in range(3):  # Processes that are forked meanwhile are found by the watch.
-            self.sweep()
-        self._events.zygote_died(mine)
-        for child in mine:
-            self.discard(child)
+        self._ending.add(zygote)
+        self.ready = deque(child for child in self.ready if child.zygote is not zygote)
+        for parent in self.parents.of(zygote):
+            if parent.dead or not parent.pid:  # It died first, or its fork was not reported.
+                self._end_orphan(parent)
+        self._retire(child for child in self.children.values() if child.zygote is zygote)
+        self._end_if_replaced(zygote)
+        _log.error("%s died%s: the jobs below it go on", who, self._events.deaths.zygote_died())
         if zygote is self.current and not self.closing:
             self._forking = 0
             self._restarting = asyncio.get_running_loop().create_task(self._restart(zygote))
@@ -341,6 +364,8 @@ class Zygotes:
                     _log.error("the new zygote can't import the app yet: %s", error)
                 self._not_imported = not_imported
                 if dead is new:
+                    if (new.process.returncode or 0) < 0:  # A job may kill each one while it imports.
+                        self._events.deaths.zygote_died()
                     self._end(new)
                 await asyncio.sleep(RESTART_S)
                 continue
@@ -403,6 +428,21 @@ class Zygotes:
             except RuntimeError:  # No thread can be started.
                 self.groups.remove(group)
 
+    def sent_by_a_job(self, name: str, sender: int) -> bool:
+        """Whether a process of a job has sent this signal to the supervisor. The job is killed, and counts as crashed.
+
+        A process that a job has left behind is below the job's parent, where one job runs at a time.
+        """
+        for pid in kernel.lineage_of(sender):
+            child, parent = self.by_pid.get(pid), self.parents.with_pid(pid)
+            if child is None and parent is None:
+                continue
+            for one in [child] if child else [one for one in parent.children if one.given] if parent else ():
+                if not one.distrusted:
+                    self._events.reader.distrust(one, f"sent {name} to its worker")
+            return True
+        return False
+
     def _living(self) -> set[int]:
         """The pids of all zygotes: current, replaced, next, and ending ones."""
         self._ending = {one for one in self._ending if one.lives()}
@@ -418,4 +458,4 @@ class Zygotes:
 
     def sweep(self) -> bool:
         """Reap or kill orphans that the kernel gave to the supervisor; True if one of them is about to die."""
-        return self._strays.sweep({*self._living(), *self._spare})
+        return self._strays.sweep({*self._living(), *self.parents.pids(), *self._spare})

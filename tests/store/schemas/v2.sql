@@ -1,7 +1,7 @@
 -- The tables of outlive, version 2.
 --
--- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is never updated, and,
--- while it is not finished, exactly one row in one of three places:
+-- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is hardly ever updated,
+-- and, while it is not finished, exactly one row in one of three places:
 --
 --     waiting   it may be claimed         pending (or retryable, once it has failed or crashed)
 --     running   an attempt is under way   running
@@ -18,13 +18,12 @@
 -- Claims skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id,
 -- come last, and then what a callback of a batch needs.
 -- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
--- at once. The commit of a job that waits for others locks them in their places, for key share; operators' verbs
--- don't wait for its lock in `jobs`. Two cases break the order: more jobs come to wait for one that is cancelled
--- while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is possible, if
--- rare: Postgres ends it within a second, and the statement that failed is repeated.
--- Keys (functions/keys.sql) are locked last, when the transaction commits, in the order of their buckets. A
--- transaction that holds one waits for no row, unless it has called enqueue several times, with keys and with jobs
--- to wait for. No transaction waits for a key for longer than a tenth of a second.
+-- at once, unless these are too many. A transaction that enqueues a job to wait for others locks them in `jobs`
+-- only, for key share: only prune waits for that. Two cases break the order: more jobs come to wait for one that
+-- is cancelled while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is
+-- possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- Keys (functions/keys.sql) are locked last, in the order of their buckets, and only by the statements of workers:
+-- these wait for no row after that. No transaction waits for a key for longer than a tenth of a second.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -41,7 +40,7 @@ create table outlive.schema_version (
 create function outlive.now() returns timestamptz language sql stable parallel safe
 return statement_timestamp();
 
--- Every job, as it was enqueued. Rows are never updated.
+-- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
 create table outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),
@@ -126,7 +125,9 @@ create index held_why on outlive.held (why, since);
 create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
--- admitted: it has a slot of its key. The others wait for one (queued), or for their time (later).
+-- admitted: it has a slot of its key. The others wait for one (queued), or until they may (later): for their time,
+-- or, with `ready_at` infinity, for their queue to be resumed or for a worker that can run a suspect. `ready_at`
+-- of an admitted job is when it was admitted.
 create table outlive.keyed_jobs (
   job_id uuid primary key,
   key text collate "C" not null,
@@ -141,17 +142,20 @@ create index keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admi
 create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
 create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
--- Keys of which a slot was given back, or for which a job queues. The transaction that inserts a row admits the
--- jobs when it commits, and deletes the row. What it could not admit, because a lock was taken or there were too
--- many keys, is left to the reaper, at most 500 keys in a row.
+-- Keys of which a slot was given back, or for which a job queues, and which are left to the reapers: at most 500
+-- keys in a row.
 create table outlive.key_turns (
   id bigint generated always as identity primary key,
-  xid xid8,  -- The transaction; null: it is left to the reaper.
   keys text[] not null
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index key_turns_by_xid on outlive.key_turns (xid);
+
+-- The locks of keys, each for many keys; they are made as needed. They are rows, because any login can take an
+-- advisory lock.
+create table outlive.key_locks (
+  bucket int primary key
+);
 
 -- Every attempt that has ended, with its outcome, its evidence and its result.
 create table outlive.attempts (
@@ -180,6 +184,8 @@ create table outlive.attempts (
   hostname text,
   expires_at timestamptz,  -- The job may be pruned then. Null: its task does not say, and the settings do.
   memory json,  -- How its memory changed, if it was measured and the attempt ran long or did not succeed.
+  loss text collate "C" check (loss in ('alone', 'taken back')),
+    -- Of a lost attempt: nothing ran beside it; or its worker was alive, and the loss does not count.
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
@@ -230,7 +236,18 @@ create table outlive.workers (
   tasks text[],  -- The tasks of its app; null: unknown.
   drain_requested_at timestamptz,  -- An operator wants it to finish its jobs and stop.
   secret uuid not null default gen_random_uuid(),  -- The secrets of its attempts are derived from this one.
-  memory_bytes bigint  -- Of all its processes, as its last heartbeats told; null: not known yet.
+  memory_bytes bigint,  -- Of all its processes, as its last heartbeats told; null: not known yet.
+  app text collate "C",  -- The service, or the app as it was started (pkg.module:app); null: no app of Python.
+  schedules text[],  -- The schedules that its app declares.
+  -- Its own settings, by which others judge whether it lives.
+  heartbeat_s double precision not null default 30,
+  renew_s double precision not null default 20,
+  stale_s double precision not null default 60,
+  dead_s double precision not null default 120,
+  alerts text[],  -- The alerts for which it has a command, for example on_quarantine.
+  died_of text,  -- Why it was declared dead.
+  died_with int,  -- How many jobs it had then.
+  told boolean not null default false  -- A command was run for its death.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
 
@@ -283,7 +300,9 @@ create table outlive.tasks (
   backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
   updated_at timestamptz not null,
   alerted_at timestamptz,
-  keep_finished_s double precision check (keep_finished_s >= 0)  -- Null: as the settings say.
+  keep_finished_s double precision check (keep_finished_s >= 0),  -- Null: as the settings say.
+  app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
+  app_keep_failed_s double precision
 );
 create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
@@ -356,17 +375,17 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
--- Jobs whose end may be overlooked. The transaction that enqueues jobs to wait for them checks that when it
--- commits, and deletes the row. What it can't see then is left to the reaper.
+-- Notes for the reaper: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends
+-- are not followed up yet, because they concern many jobs or their transaction did not see all.
 create table outlive.end_checks (
   id bigint generated always as identity primary key,
-  xid xid8,  -- The transaction; null: it is left to the reaper.
   needed uuid[] not null,
-  dependents uuid[]  -- Those that it has made to wait; null: all that wait for them.
+  dependents uuid[],  -- Those that were enqueued to wait; null: all that wait for them.
+  past uuid not null default '00000000-0000-0000-0000-000000000000'
+    -- Of those that wait for the first one, all up to this one are dealt with.
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index end_checks_by_xid on outlive.end_checks (xid);
 
 -- How far each job is, and the checkpoint of its last attempt.
 create table outlive.progress (
@@ -399,7 +418,8 @@ create table outlive.schedules (
   ends_at timestamptz check (ends_at between '2000-01-01Z' and '9000-01-01Z'),
   paused_at timestamptz check (paused_at between '2000-01-01Z' and '9000-01-01Z'),
   declared json,  -- The app's last declaration, by column; null: an operator has made this schedule.
-  declared_by text collate "C",  -- The app, as its worker was started: pkg.module:app.
+  declared_by text collate "C",  -- As workers.app.
+  withdrawn_at timestamptz,  -- Since when workers of its app run, and none of them declares it: it does not fire.
   next_at timestamptz check (next_at = 'infinity' or next_at between '2000-01-01Z' and '9000-01-01Z'),
     -- Null: to be computed. Infinity: it fires no more.
   last_tick timestamptz check (last_tick between '2000-01-01Z' and '9000-01-01Z'),
@@ -453,6 +473,17 @@ create table outlive.audit (
 );
 create index audit_by_time on outlive.audit (at);
 
+-- People who may log in to the dashboard with a token of their own. Only the SHA-256 of a token is stored.
+create table outlive.dashboard_tokens (
+  id uuid primary key default gen_random_uuid(),
+  name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
+  role text collate "C" not null check (role in ('viewer', 'operator')),
+  hash bytea not null,
+  created_at timestamptz not null default outlive.now(),
+  constraint dashboard_tokens_name_key unique (name),
+  constraint dashboard_tokens_hash_key unique (hash)
+);
+
 -- Every migration makes the views again, because their columns may have changed.
 do $$
 declare
@@ -470,6 +501,8 @@ end $$;
 --     charge      why a job is quarantined for its crashes, in words
 --     suspicion   why a job is a suspect, in words
 --     charged     whether a lost attempt counts against the job
+--     lost_so_far what is known of the losses of a job
+--     loss_charge why a job is quarantined for its losses, in words
 --     alone_s     how long a suspect has its worker to itself
 --     verdict     decides from outcome, counters and policy; nothing else decides
 --
@@ -535,6 +568,39 @@ create or replace function outlive.charged(had outlive.running) returns boolean 
 return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
+create or replace function outlive.lost_so_far(had outlive.running)
+returns table (alone bigint, elsewhere bigint) language sql stable as $$
+-- Of a job whose attempt `had` is lost: how many of the losses that count, this one included, had nothing beside
+-- it; and how many other workers have died since the first of them began, without the job and not told to stop.
+with counted as (
+  select a.loss, a.started_at from outlive.attempts a
+  where a.job_id = had.id and a.outcome = 'lost' and a.loss is distinct from 'taken back'
+  order by a.attempt desc limit had.losses),
+summed as (
+  select count(*) filter (where c.loss = 'alone') as alone, min(c.started_at) as first from counted c)
+select s.alone + had.alone::int, (
+  select count(*) from outlive.workers k
+  where k.state = 'dead' and k.died_at >= least(s.first, had.started_at) and k.stop_requested_at is null
+    and k.id <> had.worker
+    and not exists (
+      select from outlive.attempts a where a.job_id = had.id and a.worker = k.id and a.outcome = 'lost'))
+from summed s;
+$$;
+
+create or replace function outlive.loss_charge(losses int, alone bigint, elsewhere bigint, max_losses int)
+returns text language sql immutable
+-- Why a job is quarantined for its losses, in words: what is known, and whether that is proof or a guess.
+return format('%s%s; %s%s (max_losses = %s)',
+  case losses when 1 then 'a worker vanished while running it'
+    else format('%s workers vanished while running it', losses) end,
+  case alone when 0 then '' when 1 then ', once with nothing beside it'
+    when 2 then ', twice with nothing beside it'
+    else format(', %s times with nothing beside it', alone) end,
+  case elsewhere when 0 then 'no other worker vanished meanwhile' when 1 then 'one other vanished without it'
+    else format('%s others vanished without it', elsewhere) end,
+  case when alone >= 2 and alone > 2 * elsewhere then ': proven' else ': a guess' end,
+  max_losses);
+
 create or replace function outlive.verdict(
   had outlive.running, outcome text, killed boolean, final boolean, after_s double precision,
   jitter double precision)
@@ -555,6 +621,9 @@ declare
   f int := had.failures + (kind = 'failure')::int;
   c int := had.crashes + (kind = 'crash')::int;
   l int;
+  alone bigint;
+  elsewhere bigint;
+  convicted boolean := false;
   fate text;
 begin
   if kind is null then  -- It must not be retried for free, and so forever.
@@ -569,16 +638,24 @@ begin
     -- A suspect that ended by itself is cleared.
     when kind <> 'none' and (had.alone or had.losses >= policy.max_losses - 1) then 0
     else had.losses end;
+  if kind = 'loss' and l >= policy.max_losses then
+    -- A worker that dies with one job in it looks the same whether the job or a stranger has killed it. So one
+    -- loss alone proves nothing. Two do, unless other workers die as well: then a job must have been alone more
+    -- than twice as often as that. A loss beside other jobs proves even less, but a job that kills only in company
+    -- is caught at twice its limit while no other worker dies, and every job at four times its limit.
+    select s.* into alone, elsewhere from outlive.lost_so_far(had) s;
+    convicted := had.losses = 0
+      or alone >= 2 and alone > 2 * elsewhere
+      or l >= 2 * policy.max_losses and elsewhere = 0
+      or l >= 4 * policy.max_losses;
+  end if;
   fate := case
     when outcome in ('succeeded', 'cancelled') then outcome
     when had.cancel_requested then 'cancelled'
     when kind = 'failure' and (final or f >= policy.max_attempts) then 'failed'
     when kind = 'crash' and c + policy.kills >= policy.max_crashes then 'quarantined'
     when kind = 'loss' and policy.on_worker_death = 'fail' then 'failed'
-    -- The loss of a suspect that ran beside other jobs proves nothing: one of them may have killed the worker.
-    -- It stays a suspect, up to twice its limit, so that a job that kills only in company is caught too.
-    when kind = 'loss' and l >= policy.max_losses
-      and (had.alone or had.losses = 0 or l >= 2 * policy.max_losses) then 'quarantined'
+    when convicted then 'quarantined'
     when kind in ('loss', 'none') and l > 0 and l >= policy.max_losses - 1 then 'suspect'
     else 'again' end;
   state := case
@@ -591,10 +668,12 @@ begin
     details := case
       when fate = 'suspect' then outlive.suspicion(l, policy.max_losses)
       when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
-      else format('%s workers vanished while running it%s (max_losses = %s)', l,
-        case when had.alone then ', the last with nothing beside it: proven' else '' end, policy.max_losses) end;
+      else outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
   end if;
   ready_at := case
+    -- A suspect that goes on losing workers waits for longer and longer, so that what else kills them may pass.
+    when kind = 'loss' and fate = 'suspect' and l > policy.max_losses
+      then outlive.now() + interval '15 seconds' * 2 ^ least(l - policy.max_losses - 1, 8)
     when kind = 'loss' or (kind = 'none' and after_s is null) then had.ready_at
     else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
       policy.backoff_s[least(greatest(f + c, 1), cardinality(policy.backoff_s))] * (0.5 + jitter / 2))) end;
@@ -639,21 +718,28 @@ return (
 --     follow_through  the same, if the jobs that wait for them have been released already
 --     sees_all        whether a transaction sees what others have committed since it began
 
-create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
--- These jobs have just reached these states. Some go on by themselves (pending, retryable).
+create or replace function outlive.follow_up(ids uuid[], states text[], at_once boolean default false) returns int
+language plpgsql set enable_seqscan = off as $$
+-- These jobs have just reached these states. Some go on by themselves (pending, retryable). `at_once`: the next
+-- jobs of their concurrency keys are admitted here, because this transaction commits soon. To enter a function
+-- with settings takes microseconds, so here and below the rare ones are entered only if there is something to do.
 -- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
 -- has changed.
 declare
-  changed int;
+  changed int := 0;
 begin
   -- First, because it adds the jobs that it cancels.
-  select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
-  perform outlive.follow_through(ids, states);
+  if exists (select from outlive.dependencies d where d.needs = any(ids))
+     or exists (select from outlive.dependencies d where d.job_id = any(ids)) then
+    select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+  end if;
+  perform outlive.follow_through(ids, states, at_once => at_once);
   return changed;
 end $$;
 
-create or replace function outlive.follow_through(ids uuid[], states text[], joined uuid[] default '{}')
-returns void language plpgsql as $$
+create or replace function outlive.follow_through(
+  ids uuid[], states text[], joined uuid[] default '{}', at_once boolean default false)
+returns void language plpgsql set enable_seqscan = off as $$
 -- `joined` are the batches of jobs that were just made, once for each job.
 begin
   if not outlive.sees_all() then
@@ -661,8 +747,12 @@ begin
     select array_agg(e.id) from unnest(ids, states) e(id, state)
     where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined') having count(*) > 0;
   end if;
-  perform outlive.count_in_batches(ids, states, joined);
-  perform outlive.follow_keys(ids, states);
+  if joined <> '{}' or exists (select from outlive.batches b where b.done_at is null) then
+    perform outlive.count_in_batches(ids, states, joined);
+  end if;
+  if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
+    perform outlive.follow_keys(ids, states, coalesce(at_once, false));
+  end if;
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;
@@ -917,21 +1007,28 @@ end $$;
 --     park_keyed     new jobs queue for a slot of their key
 --     follow_keys    jobs have ended or go on: their slots are given back
 --     requeue_keyed  jobs were moved: they give back their slots, and queue again if they are to run
+--     queue_keyed    jobs queue for a slot, or wait until they may
+--     pause_queue, resume_queue
+--     requeue_queue  a queue was paused or resumed: its jobs give back their slots, or queue again
+--     leave_turns    leaves keys to the reaper
 --     lock_keys      locks keys
 --     admit          gives free slots to the jobs that queue
---     take_turn      trigger: at commit, admits jobs of the keys that the transaction has freed or queued for
---     admit_due      admits the jobs whose time has come, and what commits have left
+--     take_slot      a worker asks for a slot, to run a suspect
+--     admit_due      admits the jobs whose time has come, and what others have left
 --
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
 -- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
--- `held`, where they slow nothing. A suspect stays there when it is admitted. (The functions don't ask for why =
--- 'key': Postgres would read the index by why, and with it all jobs that queue.)
+-- `held`, where they slow nothing. Only a job that can run at once is admitted. One that is due later, whose queue
+-- is paused, or that is a suspect, for which a worker must be idle, waits as `later` and holds up no other.
+-- (The functions don't ask for why = 'key': Postgres would read the index by why, and with it all jobs that
+-- queue.)
 --
--- A transaction that gives back a slot or queues a job inserts a row into `key_turns`. The trigger on it runs when
--- the transaction commits. It locks the keys and then sees all that was committed before, so a free slot and a job
--- that queues for it never miss each other, and no long transaction holds the lock of a key. What can't be
--- admitted then stays in `key_turns`.
+-- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and the reapers, which are
+-- notified, admit the jobs. They lock the keys and then see all that was committed before, so a free slot and a
+-- job that queues for it never miss each other. Only the statements of workers lock keys: these commit at once.
+-- The transactions of clients and jobs may stay open for long. A worker's statement that ends jobs admits the next
+-- ones itself, and leaves only the keys that are locked.
 
 create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
@@ -940,34 +1037,30 @@ begin
   with parked as (
     insert into outlive.held
     select j.id, 'key', outlive.now(), null, j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0
-    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null),
-  queued as (
-    insert into outlive.keyed_jobs
-    select j.id, j.concurrency_key, j.concurrency,
-      case when j.ready_at <= outlive.now() then 'queued' else 'later' end, j.priority, j.ready_at
     from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null
-    returning key, state)
-  insert into outlive.key_turns (xid, keys)
-  select pg_current_xact_id(), array_agg(distinct q.key) from queued q where q.state = 'queued'
-  having count(*) > 0;
+    returning held.id)
+  select array_agg(p.id) into ids from parked p;
+  perform outlive.leave_turns(outlive.queue_keyed(ids));
 end $$;
 
-create or replace function outlive.follow_keys(ids uuid[], states text[]) returns void
+create or replace function outlive.follow_keys(ids uuid[], states text[], at_once boolean) returns void
 language plpgsql set enable_seqscan = off as $$
 -- These jobs have just reached these states. Those that hold a slot give it back, also if they are to run again: a
 -- job that waits for its next attempt is in the way of no other.
 begin
   if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
     perform outlive.requeue_keyed(ids, array(
-      select j.id from unnest(ids, states) j(id, state) where j.state in ('pending', 'retryable')));
+      select j.id from unnest(ids, states) j(id, state) where j.state in ('pending', 'retryable')), at_once);
   end if;
 end $$;
 
-create or replace function outlive.requeue_keyed(ids uuid[], going uuid[] default '{}') returns void
+create or replace function outlive.requeue_keyed(
+  ids uuid[], going uuid[] default '{}', at_once boolean default false) returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off set jit = off as $$
 -- These jobs were moved. Those that have a slot give it back. Those of `going` that have a key and are in
--- `waiting` or suspects queue for one. Every function that puts an old job into `waiting` calls this.
+-- `waiting` or suspects queue for one. Every function that puts an old job into `waiting` calls this. `at_once`:
+-- the jobs whose turn it is are admitted now.
 declare
   keys text[];
 begin
@@ -981,47 +1074,125 @@ begin
     select m.id, 'key', outlive.now(), null, m.queue, m.source, m.task, m.priority, m.ready_at, m.attempt,
       m.failures, m.crashes, m.losses
     from moved m;
-    with queued as (
-      insert into outlive.keyed_jobs
-      select h.id, j.concurrency_key, j.concurrency,
-        case when h.ready_at <= outlive.now() then 'queued' else 'later' end, h.priority, h.ready_at
-      from outlive.held h join outlive.jobs j on j.id = h.id
-      where h.id = any(going) and h.why not in ('blocked', 'quarantined', 'dependent')
-        and j.concurrency_key is not null
-      returning key, state)
-    select keys || coalesce(array_agg(distinct q.key), '{}') into keys from queued q where q.state = 'queued';
+    keys := keys || outlive.queue_keyed(going);
   end if;
-  if cardinality(keys) > 0 then
-    insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
+  if at_once and keys <> '{}' then
+    keys := outlive.admit(array(
+      select k.key from unnest(keys) k(key) group by k.key order by outlive.key_bucket(k.key)));
+  end if;
+  perform outlive.leave_turns(keys);
+end $$;
+
+create or replace function outlive.queue_keyed(ids uuid[]) returns text[]
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- Those of these jobs that are held, have a key and are to run queue for a slot of it, or wait until they may.
+-- Returns the keys for which jobs queue now. Nothing else decides whether a job may have a slot.
+declare
+  keys text[];
+begin
+  with going as (
+    select h.id, j.concurrency_key, j.concurrency, h.priority, case
+        when h.why = 'suspect' or exists (
+          select from outlive.queues q where q.name = h.queue and q.paused_at is not null) then 'infinity'
+        else h.ready_at end as ready_at
+    from outlive.held h join outlive.jobs j on j.id = h.id
+    where h.id = any(ids) and h.why not in ('blocked', 'quarantined', 'dependent')
+      and j.concurrency_key is not null),
+  queued as (
+    insert into outlive.keyed_jobs
+    select g.id, g.concurrency_key, g.concurrency,
+      case when g.ready_at <= outlive.now() then 'queued' else 'later' end, g.priority, g.ready_at
+    from going g returning key, state)
+  select coalesce(array_agg(distinct q.key), '{}') into keys from queued q where q.state = 'queued';
+  return keys;
+end $$;
+
+create or replace function outlive.requeue_queue(name text) returns void language plpgsql as $$
+-- A queue was paused: its jobs give back their slots, and queue no more. Or it was resumed: they queue again. Jobs
+-- that are being claimed or moved just now are left alone: the reaper comes back to them.
+declare
+  paused boolean := exists (
+    select from outlive.queues q where q.name = requeue_queue.name and q.paused_at is not null);
+  mine uuid[];
+begin
+  mine := array(
+    select w.id from outlive.keyed_jobs k join outlive.waiting w on w.id = k.job_id
+    where paused and k.state = 'admitted' and w.queue = name for update of w skip locked);
+  mine := mine || array(
+    select h.id from outlive.keyed_jobs k join outlive.held h on h.id = k.job_id
+    where case when paused then k.state = 'queued' else k.state = 'later' and k.ready_at = 'infinity' end
+      and h.queue = name and h.why = 'key'
+    for update of h skip locked);
+  perform outlive.requeue_keyed(mine, mine);
+end $$;
+
+create or replace function outlive.pause_queue(name text) returns void language plpgsql as $$
+-- The queue's jobs are not claimed any more, and hold no slot of a key. Running jobs go on.
+begin
+  insert into outlive.queues (name, paused_at) values (pause_queue.name, outlive.now())
+  on conflict on constraint queues_pkey do update set paused_at = coalesce(queues.paused_at, excluded.paused_at);
+  perform outlive.requeue_queue(name);
+end $$;
+
+create or replace function outlive.resume_queue(name text) returns boolean language plpgsql as $$
+-- The queue's jobs are claimed again. False: it was not paused.
+begin
+  update outlive.queues q set paused_at = null where q.name = resume_queue.name and q.paused_at is not null;
+  if not found then
+    return false;
+  end if;
+  perform outlive.requeue_queue(name), outlive.wake();
+  return true;
+end $$;
+
+create or replace function outlive.leave_turns(keys text[], notify boolean default true) returns void
+language plpgsql as $$
+-- Leave these keys to the reapers. Keys that share a lock are neighbours, so that a part of many keys locks few.
+begin
+  if keys = '{}' then
+    return;
+  end if;
+  insert into outlive.key_turns (keys)
+  select array_agg(k.key order by k.n)
+  from (
+    select d.key, row_number() over (order by outlive.key_bucket(d.key)) as n
+    from (select distinct unnest(keys) as key) d) k
+  group by (k.n - 1) / 500;
+  if notify and exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', 'follow');
   end if;
 end $$;
 
 create or replace function outlive.key_bucket(key text) returns int language sql immutable
--- All keys share 256 locks, so that a transaction with many keys takes no more than the server has room for.
+-- All keys share 256 locks, so that a transaction with many keys takes no more than a few.
 return (hashtextextended(key, 0) & 255)::int;
 
 create or replace function outlive.lock_keys(keys text[]) returns text[]
-language plpgsql set lock_timeout = '100ms' as $$
+language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
 -- Lock these keys until the transaction ends, and return those that it has locked. After it has waited in vain for
 -- one, it waits for no other.
 declare
-  class constant int := 1869968492;  -- "outl"
-  bucket int;
-  refused int[] := '{}';
+  wanted int[] := array(select distinct outlive.key_bucket(k.key) from unnest(keys) k(key));
+  locked int[];
+  refused int[];
 begin
-  for bucket in select distinct outlive.key_bucket(k.key) from unnest(keys) k(key) order by 1 loop
-    continue when pg_try_advisory_xact_lock(class, bucket);
+  locked := array(
+    select l.bucket from outlive.key_locks l where l.bucket = any(wanted)
+    order by l.bucket for no key update skip locked);
+  refused := array(select unnest(wanted) except select unnest(locked) order by 1);
+  if refused <> '{}' then
     begin
-      if refused = '{}' then
-        perform pg_advisory_xact_lock(class, bucket);
-        continue;
-      end if;
+      insert into outlive.key_locks select unnest(refused) on conflict do nothing;  -- They are made as needed.
+      perform from outlive.key_locks l where l.bucket = refused[1] for no key update;
+      locked := locked || refused[1] || array(
+        select l.bucket from outlive.key_locks l where l.bucket = any(refused[2:])
+        order by l.bucket for no key update skip locked);
     exception when lock_not_available or deadlock_detected then
       null;
     end;
-    refused := refused || bucket;
-  end loop;
-  return array(select k.key from unnest(keys) k(key) where outlive.key_bucket(k.key) <> all(refused));
+  end if;
+  return array(select k.key from unnest(keys) k(key) where outlive.key_bucket(k.key) = any(locked));
 end $$;
 
 create or replace function outlive.admit(keys text[]) returns text[]
@@ -1068,7 +1239,7 @@ begin
       insert into outlive.waiting
       select f.queue, f.source, f.task, f.priority, f.ready_at, f.id, f.attempt, f.failures, f.crashes, f.losses
       from freed f)
-    update outlive.keyed_jobs k set state = 'admitted'
+    update outlive.keyed_jobs k set state = 'admitted', ready_at = outlive.now()
     where k.job_id = any(array(select f.job_id from fitting f));
     get diagnostics admitted = row_count;
     any_admitted := any_admitted or admitted > 0;
@@ -1088,49 +1259,50 @@ begin
     select unnest(keys[:most_at_once]) except select unnest(locked));
 end $$;
 
-create or replace function outlive.take_turn() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
--- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all. Keys
--- that share a lock are neighbours, so that what is left of many keys locks few at a time.
+create or replace function outlive.take_slot(job uuid) returns boolean language plpgsql as $$
+-- A worker is ready to run this suspect: it gets a slot of its key, or queues for one. Then it is admitted in its
+-- turn, and keeps the slot for six seconds, so that a worker can ask again. True: it has a slot or needs none.
 declare
-  keys text[];
+  mine outlive.keyed_jobs;
 begin
-  if new.id <= nullif(current_setting('outlive.turns_taken', true), '')::bigint then
-    return null;
+  select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
+  if mine.state in ('later', 'queued') then
+    update outlive.keyed_jobs k set state = 'queued', ready_at = (
+      select h.ready_at from outlive.held h where h.id = job)
+    where k.job_id = job and k.state = 'later';
+    perform outlive.leave_turns(outlive.admit(array[mine.key]));
+    select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
   end if;
-  perform set_config('outlive.turns_taken', max(t.id)::text, true)
-  from outlive.key_turns t where t.xid = pg_current_xact_id();
-  keys := array(
-    select k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id()
-    group by k.key order by outlive.key_bucket(k.key));
-  if cardinality(keys) > 0 then
-    keys := outlive.admit(keys);
-    insert into outlive.key_turns (keys)
-    select array_agg(k.key order by k.n) from unnest(keys) with ordinality k(key, n) group by (k.n - 1) / 500;
-    delete from outlive.key_turns t where t.xid = pg_current_xact_id();
-  end if;
-  return null;
+  return coalesce(mine.state, 'admitted') = 'admitted';
 end $$;
-
-drop trigger if exists take_turn on outlive.key_turns;
-create constraint trigger take_turn after insert on outlive.key_turns deferrable initially deferred for each row
-when (new.xid is not null) execute function outlive.take_turn();
 
 create or replace function outlive.admit_due(batch int) returns int
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
--- Take the turns of jobs whose time has come, and those that commits have left. Returns how many jobs and keys
--- that concerns. If it is less than `batch`, no more is due.
+-- Take the turns of jobs whose time has come, and those that others have left; and take back the slots of suspects
+-- that no worker has claimed. Returns how many jobs and keys that concerns. If it is less than `batch`, no more is
+-- due. A job is locked in `held` too: a verb that moves it at the same time must find its row here.
 declare
+  idle uuid[];
+  due uuid[];
   keys text[];
-  concerned int;
 begin
-  with due as (
-    select k.job_id from outlive.keyed_jobs k where k.state = 'later' and k.ready_at <= outlive.now()
-    order by k.ready_at limit batch for update skip locked),
-  ready as (
-    update outlive.keyed_jobs k set state = 'queued' where k.job_id = any(array(select d.job_id from due d))
-    returning k.key),
-  left_over as (
+  idle := array(select h.id from outlive.held h where h.why = 'suspect');
+  if idle <> '{}' then
+    idle := array(
+      select k.job_id from outlive.keyed_jobs k
+      where k.job_id = any(idle) and k.state = 'admitted'
+        and k.ready_at <= outlive.now() - interval '6 seconds');
+    idle := array(select h.id from outlive.held h where h.id = any(idle) for update skip locked);
+    perform outlive.requeue_keyed(idle, idle);
+  end if;
+  with ready as (
+    delete from outlive.keyed_jobs k where k.job_id = any(array(
+      select l.job_id from outlive.keyed_jobs l join outlive.held h on h.id = l.job_id
+      where l.state = 'later' and l.ready_at <= outlive.now()
+      order by l.ready_at limit batch for update of l, h skip locked))
+    returning k.job_id)
+  select array_agg(r.job_id) into due from ready r;
+  with left_over as (
     delete from outlive.key_turns t where t.id = any(array(
       select l.id from (
         select r.id, sum(r.keys) over (order by r.id) - r.keys as before from (
@@ -1138,13 +1310,15 @@ begin
           order by t.id limit batch for update skip locked) r) l
       where l.before < batch))
     returning t.keys)
-  select array(select r.key from ready r union select unnest(l.keys) from left_over l),
-    (select count(*) from ready) + (select coalesce(sum(cardinality(l.keys)), 0) from left_over l)
-  into keys, concerned;
-  if cardinality(keys) > 0 then
-    insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
+  select coalesce(array_agg(k.key), '{}') into keys from left_over l, unnest(l.keys) k(key);
+  batch := cardinality(keys) + coalesce(cardinality(due), 0);
+  if batch > 0 then
+    keys := keys || outlive.queue_keyed(due);
+    -- What is locked now is looked at again in a second, without a notification.
+    perform outlive.leave_turns(outlive.admit(array(
+      select k.key from unnest(keys) k(key) group by k.key order by outlive.key_bucket(k.key))), notify => false);
   end if;
-  return concerned;
+  return batch;
 end $$;
 
 -- Completion: how the end of an attempt is written.
@@ -1153,6 +1327,7 @@ end $$;
 --     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
 --     complete               the same inside the job's own transaction, by the attempt's secret
 --     finish_unclaimed       the end of jobs that no worker runs
+--     refuse_unreadable      refuses JSON that common parsers can't read
 --
 -- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
 -- that deletes nothing has lost the attempt and writes nothing.
@@ -1182,7 +1357,8 @@ begin
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
-    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory);
+    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory,
+    case when outcome = 'lost' and had.alone then 'alone' end);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -1247,7 +1423,7 @@ end $$;
 create or replace function outlive.complete_with_records(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
   peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
-  memory json default null)
+  memory json default null, at_once boolean default false)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -1272,7 +1448,7 @@ begin
   if spawns is not null then
     perform outlive.spawn(spawns);
   end if;
-  perform outlive.follow_up(array[ended.id], array['succeeded']);
+  perform outlive.follow_up(array[ended.id], array['succeeded'], at_once);
 end $$;
 
 create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text
@@ -1297,11 +1473,25 @@ begin
   perform outlive.complete_with_records(token, by_worker, result, records, spawns);
 end $$;
 
+create or replace function outlive.refuse_unreadable(name text, value json) returns void language plpgsql as $$
+-- OL003 if programs could not read this JSON: most parsers take 500 levels, and numbers that a double holds. Short
+-- texts can't be deep, and most texts have no such number, so few values are searched.
+begin
+  perform outlive.refuse_unless(
+    octet_length(value::text) < 1000 or not jsonb_path_exists(value::jsonb, 'strict $.**{500}'),
+    format('%s is nested more than 500 levels deep', name));
+  perform outlive.refuse_unless(
+    value::text !~ '\d{200}|\d[eE]\+?0*[1-9]\d' or not jsonb_path_exists(value::jsonb,
+      'strict $.** ? (@.type() == "number" && @.abs() > 1.7976931348623157e308)'),
+    format('%s has a number above 1.8e308, which no double holds', name));
+end $$;
+
 -- Losses: attempts whose worker died or whose lease expired.
 --
 --     end_lost           ends such attempts; the reaper says which
 --     end_lost_together  the same, all of them or none
 --     take_back          undoes the losses of a worker that was declared dead and is alive
+--     take_back_losses   undoes these losses, each once
 --     silent_workers     workers that have lost their session, for people who look before a reaper does
 
 create or replace function outlive.end_lost(tokens bigint[])
@@ -1347,85 +1537,109 @@ settled as materialized (
       else 'its lease expired' end) as state
   from ended e left join outlive.workers k on k.id = e.worker),
 followed as materialized (
-  select outlive.follow_up(array_agg(s.id), array_agg(s.state)) as changed from settled s having count(*) > 0)
+  select outlive.follow_up(array_agg(s.id), array_agg(s.state), true) as changed
+  from settled s having count(*) > 0)
 select s.token, s.id, s.worker, s.name, s.state from settled s
 -- Always true: it makes Postgres run `followed`.
 where (select changed from followed) is not null;
 $$;
 
-create or replace function outlive.take_back(formerly uuid) returns bigint language plpgsql as $$
--- The worker `formerly` was declared dead and is alive: take back the one loss that this cost each unfinished job.
--- Jobs that are held because of that loss wait again, or are suspects again. Returns how many jobs gained.
--- Losses from before the worker's last heartbeat stay: the worker reported them itself, because its zygote died.
+create or replace function outlive.take_back_losses(tokens bigint[]) returns bigint language plpgsql as $$
+-- These attempts were lost, and their jobs did not cause it: take back the loss that each of them cost its job, if
+-- that is not finished and its losses were not cleared since. Each is marked, so it is taken back once, however
+-- often this is called. Jobs that are held because of that loss wait again, or are suspects again. Returns how
+-- many losses were taken back.
 -- As in outlive.cancel, every wait for a lock comes before the first lock on `running`. After that, locked rows
 -- are skipped and tried again for a quarter of a second: they are being renewed or moved, or end in their own
 -- transaction.
 declare
-  rest uuid[];
-  job uuid;
+  rest bigint[];
+  one bigint;
+  lost record;
   w record;
   had int;
+  now_has int;
   quarantined uuid[] := '{}';
   gained bigint := 0;
 begin
+  perform from outlive.jobs j
+  where j.id in (select a.job_id from outlive.attempts a where a.token = any(tokens))
+  order by j.id for no key update;
   rest := array(
-    select j.id from outlive.jobs j
-    where j.id in (
-      select a.job_id from outlive.attempts a join outlive.workers k on k.id = a.worker
-      where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen)
-    order by j.id for no key update);
-  perform from outlive.waiting t where t.id = any(rest) order by t.id for update;
-  perform from outlive.held t where t.id = any(rest) order by t.id for update;
+    select a.token from outlive.attempts a
+    where a.token = any(tokens) and a.outcome = 'lost' and a.loss is distinct from 'taken back' order by a.token);
+  perform from outlive.waiting t
+  where t.id in (select a.job_id from outlive.attempts a where a.token = any(rest)) order by t.id for update;
+  perform from outlive.held t
+  where t.id in (select a.job_id from outlive.attempts a where a.token = any(rest)) order by t.id for update;
   for look in 1..50 loop
-    foreach job in array rest loop
+    foreach one in array rest loop
+      -- The last losses of a job count, as many as its counter says. It may have been cleared since this one.
+      select a.job_id as job, a.attempt, (
+          select count(*) from outlive.attempts b
+          where b.job_id = a.job_id and b.attempt > a.attempt and b.outcome = 'lost'
+            and b.loss is distinct from 'taken back') as later
+      into lost from outlive.attempts a where a.token = one;
       had := null;
       delete from outlive.waiting t where t.id =
-        (select l.id from outlive.waiting l where l.id = job for update skip locked) returning t.* into w;
+        (select l.id from outlive.waiting l where l.id = lost.job for update skip locked) returning t.* into w;
       if found then
         had := w.losses;
+        now_has := had - (had > lost.later)::int;
         insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
-          w.failures, w.crashes, greatest(had - 1, 0));
+          w.failures, w.crashes, now_has);
       end if;
       -- A suspect is held for its losses, and so is a job whose last attempt says so; a job that was convicted
       -- or has crashed since is not.
       select h.*, p.max_losses as most into w from outlive.held h, lateral outlive.policy_of(h.id, h.task) p
-      where h.id = job and (h.why = 'key' or h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined'
+      where h.id = lost.job and (h.why = 'key' or h.losses > 0 and (h.why = 'suspect' or h.why = 'quarantined'
         and exists (
           select from outlive.attempts a
           where a.job_id = h.id and a.attempt = h.attempt and a.outcome = 'lost' and a.state = 'quarantined')))
       for update of h skip locked;
       if found then
         had := w.losses;
-        if w.why = 'quarantined' then
-          quarantined := quarantined || job;
-        end if;
-        if w.why = 'key' then
-          update outlive.held h set losses = greatest(had - 1, 0) where h.id = job;
-        elsif had > 1 and had >= w.most then
-          update outlive.held h set
-            why = 'suspect',
-            since = outlive.now(),
-            losses = had - 1,
-            details = outlive.suspicion(had - 1, w.most)
-          where h.id = job;
-          perform outlive.requeue_keyed(array[job], array[job]);
+        now_has := had - (had > lost.later)::int;
+        if now_has = had or w.why = 'key' then
+          update outlive.held h set losses = now_has where h.id = lost.job;
         else
-          delete from outlive.held h where h.id = job;
-          insert into outlive.waiting values (w.queue, w.source, w.task, w.priority, w.ready_at, w.id, w.attempt,
-            w.failures, w.crashes, had - 1);
-          perform outlive.requeue_keyed(array[job], array[job]);
-          perform outlive.wake();
+          if w.why = 'quarantined' then
+            quarantined := quarantined || lost.job;
+          end if;
+          if now_has > 0 and now_has >= w.most - 1 then
+            update outlive.held h set
+              why = 'suspect',
+              since = outlive.now(),
+              losses = now_has,
+              ready_at = least(h.ready_at, outlive.now()),
+              details = outlive.suspicion(now_has, w.most)
+            where h.id = lost.job;
+            perform outlive.requeue_keyed(array[lost.job], array[lost.job]);
+          else
+            delete from outlive.held h where h.id = lost.job;
+            insert into outlive.waiting values (w.queue, w.source, w.task, w.priority,
+              least(w.ready_at, outlive.now()), w.id, w.attempt, w.failures, w.crashes, now_has);
+            perform outlive.requeue_keyed(array[lost.job], array[lost.job]);
+            perform outlive.wake();
+          end if;
         end if;
       end if;
       if had is null then
-        select r.token, r.losses into w from outlive.running r where r.id = job for update skip locked;
+        select r.token, r.losses into w from outlive.running r where r.id = lost.job for update skip locked;
         had := w.losses;
-        update outlive.running r set losses = had - 1 where r.token = w.token and had > 0;
+        now_has := had - (had > lost.later)::int;
+        update outlive.running r set losses = now_has where r.token = w.token and now_has < had;
       end if;
       -- The job is in no place and not finished: another transaction is moving it.
-      continue when had is null and outlive.state_of(job) in ('pending', 'retryable', 'running');
-      gained := gained + coalesce(had > 0, false)::int;
-      rest := array_remove(rest, job);
+      continue when had is null and outlive.state_of(lost.job) in ('pending', 'retryable', 'running');
+      rest := array_remove(rest, one);
+      continue when had is null;
+      update outlive.attempts a set
+        loss = case when a.token = one then 'taken back' else a.loss end,
+        error = case when a.token = one then a.error || '; its worker was alive: taken back' else a.error end,
+        losses = a.losses - (now_has < had)::int
+      where a.token = one or a.job_id = lost.job and a.attempt > lost.attempt and now_has < had;
+      gained := gained + (now_has < had)::int;
     end loop;
     exit when cardinality(rest) = 0;
     perform pg_sleep(0.005);
@@ -1433,6 +1647,13 @@ begin
   perform outlive.uncount_in_batches(quarantined, 'quarantined');
   return gained;
 end $$;
+
+create or replace function outlive.take_back(formerly uuid) returns bigint language sql
+-- The worker `formerly` was declared dead and is alive: take back the losses that this cost its jobs. Losses from
+-- before the worker's last heartbeat stay: the worker reported them itself, because its zygote died.
+return outlive.take_back_losses(array(
+  select a.token from outlive.attempts a join outlive.workers k on k.id = a.worker
+  where a.worker = formerly and a.outcome = 'lost' and a.ended_at >= k.last_seen));
 
 create or replace function outlive.silent_workers() returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -1480,7 +1701,7 @@ return case when pg_column_size(args) > 2000 and octet_length(args::text) > 6553
 --     enqueue_plain  one small job with nothing special, as most are
 --     spawn          the same for jobs as JSON
 --     take_keys      takes dedupe keys, and settles conflicts by on_conflict
---     replace        cancels a job whose dedupe key a new one takes over
+--     replace        cancels a job whose dedupe key a new one takes over (take_along: dependencies.sql)
 --     wake           notifies the workers that sleep
 --
 -- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
@@ -1520,6 +1741,7 @@ declare
   not_made uuid[] := '{}';
   holders uuid[];
   replaced uuid[] := '{}';
+  replacing uuid[];
   joined uuid[];
   others uuid[];
   task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
@@ -1582,7 +1804,7 @@ begin
     if 'replace' = any(on_conflicts) then
       for try in 1..100 loop
         begin
-          select t.* into not_made, holders, replaced
+          select t.* into not_made, holders, replaced, replacing
           from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
           exit;
         exception when sqlstate 'OL004' then
@@ -1593,7 +1815,8 @@ begin
         end;
       end loop;
     else
-      select t.* into not_made, holders, replaced from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+      select t.* into not_made, holders, replaced, replacing
+      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
     end if;
     return query select * from unnest(not_made, holders);
   end if;
@@ -1661,11 +1884,6 @@ begin
     select (coalesce(a.links, links_of_all) ->> 'batch')::uuid from unnest(ids, links) a(id, links)
     where coalesce(a.links, links_of_all) ? 'batch' and a.id is not null  -- Only jobs that were made count.
       and a.id not in (select unnest(not_made)));
-  if exists (select from outlive.batches b where b.id = any(joined) and b.closed_at is not null) then
-    -- From here on the ends of such a batch wait for this transaction, so it locks the jobs that it needs first.
-    perform outlive.lock_needed(array(
-      select distinct n.id from outlive.jobs j, unnest(j.after) n(id) where j.id = any(ids)));
-  end if;
   if joined <> '{}' or replaced <> '{}' then
     perform outlive.follow_through(
       replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), joined);
@@ -1675,8 +1893,10 @@ begin
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
   end if;
+  if replaced <> '{}' then
+    perform outlive.take_along(replaced, replacing, ids);
+  end if;
   if exists (select from unnest(links) l where l ? 'key') then
-    -- Last, so that at commit keys are locked after the jobs that others wait for.
     perform outlive.park_keyed(ids);
   end if;
   if notify then
@@ -1704,12 +1924,12 @@ end $$;
 
 create or replace function outlive.take_keys(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
-  out not_made uuid[], out holders uuid[], out replaced uuid[])
+  out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
 -- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, each with the job that holds it,
--- and the jobs that it has cancelled. Keys are taken in their order, so that two batches never deadlock; conflicts
--- are settled one by one. Every function locks jobs before keys. A job that took its key meanwhile is not waited
--- for while keys are held: OL004 is raised.
+-- and the jobs that it has replaced, each with the new one. Keys are taken in their order, so that two batches
+-- never deadlock; conflicts are settled one by one. Every function locks jobs before keys. A job that took its key
+-- meanwhile is not waited for while keys are held: OL004 is raised.
 declare
   job record;
   holder uuid;
@@ -1718,12 +1938,16 @@ begin
   not_made := '{}';
   holders := '{}';
   replaced := '{}';
+  replacing := '{}';
   if 'replace' = any(on_conflicts) then
     replaceable := array(
-      select j.id from outlive.jobs j where j.id = any(array(
-        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
-          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
-        where a.on_conflict = 'replace')) order by j.id for no key update);
+      select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+        join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+      where a.on_conflict = 'replace');
+    replaceable := array(  -- With the jobs that wait for them: take_along changes their rows.
+      select j.id from outlive.jobs j where j.id = any(replaceable || array(
+        select d.job_id from outlive.dependencies d where d.needs = any(replaceable) and not d.met))
+      order by j.id for no key update);
   end if;
   for job in
     select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
@@ -1743,7 +1967,10 @@ begin
         if holder <> all(replaceable) and holder <> all(ids) then
           raise exception using errcode = 'OL004', message = 'a job took its dedupe key meanwhile';
         end if;
-        replaced := replaced || outlive.replace(holder);
+        if outlive.replace(holder, job.id) then
+          replaced := replaced || holder;
+          replacing := replacing || job.id;
+        end if;
         continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
       end if;
       not_made := not_made || job.id;
@@ -1753,11 +1980,11 @@ begin
   end loop;
 end $$;
 
-create or replace function outlive.replace(holder uuid) returns uuid[] language plpgsql as $$
+create or replace function outlive.replace(holder uuid, by uuid) returns boolean language plpgsql as $$
 -- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
 -- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
--- Returns the jobs that are cancelled: perhaps some that waited for it are too. The caller calls
--- outlive.follow_through when the new job is made, which may be of the same batch.
+-- Returns whether it was replaced. The caller calls outlive.follow_through and outlive.take_along when the new job
+-- is made, which may be of the same batch.
 declare
   w record;
 begin
@@ -1767,12 +1994,11 @@ begin
     delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
   if w.id is not null then
-    return (
-      select r.ids from outlive.release_dependents(outlive.finish_unclaimed(
-        array[holder], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses]),
-        array['cancelled']) r);
+    perform outlive.finish_unclaimed(
+      array[holder], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses],
+      array[format('replaced by job %s, which has its dedupe key', by)]);
   end if;
-  return '{}';
+  return w.id is not null;
 end $$;
 
 create or replace function outlive.enqueue_plain(
@@ -1981,6 +2207,7 @@ end $$;
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- OL003: this transaction would not see whether another one has retried a job.
 -- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
 declare
   j record;
@@ -1989,6 +2216,10 @@ declare
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
 begin
+  if not outlive.sees_all() then
+    raise exception using errcode = 'OL003', message =
+      'jobs can be retried only in a transaction with the isolation level READ COMMITTED';
+  end if;
   perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;
@@ -2272,26 +2503,30 @@ end $$;
 --
 --     check_links         refuses links that make no sense
 --     depend              new jobs wait for the jobs that they need
+--     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
---     heed_ends           the same for jobs that had ended before others were to wait for them
---     lock_needed         locks jobs in their places, so that they can't end
---     check_ends          sees at commit whether a job has ended while another was enqueued to wait for it
---     check_late_ends     sees the same later, where a transaction could not see it
 --     inputs              the results of the jobs that a running job has waited for
+--
+-- What is left to the reaper is in late_ends.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
 --
 -- Why no release is lost. Two jobs that another one waits for may end at the same time: each of the two
 -- transactions updates the row in `held` of the job that waits, so the second sees what the first has done. And a
 -- job may end while the transaction that enqueues another one to wait for it is open: its end does not see the
--- dependency. So that transaction locks the row of the job in its place when it commits, in a deferred trigger.
--- Either the job has ended by then, and the trigger applies its end; or the end waits for the lock, and
--- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency.
--- Two kinds of ends are left to the reaper, in `end_checks`, because only a later transaction sees both sides.
--- Those that a transaction at the isolation level repeatable read or serializable has written: it sees only what
--- was committed before it began. And those of a job that another transaction moves or retries while an enqueue
--- commits: the job may end, or end again, before that is seen.
+-- dependency, and the enqueue, which locks no row of another job, does not see the end. So that transaction leaves
+-- a note in `end_checks`, which is there from its commit on. The reaper then locks the row of the job in its
+-- place. Either the job has ended by then, and the reaper applies its end; or it ends later, and
+-- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency; or the
+-- row is locked, because the job is moved or ends just now, and the note stays.
+-- Two more kinds of ends are left to the reaper. Those that a transaction at the isolation level repeatable read
+-- or serializable has written: it sees only what was committed before it began. And those that concern many jobs:
+-- an end is written soon, however many jobs wait for it. The reaper follows these up, some jobs at a time.
+
+create or replace function outlive.many_dependents() returns int language sql immutable
+-- How many jobs are released or cancelled at once.
+return 500;
 
 create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
 begin
@@ -2322,7 +2557,7 @@ end $$;
 create or replace function outlive.depend(ids uuid[], on_failures text[]) returns void language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 -- pending -> blocked, for the new jobs that need others: `jobs` says which. An id that is null was not made. One
--- on_failure is that of all jobs.
+-- on_failure is that of all jobs. The jobs that they need can't be pruned before this commits.
 declare
   places jsonb := (
     select jsonb_object_agg(i.id, i.at) from unnest(ids) with ordinality i(id, at) where i.id is not null);
@@ -2330,6 +2565,9 @@ declare
   needed uuid[];
   states text[];
 begin
+  perform from outlive.jobs k where k.id = any(array(
+    select n.id from outlive.jobs j, unnest(j.after) n(id) where j.id = any(ids) and not places ? n.id::text))
+  order by k.id for key share;
   select j.id, n.needs into wrong
   from outlive.jobs j, unnest(j.after) n(needs)
   where j.id = any(ids) and (
@@ -2352,9 +2590,10 @@ begin
     case when cardinality(on_failures) = 1 then on_failures[1] else on_failures[(places ->> j.id::text)::int] end,
     'block')
   from outlive.jobs j, unnest(j.after) n(needs) where j.id = any(ids);
-  insert into outlive.end_checks (xid, needed, dependents)
-  select pg_current_xact_id(), array_agg(distinct d.needs), array_agg(distinct d.job_id)
-  from outlive.dependencies d where d.job_id = any(ids) having count(*) > 0;
+  -- Jobs of this call can't have ended: no other transaction sees them yet.
+  insert into outlive.end_checks (needed, dependents)
+  select array_agg(distinct d.needs), array_agg(distinct d.job_id)
+  from outlive.dependencies d where d.job_id = any(ids) and not places ? d.needs::text having count(*) > 0;
   select array_agg(e.id), array_agg(e.state) into needed, states
   from (
     select n.id, outlive.state_of(n.id) as state
@@ -2365,43 +2604,99 @@ begin
   end if;
 end $$;
 
-create or replace function outlive.unmet_because(needs uuid) returns text language sql stable
+create or replace function outlive.take_along(replaced uuid[], replacing uuid[], made uuid[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- blocked -> blocked: the jobs that wait for jobs which were just replaced wait for the new ones instead. Not so
+-- those for which a new one waits itself, and jobs of the same call: to them the old one was cancelled.
+declare
+  pair record;
+  moved uuid[];
+begin
+  for pair in
+    select p.* from unnest(replaced, replacing) p(old, new)
+    where exists (select from outlive.dependencies d where d.needs = p.old and not d.met)
+  loop
+    moved := array(
+      with recursive above(id) as (
+        select pair.new
+        union
+        select n.needs from above a, lateral (
+          select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
+      select d.job_id from outlive.dependencies d where d.needs = pair.old and not d.met
+      except (select a.id from above a union all select unnest(made)));
+    perform from outlive.held h where h.id = any(moved) order by h.id for update;
+    with changed as (
+      update outlive.dependencies d set needs = pair.new
+      where d.needs = pair.old and d.job_id = any(moved) and not d.met returning d.job_id)
+    select array_agg(c.job_id) into moved from changed c;
+    update outlive.jobs j set after = array_replace(j.after, pair.old, pair.new) where j.id = any(moved);
+    -- The new one may have ended already, if it waits for others.
+    insert into outlive.end_checks (needed, dependents) select array[pair.new], moved where moved is not null;
+  end loop;
+  perform outlive.heed_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), null);
+end $$;
+
+create or replace function outlive.unmet_because(needs uuid, state text) returns text language sql immutable
 -- Why a job stays blocked by a job that has ended without success, in words; null for any other job.
 -- Each begins with 'job ' and the id: release_dependents reads it from there.
-return format(case outlive.state_of(needs)
+return format(case state
   when 'failed' then 'job %s failed: retry it, or release this job'
   when 'cancelled' then 'job %s was cancelled: retry it, or release this job'
   when 'quarantined' then 'job %s is in quarantine: release it, or release this job' end, needs);
 
+create or replace function outlive.span(among uuid[], out first uuid, out last uuid)
+language plpgsql immutable as $$
+-- The smallest and the largest of these ids; null stands for all ids. Who looks for some of very many jobs that
+-- wait for one need not read the others.
+begin
+  first := '00000000-0000-0000-0000-000000000000';
+  last := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  if among is not null then
+    select a.id into first from unnest(among) a(id) order by a.id limit 1;
+    select a.id into last from unnest(among) a(id) order by a.id desc limit 1;
+  end if;
+end $$;
+
 create or replace function outlive.lock_dependents(
-  good uuid[], bad uuid[], mine uuid[] default '{}', among uuid[] default null, out doomed uuid[])
+  good uuid[], bad uuid[], mine uuid[] default '{}', among uuid[] default null, out doomed uuid[],
+  out too_many boolean)
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan as $$
+set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- Lock in `held`, in the order of their ids, all that the ends of these jobs concern, and `mine`: the jobs that
 -- wait for them; those that are doomed, because they wait for a bad one, or for one another, with on_failure
 -- cancel; and the jobs that wait for these. While it waits for a lock, more jobs may be enqueued to wait for the
--- doomed ones, so it looks again until it finds no more. With `among`, other jobs are left alone.
+-- doomed ones, so it looks again until it finds no more. With `among`, other jobs are left alone. Without it, if
+-- these are too many to be changed at once, only `mine` are locked.
 declare
   locked uuid[] := '{}';
   fresh uuid[];
+  fallen boolean[];
+  first uuid;
+  last uuid;
 begin
+  select s.* into first, last from outlive.span(among) s;
   loop
-    doomed := array(
-      with recursive fallen(id) as (
-        select b.id from unnest(bad) b(id)
-        union
-        select d.job_id from fallen f, lateral (
-          select l.job_id from outlive.dependencies l
-          where l.needs = f.id and not l.met and l.on_failure = 'cancel'
-            and (among is null or l.job_id in (select unnest(among))) offset 0) d)
-      select f.id from fallen f except select unnest(bad));
+    with recursive concerned(id, falls) as (
+      select d.job_id, e.bad and d.on_failure = 'cancel'
+      from (select unnest(good), false union all select unnest(bad), true) e(id, bad), lateral (
+        select l.job_id, l.on_failure from outlive.dependencies l
+        where l.needs = e.id and not l.met and l.job_id between first and last
+          and (among is null or l.job_id in (select unnest(among))) offset 0) d
+      union
+      select d.job_id, d.on_failure = 'cancel' from concerned c, lateral (
+        select l.job_id, l.on_failure from outlive.dependencies l
+        where c.falls and l.needs = c.id and not l.met and l.job_id between first and last
+          and (among is null or l.job_id in (select unnest(among))) offset 0) d)
+    select coalesce(array_agg(c.id), '{}'), array_agg(c.falls) into fresh, fallen
+    from (
+      select f.* from concerned f
+      limit case when among is null then outlive.many_dependents() + 1 end) c;
+    too_many := among is null and cardinality(fresh) > outlive.many_dependents();
+    doomed := case when too_many then '{}' else array(
+      select f.id from unnest(fresh, fallen) f(id, falls) where f.falls except select unnest(bad)) end;
     fresh := array(
-      (select unnest(mine)
-       union
-       select d.job_id from outlive.dependencies d
-       where d.needs = any(good || bad || doomed) and not d.met
-         and (among is null or d.job_id in (select unnest(among))))
-      except select unnest(locked));
+      (select unnest(mine) union select unnest(fresh) where not too_many) except select unnest(locked));
     exit when fresh = '{}';
     perform from outlive.held h where h.id = any(fresh) order by h.id for update;
     exit when doomed = '{}';
@@ -2411,10 +2706,10 @@ end $$;
 
 create or replace function outlive.release_dependents(
   inout ids uuid[], inout states text[], among uuid[] default null, out changed int)
-language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- blocked -> pending, cancelled: these jobs have just reached these states, and others wait for them. It adds the
 -- jobs that it cancels. Returns how many jobs it has released or cancelled. With `among`, other jobs are left
--- alone.
+-- alone. Without it, what concerns too many jobs is left to the reaper.
 -- There are no joins, because a plan that was made for empty tables could join in the wrong order: width_bucket
 -- finds a job in a sorted array.
 declare
@@ -2422,7 +2717,11 @@ declare
   bad uuid[];
   finished uuid[];
   doomed uuid[];
+  too_many boolean;
   released uuid[];
+  reasons text[];
+  first uuid;
+  last uuid;
 begin
   changed := 0;
   if not exists (select from outlive.dependencies d where d.needs = any(ids))
@@ -2435,17 +2734,30 @@ begin
     coalesce(array_agg(e.id) filter (where e.state in ('succeeded', 'failed', 'cancelled')), '{}')
   into good, bad, finished
   from unnest(ids, states) e(id, state);
-  if exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met) then
-    doomed := outlive.lock_dependents(good, bad, among => among);
+  select s.* into first, last from outlive.span(among) s;
+  if exists (
+    select from outlive.dependencies d
+    where d.needs = any(good || bad) and not d.met and d.job_id between first and last)
+  then
+    select l.* into doomed, too_many from outlive.lock_dependents(good, bad, among => among) l;
   end if;
-  -- Now `doomed` is null if no job waits for these, and empty if none of those that wait is to be cancelled.
+  if too_many then
+    insert into outlive.end_checks (needed)
+    select array_agg(e.id order by e.id) from unnest(good || bad) e(id)
+    where exists (select from outlive.dependencies d where d.needs = e.id and not d.met);
+    perform pg_notify('outlive', 'follow');
+    doomed := null;
+  end if;
+  -- Now `doomed` is null if no job waits for these or too many do, and empty if none of those that wait is to be
+  -- cancelled.
   if doomed <> '{}' then
     bad := bad || doomed;
     with reasons as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
-        where d.needs = any(bad) and not d.met and d.on_failure = 'cancel' group by d.job_id) s),
+        where d.needs = any(bad) and not d.met and d.on_failure = 'cancel' and d.job_id between first and last
+        group by d.job_id) s),
     gone as (
       delete from outlive.held h where h.id = any(doomed)
       returning h.*, ((select needs from reasons))[width_bucket(h.id, (select jobs from reasons))] as needs)
@@ -2464,7 +2776,7 @@ begin
   end if;
   with met as (
     update outlive.dependencies d set met = true
-    where d.needs = any(good || bad) and not d.met
+    where d.needs = any(good || bad) and not d.met and d.job_id between first and last
       and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
       and (among is null or d.job_id in (select unnest(among)))
     returning d.job_id, d.needs),
@@ -2488,7 +2800,7 @@ begin
       unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
       details = case  -- The id is where unmet_because has put it.
         when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
-          select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
+          select max(outlive.unmet_because(d.needs, outlive.state_of(d.needs))) from outlive.dependencies d
           where d.job_id = h.id and not d.met)
         else h.details end
     where h.id = any((select jobs from progress)::uuid[])
@@ -2502,139 +2814,23 @@ begin
   end if;
   changed := changed + cardinality(released);
   if bad <> '{}' then
+    -- One reason for each job that has ended, not for each that waits.
+    select array_agg(e.id order by e.id), array_agg(outlive.unmet_because(e.id, e.state) order by e.id)
+    into bad, reasons
+    from unnest(ids, states) e(id, state) where e.state in ('failed', 'cancelled', 'quarantined');
     with stuck as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
-        where d.needs = any(bad) and not d.met and d.on_failure = 'block'
+        where d.needs = any(bad) and not d.met and d.on_failure = 'block' and d.job_id between first and last
           and (among is null or d.job_id in (select unnest(among)))
         group by d.job_id) s)
     update outlive.held h set
       since = outlive.now(),
-      details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
+      details = reasons[width_bucket(
+        ((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))], bad)]
     where h.id = any((select jobs from stuck)::uuid[]);
   end if;
-end $$;
-
-create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[] default null)
-returns void language plpgsql as $$
--- These jobs had ended before others were to wait for them: `among` these, or null for all. Their own ends were
--- followed up then.
-declare
-  others uuid[];
-begin
-  others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states, among) r);
-  if cardinality(others) > 0 then
-    perform outlive.follow_up(others, array_fill('cancelled'::text, array[cardinality(others)]));
-  end if;
-end $$;
-
-create or replace function outlive.lock_needed(
-  needed uuid[], out ended uuid[], out states text[], out moving uuid[])
-language plpgsql set enable_seqscan = off as $$
--- Lock these jobs in their places until the transaction ends, and return those that have ended, with their states,
--- and those that were moved from one place to another meanwhile, so that it has found them in none. It does not
--- look for these again: a lock that is taken out of order could lead to a deadlock.
--- The lock on the row in `jobs` keeps a job from being pruned.
-declare
-  rest uuid[];
-begin
-  rest := array(select j.id from outlive.jobs j where j.id = any(needed) order by j.id for key share);
-  with found as materialized (
-    select w.id from outlive.waiting w where w.id = any(rest) order by w.id for key share)
-  select array(select unnest(rest) except select f.id from found f) into rest;
-  with found as materialized (
-    select r.id from outlive.running r where r.id = any(rest) order by r.token for key share)
-  select array(select unnest(rest) except select f.id from found f) into rest;
-  with found as materialized (
-    select h.id, h.why from outlive.held h where h.id = any(rest) order by h.id for key share)
-  select array(select unnest(rest) except select f.id from found f where f.why <> 'quarantined') into rest;
-  select
-    coalesce(array_agg(r.id) filter (where r.has_ended), '{}'),
-    coalesce(array_agg(r.state) filter (where r.has_ended), '{}'),
-    coalesce(array_agg(r.id) filter (where r.has_ended is not true), '{}')
-  into ended, states, moving
-  from (
-    select s.id, s.state, s.state in ('succeeded', 'failed', 'cancelled', 'quarantined') as has_ended
-    from (select i.id, outlive.state_of(i.id) as state from unnest(rest) i(id)) s) r;
-end $$;
-
-create or replace function outlive.check_ends() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
--- The head of this file says why. The first row of a transaction stands for all, so that everything is locked in
--- one order.
-declare
-  needed uuid[];
-  mine uuid[];
-  wrong record;
-  ends record;
-begin
-  if not exists (select from outlive.end_checks c where c.id = new.id) then
-    return null;
-  end if;
-  with checks as (
-    delete from outlive.end_checks c where c.xid = pg_current_xact_id() returning c.needed, c.dependents)
-  select
-    array(select distinct n.id from checks c, unnest(c.needed) n(id)),
-    array(select d.id from checks c, unnest(c.dependents) d(id))
-  into needed, mine;
-  perform from outlive.jobs j where j.id = any(needed) order by j.id for key share;
-  select d.job_id, d.needs into wrong from unnest(needed) n(id), lateral (
-    select l.job_id, l.needs from outlive.dependencies l where l.needs = n.id limit 1) d
-  where not exists (select from outlive.jobs j where j.id = n.id) limit 1;
-  if found then
-    raise exception using errcode = 'OL003', message =
-      format('job %s can''t wait for job %s, which was deleted meanwhile', wrong.job_id, wrong.needs);
-  end if;
-  select l.* into ends from outlive.lock_needed(array(
-    select n.id from unnest(needed) n(id)
-    where exists (select from outlive.dependencies d where d.needs = n.id and not d.met))) l;
-  if ends.ended <> '{}' then
-    perform outlive.heed_ends(ends.ended, ends.states, mine);
-  end if;
-  insert into outlive.end_checks (needed, dependents)
-  select array_agg(distinct d.needs), array_agg(distinct d.job_id)
-  from unnest(mine) m(id), lateral (
-    select l.needs, l.job_id from outlive.dependencies l where l.job_id = m.id and not l.met offset 0) d
-  where d.needs in (select unnest(ends.ended || ends.moving)) having count(*) > 0;
-  return null;
-end $$;
-
-create or replace function outlive.check_late_ends(batch int) returns int
-language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
--- Release or cancel what waits for jobs whose ends were left to the reaper: the head of this file says which.
--- Returns of how many rows. Rows that need the same jobs are checked together. What another transaction has locked
--- or moves is left for the next time, behind all others; after one wait in vain it hardly waits for a lock.
-declare
-  late record;
-  ends record;
-  checked int := 0;
-begin
-  for late in
-    with notes as materialized (
-      select c.* from outlive.end_checks c where c.xid is null order by c.id limit batch for update skip locked)
-    select n.needed, n.dependents is null as of_all, array_agg(n.id) as ids from notes n group by 1, 2
-  loop
-    begin
-      select l.* into ends from outlive.lock_needed(late.needed) l;
-      if ends.ended <> '{}' then
-        perform outlive.heed_ends(ends.ended, ends.states, case when not late.of_all then array(
-          select unnest(c.dependents) from outlive.end_checks c where c.id = any(late.ids)) end);
-      end if;
-      if ends.moving = '{}' then
-        delete from outlive.end_checks c where c.id = any(late.ids);
-        checked := checked + cardinality(late.ids);
-        continue;
-      end if;
-    exception when others then
-      perform set_config('lock_timeout', '1ms', true);
-      if sqlstate not in ('55P03', '40P01', '40001') then
-        raise warning 'the ends of jobs % can''t be checked: %', late.needed, sqlerrm;
-      end if;
-    end;
-    update outlive.end_checks c set id = default where c.id = any(late.ids);
-  end loop;
-  return checked;
 end $$;
 
 create or replace function outlive.inputs(token bigint, first int, skip int)
@@ -2665,9 +2861,174 @@ begin
   end loop;
 end $$;
 
-drop trigger if exists check_ends on outlive.end_checks;
-create constraint trigger check_ends after insert on outlive.end_checks deferrable initially deferred for each row
-when (new.xid is not null) execute function outlive.check_ends();
+-- Late ends: what waits for jobs that have ended, and could not be released at once. dependencies.sql says why.
+--
+--     heed_ends         jobs had ended before: releases or cancels some of the jobs that wait for them
+--     find_ended        which of some jobs have ended
+--     check_late_ends   finds jobs that have ended while others were enqueued to wait for them
+--     follow_late_ends  follows up the ends that concern many jobs, or whose transaction did not see all
+--     note_trouble      what another transaction has locked is left for the next time
+
+create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
+language plpgsql as $$
+-- These jobs had ended before: apply that to the jobs of `among` that wait for them. Their own ends were followed
+-- up then.
+declare
+  others uuid[];
+begin
+  others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states, among) r);
+  if cardinality(others) > 0 then
+    perform outlive.follow_up(others, array_fill('cancelled'::text, array[cardinality(others)]));
+  end if;
+end $$;
+
+create or replace function outlive.find_ended(
+  needed uuid[], out ended uuid[], out states text[], out moving uuid[])
+language plpgsql set enable_seqscan = off as $$
+-- Those of these jobs that have ended, with their states, in their order; and those that another transaction moves
+-- or ends just now. A job that was pruned is neither: no other one needs it. The others can't end before this
+-- transaction does: it locks them in their places.
+declare
+  rest uuid[];
+begin
+  rest := array(select w.id from outlive.waiting w where w.id = any(needed) for key share skip locked);
+  rest := rest || array(select r.id from outlive.running r where r.id = any(needed) for key share skip locked);
+  rest := rest || array(
+    select h.id from outlive.held h where h.id = any(needed) and h.why <> 'quarantined' for key share skip locked);
+  rest := array(select unnest(needed) except select unnest(rest));
+  select
+    coalesce(array_agg(r.id order by r.at) filter (where r.has_ended), '{}'),
+    coalesce(array_agg(r.state order by r.at) filter (where r.has_ended), '{}'),
+    coalesce(array_agg(r.id) filter (where r.has_ended is not true), '{}')
+  into ended, states, moving
+  from (
+    select s.id, s.at, s.state, s.state in ('succeeded', 'failed', 'cancelled', 'quarantined') as has_ended
+    from (
+      select i.id, i.at, outlive.state_of(i.id) as state from unnest(needed) with ordinality i(id, at)
+      where i.id in (select unnest(rest))) s
+    where s.state is not null) r;
+end $$;
+
+create or replace function outlive.check_late_ends(batch int) returns int
+language plpgsql set enable_seqscan = off set jit = off set lock_timeout = '100ms' as $$
+-- blocked -> pending, cancelled: for jobs that were enqueued to wait for others, which ended before that was
+-- committed. Returns how many notes of enqueues it has checked. Notes that need the same jobs are checked
+-- together. What another transaction has locked or moves is left for the next time, behind all others; after one
+-- wait in vain it hardly waits for a lock.
+declare
+  notes bigint[];
+  late record;
+  ends record;
+  checked int := 0;
+begin
+  notes := array(
+    select c.id from outlive.end_checks c where c.dependents is not null
+    order by c.id limit batch for update skip locked);
+  if notes = '{}' then
+    return 0;
+  end if;
+  select f.* into ends from outlive.find_ended(array(
+    select distinct n.id from outlive.end_checks c, unnest(c.needed) n(id) where c.id = any(notes))) f;
+  for late in
+    select c.needed, array_agg(c.id) as ids,
+      exists (select from unnest(c.needed) n(id) where n.id in (select unnest(ends.moving))) as moves,
+      exists (select from unnest(c.needed) n(id) where n.id in (select unnest(ends.ended))) as some_ended
+    from outlive.end_checks c where c.id = any(notes) group by c.needed
+  loop
+    begin
+      if late.some_ended then
+        perform outlive.heed_ends(
+          array_agg(e.id), array_agg(e.state),
+          array(select unnest(c.dependents) from outlive.end_checks c where c.id = any(late.ids)))
+        from unnest(ends.ended, ends.states) e(id, state) where e.id = any(late.needed);
+      end if;
+      if not late.moves then
+        delete from outlive.end_checks c where c.id = any(late.ids);
+        checked := checked + cardinality(late.ids);
+        continue;
+      end if;
+    exception when others then
+      perform outlive.note_trouble(late.needed, sqlstate, sqlerrm);
+    end;
+    update outlive.end_checks c set id = default where c.id = any(late.ids);
+  end loop;
+  return checked;
+end $$;
+
+create or replace function outlive.follow_late_ends(batch int) returns int
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan set lock_timeout = '100ms' as $$
+-- blocked -> pending, cancelled: for the jobs that wait for jobs whose ends were left to the reaper, some at a
+-- time. `past` is the last one of those that wait for the first of the needed jobs. Returns how many notes of ends
+-- it has followed up, or a part of them. What is left goes behind all others, as in check_late_ends.
+declare
+  late record;
+  ends record;
+  part record;
+  among uuid[];
+  followed int := 0;
+  concerned int := 0;
+begin
+  for late in
+    select c.* from outlive.end_checks c where c.dependents is null
+    order by c.id limit batch for update skip locked
+  loop
+    among := null;
+    begin
+      select f.* into ends from outlive.find_ended(late.needed) f;
+      select array_agg(e.needs order by e.at, e.job_id) as needs,
+        array_agg(e.job_id order by e.at, e.job_id) as jobs,
+        array_agg(e.falls order by e.at, e.job_id) as fall, count(*) >= outlive.many_dependents() as more
+      into part
+      from (
+        select n.id as needs, n.at, d.job_id, n.state <> 'succeeded' and d.on_failure = 'cancel' as falls
+        from unnest(ends.ended, ends.states) with ordinality n(id, state, at), lateral (
+          select l.job_id, l.on_failure from outlive.dependencies l
+          where l.needs = n.id and not l.met and (n.id <> late.needed[1] or l.job_id > late.past)
+          order by l.job_id limit outlive.many_dependents()) d
+        order by n.at, d.job_id limit outlive.many_dependents()) e;
+      if part.jobs is not null then
+        -- With those that wait for the ones to be cancelled, so that a long chain is not cancelled link by link.
+        among := array(
+          with recursive concerned(id, falls) as (
+            select p.id, p.falls from unnest(part.jobs, part.fall) p(id, falls)
+            union
+            select d.job_id, d.on_failure = 'cancel' from concerned c, lateral (
+              select l.job_id, l.on_failure from outlive.dependencies l
+              where c.falls and l.needs = c.id and not l.met offset 0) d)
+          select c.id from concerned c limit 2 * outlive.many_dependents());
+        perform outlive.heed_ends(ends.ended, ends.states, among);
+      end if;
+      if ends.moving = '{}' then
+        followed := followed + 1;
+        if not part.more then
+          delete from outlive.end_checks c where c.id = late.id;
+        else
+          update outlive.end_checks c set id = default, past = part.jobs[cardinality(part.jobs)],
+            needed = c.needed[array_position(c.needed, part.needs[cardinality(part.needs)]):]
+          where c.id = late.id;
+        end if;
+        concerned := concerned + coalesce(cardinality(among), 0);
+        exit when concerned >= outlive.many_dependents();
+        continue;
+      end if;
+    exception when others then
+      perform outlive.note_trouble(late.needed, sqlstate, sqlerrm);
+    end;
+    update outlive.end_checks c set id = default where c.id = late.id;
+  end loop;
+  return followed;
+end $$;
+
+create or replace function outlive.note_trouble(needed uuid[], state text, message text) returns void
+language plpgsql as $$
+-- The ends of these jobs can't be followed up now: the next locks are hardly waited for.
+begin
+  perform set_config('lock_timeout', '1ms', true);
+  if state not in ('55P03', '40P01', '40001') then
+    raise warning 'the ends of jobs % can''t be followed up: %', needed[:5], message;
+  end if;
+end $$;
 
 -- Sources: whose turn it is at an outside service, and whether the service is well.
 --
@@ -2964,7 +3325,9 @@ end $$;
 --
 --     schedule_changed   trigger: a schedule with other times computes its next firing again
 --     changed            whether an operator has changed a schedule
+--     declared_by_living whether a living worker of any app declares a schedule
 --     declare_schedules  what an app declares, merged with what operators have changed
+--     check_schedules    withdraws schedules that no living worker declares, and puts others back in force
 --     tick_hash, tick_id the same firing always has the same id and jitter
 --     fire               makes the jobs of ticks that are due
 --     the_schedule       the row that a verb is about
@@ -3004,11 +3367,18 @@ returns anycompatible language sql immutable as $$
 select case when mine is distinct from was then mine else declared end
 $$;
 
-create or replace function outlive.declare_schedules(declarations json, app text) 
+create or replace function outlive.declared_by_living(s outlive.schedules) returns boolean language sql stable
+-- Of any app: the other one has the same name, or declared it before its present app took it over.
+return exists (
+  select from outlive.workers k
+  where s.name = any(k.schedules) and k.state in ('active', 'stale', 'draining'));
+
+create or replace function outlive.declare_schedules(declarations json, app text)
 returns table (schedule text, outcome text) language plpgsql as $$
--- Write the schedules of an app, and delete those that it no longer declares. What an operator has changed stays
--- as it is, until the schedule is reset. A row is a schedule that was deleted, one that another app had declared
--- (taken), or an operator's own, which is left alone (refused).
+-- Write the schedules of an app, and withdraw those that it no longer declares. A living worker may still declare
+-- them: one of an older version, or of another service. What an operator has changed stays as it is, until the
+-- schedule is reset. A row is a schedule that was withdrawn, one that another app had declared (taken), or an
+-- operator's own, which is left alone (refused).
 declare
   declaration json;
   d outlive.schedules;
@@ -3016,9 +3386,10 @@ declare
   was outlive.schedules;
 begin
   perform pg_advisory_xact_lock(hashtextextended('outlive declare_schedules', 0));  -- One at a time: no deadlocks.
-  return query delete from outlive.schedules t where t.declared_by = app
-    and t.name not in (select e ->> 'name' from json_array_elements(declarations) e)
-    returning t.name, 'deleted';
+  return query update outlive.schedules t set withdrawn_at = outlive.now()
+    where t.declared_by = app and t.withdrawn_at is null and not outlive.declared_by_living(t)
+      and t.name not in (select e ->> 'name' from json_array_elements(declarations) e)
+    returning t.name, 'withdrawn';
   for declaration in select e from json_array_elements(declarations) e loop
     d := json_populate_record(null::outlive.schedules, declaration);
     insert into outlive.schedules (name, task, args, queue, priority, cron, every_s, timezone, missed, overlap,
@@ -3053,9 +3424,29 @@ begin
       starts_at = outlive.kept(s.starts_at, was.starts_at, d.starts_at),
       ends_at = outlive.kept(s.ends_at, was.ends_at, d.ends_at),
       declared = declaration,
-      declared_by = app
+      declared_by = app,
+      withdrawn_at = null
     where t.name = d.name;
   end loop;
+end $$;
+
+create or replace function outlive.check_schedules()
+returns table (schedule text, app text, withdrawn boolean) language plpgsql as $$
+-- Withdraw the schedules of which an app runs that declares them no more: the last worker that did is gone. And
+-- put back in force what a living worker declares, for example one that was thought dead. If that is a worker of
+-- another app, it finds out and declares it again (`orphaned_schedules`). A row that is locked is looked at next
+-- time.
+begin
+  return query
+    update outlive.schedules t set withdrawn_at = case when t.withdrawn_at is null then outlive.now() end
+    where t.name = any(array(
+      select s.name from outlive.schedules s
+      where s.declared is not null and case when s.withdrawn_at is not null then outlive.declared_by_living(s)
+        else not outlive.declared_by_living(s) and exists (
+          select from outlive.workers k
+          where k.app = s.declared_by and k.state in ('active', 'stale', 'draining')) end
+      order by s.name for update skip locked))
+    returning t.name, t.declared_by, t.withdrawn_at is not null;
 end $$;
 
 create or replace function outlive.tick_hash(schedule text, tick timestamptz) returns bytea language sql stable
@@ -3085,7 +3476,7 @@ declare
 begin
   select t.* into s from outlive.schedules t
   where t.name = schedule and t.next_at is not distinct from seen_next and t.changed_at = seen_changed
-    and t.paused_at is null
+    and t.paused_at is null and t.withdrawn_at is null
   for update skip locked;
   if not found then
     return;
@@ -3443,8 +3834,9 @@ begin
     'a worker has at least one task, and queues unless it takes all: names of 1 to 200 bytes');
   perform outlive.refuse_unless(slots between 1 and 10000, 'slots is a number from 1 to 10000');
   perform outlive.refuse_unless(pid >= 0 and liveness is not null, 'pid and liveness can''t be null or negative');
+  perform from outlive.workers k where k.id = formerly and k.state = 'dead' for no key update;
   perform outlive.refuse_unless(
-    formerly is null or exists (select from outlive.workers k where k.id = formerly and k.state = 'dead'),
+    formerly is null or found,
     format('worker %s was not declared dead: its losses can''t be taken back', formerly));
   perform outlive.statement_register_worker(
     id => mine, name => name, hostname => place, pid => pid, version => version, queues => queues,
@@ -3479,11 +3871,13 @@ end $$;
 
 create or replace function outlive.makes_room(me outlive.workers) returns boolean language plpgsql as $$
 -- Whether this worker claims nothing beside its jobs for now, so that it becomes idle, and can claim a suspect
--- that has waited for a minute. One worker at a time does, by lot, in every other minute.
+-- that has waited for a minute. One worker at a time does, by lot, for two seconds of every minute, so that other
+-- jobs do not wait for long.
 declare
-  minute bigint := floor(extract(epoch from outlive.now()) / 60);
+  second bigint := floor(extract(epoch from outlive.now()));
+  minute bigint := second / 60;
 begin
-  return minute % 2 = 0
+  return second % 60 < 2
     and outlive.statement_suspects_wait(tasks => me.tasks, queues => me.queues, after_s => 60)
     and not exists (
       select from outlive.workers k
@@ -3584,8 +3978,12 @@ begin
   me := outlive.beat(claim.worker, false);
   select count(*) into busy from outlive.running r where r.worker = me.id;
   select r.* into suspect from outlive.running r where r.worker = me.id and r.alone limit 1;
+  -- A suspect is alone for three seconds if other jobs wait and slots are free, and otherwise for all its time.
   if suspect.token is not null and (
-    suspect.started_at + outlive.alone_s(suspect.id) * interval '1 second' > outlive.now()
+    suspect.started_at + interval '1 second' * case
+      when me.slots > 1 and exists (
+        select from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l where l.ready)
+      then 3 else outlive.alone_s(suspect.id) end > outlive.now()
     or not exists (select from outlive.statement_let_others_in(worker => me.id, token => suspect.token)))
   then
     return;
@@ -3681,6 +4079,8 @@ begin
     'the result, the records and the jobs of one attempt have at most 16 MB: store them elsewhere');
   -- What jsonb can't hold, such as text with NUL, no client could read.
   perform result::jsonb, records::jsonb, spawns::jsonb;
+  perform outlive.refuse_unreadable('the result', result) where result is not null;
+  perform outlive.refuse_unreadable('a record', records) where records is not null;
   select r.source into named from outlive.running r where r.token = succeed.token and r.worker = succeed.worker;
   perform outlive.complete_with_records(
     token, worker, case when json_typeof(result) <> 'null' then result end, records, spawns,
@@ -3720,6 +4120,9 @@ begin
   perform outlive.refuse_unless(retry is not null, 'retry is true or false');
   perform outlive.refuse_unless(
     coalesce(extract(epoch from after) between 0 and 1e9, true), 'after is a time from 0 seconds to 30 years');
+  perform outlive.refuse_unless(
+    coalesce(cpu_s, 0) between 0 and 1e9 and coalesce(peak_memory_bytes, 0) >= 0,
+    'cpu_s is a number from 0 to 1e9, and peak_memory_bytes is not negative');
   select r.source into named from outlive.running r where r.token = token and r.worker = worker;
   if exists (select from outlive.statement_end_and_claim(
     worker => worker, tokens => array[token], outcomes => array[outcome], errors => array[left(error, 8000)],
@@ -3893,7 +4296,7 @@ from outlive.sources s, lateral (
 -- `changed`: an operator has changed what the app declares. `next_at` is null if there are no more firings.
 create view outlive.schedule_states as
 select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap, s.jitter_s,
-  s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by,
+  s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by, s.withdrawn_at,
   s.declared is not null and outlive.changed(s) as changed,
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
@@ -3938,7 +4341,7 @@ source as (
 schedule as (
   select s.name, coalesce(greatest(0, extract(epoch from outlive.now() - s.next_at)), 0) as behind_s
   from outlive.schedules s
-  where s.paused_at is null and (s.next_at < 'infinity' or s.next_at is null)
+  where s.paused_at is null and s.withdrawn_at is null and (s.next_at < 'infinity' or s.next_at is null)
   order by 2 desc, 1 limit 200)
 select 'jobs' as name, j.state as label, sum(j.jobs)::double precision as value
 from (
@@ -4028,7 +4431,7 @@ where l.postmaster_started = pg_postmaster_start_time() and not exists (
   select from locked k
   where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true));
 
-create or replace function outlive.statement_end_and_claim("worker" uuid default null, "tokens" bigint[] default null, "peaks_bytes" bigint[] default null, "cpus_s" double precision[] default null, "outputs" text[] default null, "results" json[] default null, "memories" json[] default null, "outcomes" text[] default null, "errors" text[] default null, "exit_codes" int[] default null, "signals" text[] default null, "stacks" text[] default null, "kills" boolean[] default null, "finals" boolean[] default null, "afters_s" double precision[] default null, "queues" text[] default null, "sources" text[] default null, "tasks" text[] default null, "priorities" smallint[] default null, "marks" timestamptz[] default null, "quotas" int[] default null, "limit" int default null, "lease_s" double precision default null, "begun" boolean default null)
+create or replace function outlive.statement_end_and_claim("worker" uuid default null, "tokens" bigint[] default null, "peaks_bytes" bigint[] default null, "cpus_s" double precision[] default null, "outputs" text[] default null, "results" json[] default null, "memories" json[] default null, "outcomes" text[] default null, "errors" text[] default null, "exit_codes" int[] default null, "signals" text[] default null, "stacks" text[] default null, "kills" boolean[] default null, "finals" boolean[] default null, "afters_s" double precision[] default null, "at_once" boolean default null, "queues" text[] default null, "sources" text[] default null, "tasks" text[] default null, "priorities" smallint[] default null, "marks" timestamptz[] default null, "quotas" int[] default null, "limit" int default null, "lease_s" double precision default null, "begun" boolean default null)
 returns table (
    token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
    ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb) language sql as $statement$
@@ -4090,24 +4493,25 @@ unsuccessful as materialized (
 followed as materialized (
   select outlive.follow_up(
     array_agg(d.job_id) || array(select u.id from unsuccessful u),
-    array_agg('succeeded'::text) || array(select u.state from unsuccessful u)) as changed
+    array_agg('succeeded'::text) || array(select u.state from unsuccessful u),
+    $16::boolean) as changed
   from done d having count(*) > 0 or exists (select from unsuccessful)),
 pick as materialized (
   select s.tid
   from unnest(
-      $16::text[],
       $17::text[],
       $18::text[],
-      $19::smallint[],
-      $20::timestamptz[],
-      $21::int[]) lane(queue, source, task, priority, mark, quota),
+      $19::text[],
+      $20::smallint[],
+      $21::timestamptz[],
+      $22::int[]) lane(queue, source, task, priority, mark, quota),
     lateral (
       select w.ctid as tid from outlive.waiting w
       where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
         and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
       order by w.ready_at, w.id limit lane.quota for update skip locked) s
   where not coalesce((select given_up from me), false)
-  limit $22::int),
+  limit $23::int),
 taken as (
   delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
 started as (
@@ -4118,7 +4522,7 @@ started as (
     t.id,
     t.attempt + 1,
     $1::uuid,
-    (select outlive.now()) + $23::double precision * interval '1 second',
+    (select outlive.now()) + $24::double precision * interval '1 second',
     (select outlive.now()),
     (select outlive.now()),
     t.queue,
@@ -4129,7 +4533,7 @@ started as (
     t.failures,
     t.crashes,
     t.losses,
-    $24::boolean or t.attempt > 0
+    $25::boolean or t.attempt > 0
   from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
 select s.*, outlive.carried(j.args), j.options
@@ -4192,7 +4596,7 @@ returns table (token bigint) language sql as $statement$
 select r.token from outlive.running r where r.worker = $1::uuid order by r.token;
 $statement$;
 
-create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "worker" uuid default null, "lease_s" double precision default null)
+create or replace function outlive.statement_claim_suspect("tasks" text[] default null, "queues" text[] default null, "after_s" double precision default null, "worker" uuid default null, "lease_s" double precision default null)
 returns table (
    token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
    ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
@@ -4203,27 +4607,32 @@ with pick as (
     and h.task = any($1::text[])
     and ($2::text[] is null or h.queue = any($2::text[]))
     and h.ready_at <= outlive.now()
-    and not exists (select from outlive.workers k where k.id = $3::uuid and k.state = 'dead')
+    and ($3::double precision is null
+      or h.since <= outlive.now() - $3::double precision * interval '1 second')
+    and not exists (select from outlive.workers k where k.id = $4::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
     and (h.source = '' or outlive.admits_one(h.source))
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
   order by h.since, h.id limit 1 for update skip locked),
+free as materialized (
+  select p.id from pick p where outlive.take_slot(p.id)),
 taken as (
-  delete from outlive.held h where h.id in (select id from pick) returning h.*),
+  delete from outlive.held h where h.id in (select f.id from free f) returning h.*),
 started as (
   insert into outlive.running (
     id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority, ready_at,
     failures, crashes, losses)
   select
-    t.id, t.attempt + 1, $3::uuid, outlive.now() + $4::double precision * interval '1 second',
-    outlive.now(), outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes,
-    t.losses
+    t.id, t.attempt + 1, $4::uuid, outlive.now() + $5::double precision * interval '1 second',
+    outlive.now(), outlive.now(), $3::double precision is null, t.queue, t.source, t.task, t.priority,
+    t.ready_at, t.failures, t.crashes, t.losses
   from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at,
     t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
-select s.*, outlive.carried(j.args), j.options, outlive.alone_s(s.id)
+select s.*, outlive.carried(j.args), j.options,
+  case when $3::double precision is null then outlive.alone_s(s.id) else 0 end
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 $statement$;
 
@@ -4237,7 +4646,7 @@ select exists (
     and h.ready_at <= outlive.now()
     and h.since <= outlive.now() - $3::double precision * interval '1 second'
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and not exists (
       select from outlive.sources s, lateral outlive.admits(s, null, true) a
       where s.name = h.source and a.free < 1 and (a.open or a.wait_s > $3::double precision)));
@@ -4298,7 +4707,7 @@ select null, null, null, null, null, null
 where exists (
   select from outlive.held h
   where h.why = 'suspect' and h.task = any($2::text[]) and h.ready_at <= outlive.now()
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted'))
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued'))
 union all
 select q.name, null, null, null, null, null from outlive.queues q where q.paused_at is not null;
 $statement$;
@@ -4357,19 +4766,23 @@ returns void language sql as $statement$
 delete from outlive.sleepers where worker = $1::uuid;
 $statement$;
 
-create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "formerly" uuid default null)
+create or replace function outlive.statement_register_worker("id" uuid default null, "name" text default null, "hostname" text default null, "pid" int default null, "version" text default null, "queues" text[] default null, "slots" int default null, "secret" uuid default null, "heartbeat_s" double precision default null, "renew_s" double precision default null, "stale_s" double precision default null, "dead_s" double precision default null, "alerts" text[] default null, "formerly" uuid default null)
 returns void language sql as $statement$
 with registered as (
-  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
+  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
+    heartbeat_s, renew_s, stale_s, dead_s, alerts)
   values ($1::uuid, $2::text, $3::text, $4::int, $5::text, $6::text[], $7::int,
-    coalesce($8::uuid, gen_random_uuid()), outlive.now(), outlive.now())
+    coalesce($8::uuid, gen_random_uuid()), outlive.now(), outlive.now(),
+    coalesce($9::double precision, 30), coalesce($10::double precision, 20),
+    coalesce($11::double precision, 60), coalesce($12::double precision, 120), $13::text[])
   on conflict (id) do nothing returning id)
-select outlive.take_back($9::uuid) from registered where $9::uuid is not null;
+select outlive.take_back($14::uuid) from registered where $14::uuid is not null;
 $statement$;
 
-create or replace function outlive.statement_tell_tasks("tasks" text[] default null, "worker" uuid default null)
+create or replace function outlive.statement_tell_tasks("tasks" text[] default null, "app" text default null, "schedules" text[] default null, "worker" uuid default null)
 returns void language sql as $statement$
-update outlive.workers set tasks = $1::text[] where id = $2::uuid;
+update outlive.workers set tasks = $1::text[], app = $2::text, schedules = $3::text[]
+where id = $4::uuid;
 $statement$;
 
 create or replace function outlive.statement_heartbeat("state" text default null, "trouble" text default null, "memory_bytes" bigint default null, "worker" uuid default null)
@@ -4409,5 +4822,23 @@ on conflict (worker) do update set
   (excluded.key, excluded.postmaster_started, excluded.backend_pid, excluded.backend_started)
 returning worker;
 $statement$;
+-- Names in a function mean what they mean here, and not what the caller's search_path makes of them. Otherwise a
+-- login that may create in one of its schemas, as every login may in `public` of a database made before Postgres
+-- 15, could define a count(text) that fits better than the server's own, and it would run with the caller's
+-- rights. A function in the standard's form (`return …`, `begin atomic`) needs no pin: its names were looked up
+-- when it was made. A migration makes every function again and so runs this again.
+do $$
+declare
+  unpinned regprocedure;
+begin
+  for unpinned in
+    select p.oid from pg_proc p
+    where p.pronamespace = 'outlive'::regnamespace and p.prosqlbody is null
+      and not 'search_path=pg_catalog, pg_temp' = any(coalesce(p.proconfig, '{}'))
+  loop
+    execute format('alter function %s set search_path = pg_catalog, pg_temp', unpinned);
+  end loop;
+end $$;
+
 -- The version of the schema in this folder; upgrades/ says how to get here from earlier ones.
 insert into outlive.schema_version (version) values (2);

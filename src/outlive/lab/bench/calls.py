@@ -24,9 +24,9 @@ URL = "https://example.org/page"
 WARM_UP = 20
 PER_LANE = 20
 SEARCHES = 10
-_TABLE = "create table if not exists bare (like outlive.jobs including all)"
+_TABLE = "create table if not exists public.bare (like outlive.jobs including all)"
 _INSERT = """
-insert into bare (id, task, queue, args, priority, ready_at, fingerprint, created_at)
+insert into public.bare (id, task, queue, args, priority, ready_at, fingerprint, created_at)
 values (%s, 'outlive.bench.noop', 'bench', %s, 5, now(), '0123456789abcdef', now())
 """
 

@@ -127,7 +127,7 @@ def prune(url: str, seconds: float) -> Probing[Drained]:
         yield
         gone, more, began_s = 0, True, monotonic()
         while more and monotonic() - began_s < seconds:
-            pruned, more = db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=OLD_S))
+            pruned, more, _ = db.run(connection, store.prune_finished(State.SUCCEEDED, keep_s=OLD_S))
             gone += pruned
         return Drained(gone, monotonic() - began_s)
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from outlive.lab.gameday import batches, dependencies, keys, schedules
+from outlive.lab.gameday import batches, dependencies, innocents, keys, schedules
 from outlive.lab.gameday.facts import FINAL, Broken, Facts
 from outlive.lab.gameday.history import (
     TAKEN_OVER,
-    ZYGOTE_KILLS,
     Answer,
     Ask,
     AskedBatch,
@@ -27,10 +26,6 @@ from outlive.lab.gameday.history import (
 )
 from outlive.lab.gameday.options import Bounds
 
-BY_OTHERS = frozenset({"timed_out", "out_of_memory"})
-"""Outcomes that no fault of a game causes."""
-
-ZYGOTE_S = 30.0
 CRASH_S = 60.0
 """How late a kill may be recorded: its supervisor may be frozen, or the database away."""
 RECONNECT_S = 10.0
@@ -68,9 +63,9 @@ def check(history: History, found: Found, bounds: Bounds) -> list[Breach]:
         _blamed(history, lives),
         _given_up(history, found),
         _crashed(history, found),
-        _outcomes(found),
         _untried(history, found),
         _processes(history, bounds),
+        innocents.broken(facts),
         dependencies.broken(facts),
         batches.broken(facts),
         keys.broken(facts),
@@ -178,7 +173,7 @@ def _counted(lives: Lives) -> Broken:
     for id, attempts in lives.items():
         failures = crashes = losses = 0
         for n, one in enumerate(attempts, start=1):
-            failures += one.outcome == "failed"
+            failures += one.outcome in ("failed", "timed_out")
             crashes += one.outcome == "crashed"
             losses += one.outcome == "lost"
             if one.number != n:
@@ -195,15 +190,13 @@ def _counted(lives: Lives) -> Broken:
 
 
 def _blamed(history: History, lives: Lives) -> Broken:
-    """A loss counts only if its worker or zygote died before the worker was told to stop. `_given_up` finds losses
-    after other faults: freezes, reloads, locks and outages must cause none."""
-    kills = _by_worker([fault for fault in history.faults if fault.kind in ZYGOTE_KILLS])
+    """A loss counts only if its worker died before it was told to stop. `_given_up` finds losses after other faults:
+    deaths of zygotes, freezes, reloads, locks and outages must cause none."""
     for id, attempts in lives.items():
         before = 0
         for one in attempts:
             told = history.told(one.worker, one.ended_s)
-            killed = told and any((one.started_s or 0.0) <= kill.at_s < told.at_s for kill in kills[one.worker])
-            if one.outcome == "lost" and one.losses > before and told and not killed:
+            if one.outcome == "lost" and one.losses > before and told:
                 words = f"the loss of attempt {one.number} counts, although its worker {one.worker} was told to stop"
                 yield "blamed", id, words
             before = one.losses
@@ -219,12 +212,14 @@ def _untried(history: History, found: Found) -> Broken:
 
 
 def _given_up(history: History, found: Found) -> Broken:
-    """No living worker is declared dead: a fault explains each loss. A short lease may also run out in an outage."""
+    """No living worker is declared dead: a fault explains each loss. A short lease may also run out in an outage, or
+    while all workers are frozen."""
     faults = _by_worker(history.faults)
     for one in found.attempts:
         if one.outcome != "lost" or any(_explains(fault, one) for fault in faults[one.worker]):
             continue
-        out_of_reach = history.away(one.started_s or 0.0, one.ended_s, margin_s=RECONNECT_S)
+        span = (one.started_s or 0.0, one.ended_s)
+        out_of_reach = history.away(*span, margin_s=RECONNECT_S) or history.frozen(*span, margin_s=RECONNECT_S)
         if one.worker not in history.short_leases or not out_of_reach:
             words = f"attempt {one.number} was declared lost without a fault of its worker {one.worker}"
             yield "given up wrongly", one.job, words
@@ -234,11 +229,7 @@ def _given_up(history: History, found: Found) -> Broken:
 
 
 def _explains(fault: Fault, attempt: Attempt) -> bool:
-    if fault.at_s > attempt.ended_s + SLACK_S:
-        return False
-    if fault.kind in ZYGOTE_KILLS:
-        return attempt.ended_s - fault.at_s < ZYGOTE_S
-    return fault.kind in TAKEN_OVER
+    return fault.kind in TAKEN_OVER and fault.at_s <= attempt.ended_s + SLACK_S
 
 
 def _crashed(history: History, found: Found) -> Broken:
@@ -267,12 +258,6 @@ def _by_worker(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
     for fault in faults:
         found[fault.worker].append(fault)
     return found
-
-
-def _outcomes(found: Found) -> Broken:
-    for attempt in found.attempts:
-        if attempt.outcome in BY_OTHERS:
-            yield "ended badly", attempt.job, f"attempt {attempt.number} was {attempt.outcome}"
 
 
 def _processes(history: History, bounds: Bounds) -> Broken:

@@ -13,17 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import psycopg
 
 from outlive import db, kernel, store
-from outlive.lab.gameday import jobs, tables
-from outlive.lab.gameday.history import Fault, History, Kind
+from outlive.lab.gameday import jobs, squeeze, tables
+from outlive.lab.gameday.history import TAKEN_OVER, Fault, History, Kind
 from outlive.lab.gameday.server import Server
 from outlive.lab.gameday.workers import SHORT_LEASE_S, Member, Process, Workers
 from outlive.lab.program import is_alive
+from outlive.worker.cgroups import Group
 
 NEXT = 10
 FREEZE_S = (0.3, 2.0)
@@ -35,16 +37,33 @@ PATIENCE_S = 1.0
 TAKEN_S = 5.0
 """How long after its lease a frozen tree waits for other workers to begin its jobs again."""
 ORPHANS_S = 10.0
+AWAY_S = (SHORT_LEASE_S + 1.0, SHORT_LEASE_S + 3.0)
+MACHINE_S = (10.5, 12.0)
+"""How long a machine is frozen: longer than the times of innocent jobs."""
+CALM_S = 30.0  # The least time between faults that stop the whole game.
+SQUEEZED_S = 10.0
+CROWD_AFTER = 15  # How many faults happen before a job with many dependents fails.
 
 
 class Faults:
     """Injects faults one after the other, and keeps those going that last."""
 
     def __init__(
-        self, seed: int, history: History, *, workers: Workers, server: Server, clock: Callable[[], float]
+        self,
+        seed: int,
+        history: History,
+        *,
+        workers: Workers,
+        server: Server,
+        clock: Callable[[], float],
+        crowd: Callable[[Fault], None],
     ) -> None:
         self._rng = random.Random(seed)
-        self._history, self._workers, self._server, self._clock = history, workers, server, clock
+        self._history, self._workers, self._server = history, workers, server
+        self._clock, self._crowd = clock, crowd
+        self.alone: dict[str, frozenset[UUID]] = {}  # The innocent jobs that run alone, by the name of their worker.
+        self._lost_alone: set[UUID] = set()  # Those that were lost so. A second time might look like a proof.
+        self._calm_at = 0.0
         self._deck: list[Kind] = []
         self._lasting: list[Iterator[None]] = []
         """Each iterator goes on for a while, step by step, until its fault is over."""
@@ -60,8 +79,10 @@ class Faults:
         if len(self._deck) < sum(DECK.values()) // 2:
             cards = [kind for kind, count in DECK.items() for _ in range(count)]
             self._rng.shuffle(cards)
-            self._deck += cards
-        for kind in dict.fromkeys([*self._deck[:NEXT], Kind.CHILD]):
+            self._deck += [kind for kind in cards if self._is_possible(kind)]
+        happened = [fault.kind for fault in self._history.faults]
+        crowd = [Kind.CROWD] if len(happened) >= CROWD_AFTER and Kind.CROWD not in happened else []
+        for kind in dict.fromkeys([*crowd, *self._deck[:NEXT], Kind.CHILD]):
             with contextlib.suppress(psycopg.OperationalError):  # The database is away.
                 if fault := self._play(kind):
                     if kind in self._deck:
@@ -70,13 +91,24 @@ class Faults:
                     return fault
         return None
 
+    def _is_possible(self, kind: Kind) -> bool:
+        """Cards that can never be played would fill the deck."""
+        if kind is Kind.OOM:
+            return squeeze.possible()
+        return self._server.own is not None or kind not in (Kind.READ_ONLY, Kind.RESTART, Kind.OUTAGE)
+
     def _play(self, kind: Kind) -> Fault | None:
         _, victims, act = FAULTS[kind]
         if not (found := victims(self)):
             return None
         victim = self._rng.choice(found)
         fault = Fault(kind=kind, at_s=self._clock(), worker=victim.name if isinstance(victim, Member) else "")
-        return None if act(self, fault, victim) is False else fault
+        if act(self, fault, victim) is False:
+            return None
+        if kind in TAKEN_OVER:
+            names = list(self.alone) if kind is Kind.EVERYBODY else [fault.worker]
+            self._lost_alone.update(*(self.alone.get(name, ()) for name in names))
+        return fault
 
     def go_on(self) -> None:
         """Let the faults that last take their next step."""
@@ -111,9 +143,9 @@ class Faults:
         self._lasting.append(ending())
 
     def _at_work(self) -> list[Process]:
-        """Children that run a job. A tree that is frozen whole is spared: it must wake and write."""
+        """Children that run a job, but no innocent one. A tree frozen whole is spared: it must wake and write."""
         frozen = {member.name for member in self._workers.members if member.frozen_below}
-        found = tables.at_work(self._server.connection, self._workers.names)
+        found = tables.at_work(self._server.connection, self._workers.names, spared=jobs.pace.name)
         return sorted(one for one in found if one[1] not in frozen)
 
     def _spare(self) -> list[Process]:
@@ -140,7 +172,10 @@ class Faults:
 
     def _steady(self) -> list[Member]:
         now = time.monotonic()
-        return [member for member in self._workers.members if member.steady(now)]
+        return [one for one in self._workers.members if one.steady(now) and one.name not in self._left_alone()]
+
+    def _left_alone(self) -> set[str]:
+        return {name for name, alone in self.alone.items() if not self._lost_alone.isdisjoint(alone)}
 
     def _not_spared(self) -> list[Member]:
         now = time.monotonic()
@@ -185,8 +220,8 @@ class Faults:
     def _all_at_once(self) -> list[list[Member]]:
         """Also workers that are still starting. Not while one is a witness, is frozen, or is dead and not replaced."""
         members, now = self._workers.members, time.monotonic()
-        left_alone = any(one.killed or one.frozen or one.spared_until > now for one in members)
-        return [members] if len(self._steady()) > 1 and not left_alone else []
+        spared = any(one.killed or one.frozen or one.spared_until > now for one in members) or self._left_alone()
+        return [members] if len(self._steady()) > 1 and not spared else []
 
     def _kill_all(self, fault: Fault, members: list[Member]) -> None:
         for member in members[1:]:
@@ -284,8 +319,55 @@ class Faults:
 
     def _restart(self, fault: Fault, server: Server) -> None:
         """In a thread, so that other faults can happen meanwhile."""
-        self._restarter = threading.Thread(target=server.restart, daemon=True)
+        away_s = 0.0
+        if fault.kind is Kind.OUTAGE:
+            away_s = self._rng.uniform(*AWAY_S)
+            self._calm_at = time.monotonic() + away_s + CALM_S
+        self._restarter = threading.Thread(target=server.restart, args=(away_s,), daemon=True)
         self._restarter.start()
+
+    def _calm_server(self) -> list[Server]:
+        return self._own_server() if time.monotonic() > self._calm_at else []
+
+    def _machine(self) -> list[list[Member]]:
+        """All workers. Not while another fault freezes one of them."""
+        members = self._workers.members
+        calm = time.monotonic() > self._calm_at and not any(one.frozen for one in members)
+        return [members] if calm and len(self._steady()) > 1 else []
+
+    def _freeze_machine(self, fault: Fault, members: list[Member]) -> None:
+        seconds = self._rng.uniform(*MACHINE_S)
+        self._calm_at = time.monotonic() + seconds + CALM_S
+        for member in members:
+            member.freeze(whole_tree=True)
+        self._later(seconds, partial(self._wake_machine, fault, list(members)))
+
+    def _wake_machine(self, fault: Fault, members: list[Member]) -> None:
+        for member in members:
+            member.thaw()
+        fault.lasted_s = self._clock() - fault.at_s
+
+    def _squeezable(self) -> list[tuple[Process, Group]]:
+        found = ((zygote, squeeze.group_of(zygote[0])) for zygote in self._zygotes())
+        return [(zygote, group) for zygote, group in found if group is not None]
+
+    def _squeeze(self, fault: Fault, victim: tuple[Process, Group]) -> None:
+        fault.pid, fault.worker = victim[0]
+        self._lasting.append(self._eat(fault, victim[1]))
+
+    def _eat(self, fault: Fault, group: Group) -> Iterator[None]:
+        """The fault happens when the kernel kills."""
+        waited = self._wait(SQUEEZED_S)
+        with contextlib.closing(squeeze.squeeze(fault.pid, group)) as squeezing:
+            for killed in squeezing:
+                if killed:
+                    fault.at_s = self._clock()
+                if next(waited, "over") == "over":
+                    break
+                yield
+
+    def _fail_before_crowd(self, fault: Fault, _: Server) -> None:
+        self._crowd(fault)
 
 
 FAULTS: dict[Kind, tuple[int, Callable[[Faults], Sequence[Any]], Callable[[Faults, Fault, Any], bool | None]]] = {
@@ -307,8 +389,12 @@ FAULTS: dict[Kind, tuple[int, Callable[[Faults], Sequence[Any]], Callable[[Fault
     Kind.READ_ONLY: (1, Faults._own_server, Faults._forbid_writing),
     Kind.BACKEND: (1, Faults._sessions, Faults._end_session),
     Kind.RESTART: (1, Faults._own_server, Faults._restart),
+    Kind.OUTAGE: (1, Faults._calm_server, Faults._restart),
+    Kind.MACHINE: (1, Faults._machine, Faults._freeze_machine),
+    Kind.OOM: (3, Faults._squeezable, Faults._squeeze),
+    Kind.CROWD: (0, Faults._any_server, Faults._fail_before_crowd),
 }
-"""How many of a hundred faults are of each kind, the possible victims, and what happens to one of them. An action that
-returns False did nothing."""
+"""How many of some hundred faults are of each kind, the possible victims, and what happens to one of them. An action
+that returns False did nothing."""
 
 DECK = {kind: count for kind, (count, _, _) in FAULTS.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ import msgspec
 from outlive.client.job import Job
 from outlive.errors import DatabaseUnreachable, OutliveError
 from outlive.lab.gameday import jobs, orders
-from outlive.lab.gameday.history import Answer, Ask, AskedBatch, History, Links
+from outlive.lab.gameday.history import Answer, Ask, AskedBatch, Fault, History, Links
 from outlive.lab.gameday.orders import Order
 from outlive.lab.gameday.tables import BATCH
 
@@ -37,6 +38,7 @@ class Feeding:
         self._unfinished = 0
         """The last count of unfinished jobs, and the jobs that were enqueued since."""
         self._earlier: deque[UUID] = deque(maxlen=EARLIER)
+        self._crowds: deque[Fault] = deque()
 
     def start(self) -> None:
         for number in range(CLIENTS):
@@ -53,17 +55,33 @@ class Feeding:
     def counted(self, unfinished: int) -> None:
         self._unfinished = unfinished
 
+    def crowd(self, fault: Fault) -> None:
+        """Let a client enqueue a job that fails, and its many dependents."""
+        self._crowds.append(fault)
+
+    def _ask_crowd(self, fault: Fault) -> None:
+        order = orders.crowd()
+        ids = _ids(order)
+        answer = _insist(lambda: jobs.app.enqueue_many(order.jobs))
+        self._note(order, answer if answer is Answer.OK else Answer.UNKNOWN, ids)
+        fault.jobs = frozenset(ids[:1])
+
+    def _note(self, order: Order, answer: Answer, ids: list[UUID]) -> None:
+        for id, job in zip(ids, order.jobs, strict=True):
+            links = msgspec.json.decode(job.request.links or b"{}", type=Links)
+            self._history.asks.append(Ask(id, answer, self._clock(), links))
+
     def _run(self, rng: random.Random) -> None:
         while not self._stopped.is_set():
+            with contextlib.suppress(IndexError):
+                self._ask_crowd(self._crowds.popleft())
             if self._unfinished >= self._target:
                 self._stopped.wait(PAUSE_S)
                 continue
             order = orders.choose(rng, tuple(self._earlier))
             self._unfinished += len(order.jobs)
             answer, ids = self._ask(order) if order.batch is None else self._ask_batch(order, order.batch)
-            for id, job in zip(ids, order.jobs, strict=True):
-                links = msgspec.json.decode(job.request.links or b"{}", type=Links)
-                self._history.asks.append(Ask(id, answer, self._clock(), links))
+            self._note(order, answer, ids)
             if answer is Answer.OK:
                 self._earlier.extend(ids)
             else:
@@ -93,7 +111,7 @@ def _fill(order: Order, id: UUID) -> None:
 
 
 def _insist(call: Callable[[], object]) -> Answer:
-    """Repeat a call until it is answered. For a batch, that makes no job twice: all have their own ids."""
+    """Repeat a call until it is answered. That makes no job twice: all have their own ids, and no dedupe key."""
     patient_until = time.monotonic() + PATIENCE_S
     while (answer := _answer(call)) is not Answer.OK and time.monotonic() < patient_until:
         time.sleep(PAUSE_S)

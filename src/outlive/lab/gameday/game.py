@@ -46,7 +46,14 @@ class Game:
         self.workers = Workers(self.names, server.url, options.workers, options.slots, directory)
         target = AHEAD * options.workers * options.slots
         self.feeding = Feeding(options.seed, self.history, target=target, clock=self.now_s)
-        self.faults = Faults(options.seed, self.history, workers=self.workers, server=server, clock=self.now_s)
+        self.faults = Faults(
+            options.seed,
+            self.history,
+            workers=self.workers,
+            server=server,
+            clock=self.now_s,
+            crowd=self.feeding.crowd,
+        )
         self._ahead_s = 0.0
         """How far the database's clock is ahead of the monotonic one."""
         self._counted_at = 0.0
@@ -115,7 +122,7 @@ class Game:
             self.progress.see(part, self._standing)
             if time.monotonic() >= due and (fault := self.faults.inject()):
                 due = time.monotonic() + rng.expovariate(self.options.rate)
-                if fault.kind in (Kind.BACKEND, Kind.RESTART):
+                if fault.kind in (Kind.BACKEND, Kind.RESTART, Kind.OUTAGE):
                     self._away(fault.at_s)
         self.progress.say("asked to stop: there are no more faults, and running jobs may end")
 
@@ -170,10 +177,12 @@ class Game:
             connection = self.server.connection
             asked = time.monotonic()
             unfinished, now_s, up = tables.standing(connection, self.names)
+            answered = time.monotonic()
+            alone = tables.alone(connection, self.names)
         except psycopg.OperationalError:
             self._away(self.now_s())
             return
-        answered = time.monotonic()
+        self.faults.alone = alone
         if answered - asked < SHARP_S or not self._ahead_s:
             self._ahead_s = now_s - (asked + answered) / 2
         if self._away_since is not None:

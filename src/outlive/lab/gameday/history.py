@@ -81,17 +81,22 @@ class Kind(StrEnum):
     READ_ONLY = "database read-only"
     BACKEND = "session killed"
     RESTART = "Postgres restarted"
+    OUTAGE = "database away past a lease"
+    MACHINE = "whole machine frozen"
+    OOM = "zygote killed by the kernel"
+    CROWD = "failure with 20,000 dependents"
 
 
 WORKER_KILLS = frozenset({Kind.SUPERVISOR, Kind.HEAD, Kind.TREE, Kind.EVERYBODY, Kind.DEPLOY})
 """The worker is dead."""
 TOLD = frozenset({Kind.DEPLOY, Kind.STOP})
 """The worker was told to stop: its jobs are not charged for anything that happens later."""
-ZYGOTE_KILLS = frozenset({Kind.ZYGOTE, Kind.REVIVAL})
+ZYGOTE_KILLS = frozenset({Kind.ZYGOTE, Kind.REVIVAL, Kind.OOM})
 LATE = frozenset({Kind.OVERDUE, Kind.PAUSE})
 """The worker is frozen until its leases are over, and wakes when other workers have its jobs."""
 TAKEN_OVER = WORKER_KILLS | LATE
-"""Other workers take over the jobs of the worker."""
+"""Other workers take over the jobs of the worker. The database can't know who did it, so it may charge them with a
+loss. The death of a zygote, an outage or a frozen machine costs no job anything."""
 FREEZES = LATE | {Kind.FREEZE}
 KILLS = WORKER_KILLS | ZYGOTE_KILLS | {Kind.CHILD, Kind.SPARE}
 """SIGKILLs of processes of a worker. The game counts these."""
@@ -112,9 +117,9 @@ class Fault:
     pid: int = 0
     """The child or the zygote that was hit."""
     jobs: frozenset[UUID] = frozenset()
-    """The jobs whose rows a foreign transaction has locked."""
+    """The jobs whose rows a foreign transaction has locked, or the one that fails and has many dependents."""
     lasted_s: float = 0.0
-    """For how long the rows are locked."""
+    """For how long the rows are locked, or the machine is frozen."""
     watched: bool = True
     """Another worker lived, and long enough to notice."""
     taken: frozenset[int] = frozenset()
@@ -184,6 +189,16 @@ class History:
             not one.jobs.isdisjoint(jobs) and one.at_s <= until_s and since_s <= one.at_s + one.lasted_s + UNLOCK_S
             for one in self.faults
         )
+
+    def breaks(self) -> list[tuple[float, float]]:
+        """When no worker could tell the database anything: it was away, or all workers were frozen. In order."""
+        frozen = [(one.at_s, one.at_s + one.lasted_s) for one in self.faults if one.kind is Kind.MACHINE]
+        return sorted([*self.outages, *frozen])
+
+    def frozen(self, since_s: float, until_s: float, *, margin_s: float = 0.0) -> bool:
+        """Whether all workers were frozen in this time, or until `margin_s` before it."""
+        machine = [one for one in self.faults if one.kind is Kind.MACHINE]
+        return any(one.at_s <= until_s and since_s <= one.at_s + one.lasted_s + margin_s for one in machine)
 
     def away(self, since_s: float, until_s: float, *, margin_s: float = 0.0) -> bool:
         """Whether the database was away in this time, or until `margin_s` before it."""

@@ -44,6 +44,9 @@ SURVIVOR: TaskOptions = {
 }
 WARM: TaskOptions = {**SURVIVOR, "recycle_after": 50}
 KILLER: TaskOptions = {**SURVIVOR, "max_crashes": 1}
+# No process that runs one of these is killed alone, so none may go into quarantine. A frozen machine is frozen for
+# longer than these times.
+INNOCENT: TaskOptions = {**SURVIVOR, "max_crashes": 3, "max_losses": 3, "timeout": "10s", "stall": "9s"}
 OFFSPRING = UUID("6f75746c-6976-5000-8000-67616d656461")
 
 TROUBLE = "GAMEDAY_TROUBLE"
@@ -52,6 +55,7 @@ TROUBLE = "GAMEDAY_TROUBLE"
 BROKEN = "broken"
 HESITATE_S = 0.3
 SLOW_S = 3.0
+STEPS = 5
 
 
 class Stumbled(Exception):
@@ -127,6 +131,16 @@ def post(work_s: float) -> None:
     """A warm job with an effect and its completion in one transaction."""
     with _begun(warm=True) as connection:
         _complete(connection, None, before_s=work_s, after_s=work_s)
+
+
+@app.task(**INNOCENT)
+def pace(work_s: float) -> None:
+    """Reports its progress, and has the limits that most jobs have."""
+    with _begun() as connection:
+        for _ in range(STEPS):
+            time.sleep(work_s / STEPS)
+            outlive.current().progress()
+        _effect(connection)
 
 
 @app.task(**SURVIVOR)

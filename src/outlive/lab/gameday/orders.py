@@ -33,9 +33,11 @@ TASKS: dict[Task[[float], Any, Any], int] = {
     jobs.breed: 5,
     jobs.stamp: 20,
     jobs.post: 15,
+    jobs.pace: 12,
 }
 """The tasks, and how often each is chosen."""
 ON_FAILURES: tuple[OnFailure, ...] = ("block", "proceed", "cancel")
+DEPENDENTS = 20_000
 BAD_TASKS = (jobs.give_up, jobs.give_up, jobs.kill)
 
 
@@ -88,6 +90,13 @@ def rush(rng: random.Random, _: Sequence[UUID]) -> Order:
     return Order([rng.choice(tasks).using(**keyed).job(round(rng.uniform(0.05, 0.3), 3)) for _ in range(count)])
 
 
+def crowd() -> Order:
+    """A job that fails, and many that wait for it and stay blocked."""
+    head = jobs.give_up.job(0.5)
+    waiting = jobs.note.using(after=head)
+    return Order([head, *[waiting.job(0.0) for _ in range(DEPENDENTS)]])
+
+
 ORDERS: dict[Callable[[random.Random, Sequence[UUID]], Order], int] = {
     alone: 50,
     linked: 15,
@@ -101,7 +110,9 @@ ORDERS: dict[Callable[[random.Random, Sequence[UUID]], Order], int] = {
 def _single(rng: random.Random) -> BoundJob[Any]:
     """Mostly short jobs; some long enough for many faults to hit them; a few longer than a short lease."""
     if rng.random() < LONG_PART:
-        return jobs.pay.job(round(rng.uniform(4.0, 8.0), 3))
+        return rng.choice(
+            (jobs.pay.job(round(rng.uniform(4.0, 8.0), 3)), jobs.pace.job(round(rng.uniform(1.5, 3.0), 3)))
+        )
     work_s = round(rng.uniform(0.2, 2.0) if rng.random() < 0.15 else rng.uniform(0.0, 0.1), 3)
     if rng.random() < DEDUPED_PART:
         return jobs.note.using(dedupe_key=f"key {rng.randrange(DEDUPE_KEYS)}").job(work_s)

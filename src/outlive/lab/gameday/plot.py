@@ -17,9 +17,9 @@ COLOURS = (
     ({Kind.CHILD, Kind.SPARE}, GREY),
     (ZYGOTE_KILLS, BLUE),
     (WORKER_KILLS - {Kind.DEPLOY}, RED),
-    (FREEZES, CYAN),
-    ({Kind.LOCK}, LIME),
-    ({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART}, PURPLE),
+    (FREEZES | {Kind.MACHINE}, CYAN),
+    ({Kind.LOCK, Kind.CROWD}, LIME),
+    ({Kind.READ_ONLY, Kind.BACKEND, Kind.RESTART, Kind.OUTAGE}, PURPLE),
     ({Kind.DEPLOY, Kind.STOP, Kind.RELOAD}, BROWN),
 )
 

@@ -76,8 +76,8 @@ class Server:
         for pid in [] if allowed else self.sessions():
             self.connection.execute(_END, [pid])
 
-    def restart(self) -> None:
-        """Stop the temporary server at once, as `pg_ctl stop -m immediate` does, and start it again."""
+    def restart(self, away_s: float = 0.0) -> None:
+        """Stop the temporary server at once, as `pg_ctl stop -m immediate` does, and start it again after a while."""
         assert self.own is not None, "only a temporary server can be restarted"
         with contextlib.suppress(OSError, ValueError):
             postmaster = json.loads(Places(self.own).status.read_text(encoding="ascii"))["postmaster"]
@@ -85,6 +85,7 @@ class Server:
             deadline = time.monotonic() + END_S
             while Path(f"/proc/{postmaster}").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
+        time.sleep(away_s)
         embedded.ensure(self.own)
 
 

@@ -86,7 +86,12 @@ select (select count(*) from outlive.waiting where task like %(ours)s)
 _AT_WORK = """
 select distinct on (s.pid) s.pid, k.name
 from outlive.running r join outlive_gameday.starts s on s.token = r.token join outlive.workers k on k.id = r.worker
-where k.name like %(names)s order by s.pid, s.token desc
+where k.name like %(names)s and r.task <> %(spared)s order by s.pid, s.token desc
+"""
+
+_ALONE = """
+select k.name, array_agg(r.id) from outlive.running r join outlive.workers k on k.id = r.worker
+where k.name like %(names)s and r.task = %(task)s and r.alone group by 1
 """
 
 # Jobs that have written their effect and are not completed yet, as their open transactions show.
@@ -154,9 +159,15 @@ def standing(connection: db.Connection, names: str) -> tuple[int, float, list[st
     return found  # type: ignore[no-any-return]
 
 
-def at_work(connection: db.Connection, names: str) -> set[tuple[int, str]]:
-    """The children that run a job, and the names of their workers."""
-    return set(_rows(connection, _AT_WORK, names=f"{names}%"))
+def at_work(connection: db.Connection, names: str, *, spared: str = "") -> set[tuple[int, str]]:
+    """The children that run a job, but none of the task that is spared, and the names of their workers."""
+    return set(_rows(connection, _AT_WORK, names=f"{names}%", spared=spared))
+
+
+def alone(connection: db.Connection, names: str) -> dict[str, frozenset[UUID]]:
+    """The innocent jobs that run alone, by the name of their worker."""
+    found = _rows(connection, _ALONE, names=f"{names}%", task=jobs.pace.name)
+    return {name: frozenset(ids) for name, ids in found}
 
 
 def ready(connection: db.Connection, name: str) -> dict[int, UUID]:

@@ -91,6 +91,7 @@ def measure(history: History, found: Found, bounds: Bounds) -> list[Times]:
         Times("zygote death, no database or no supervisor", took(ZYGOTE_KILLS, apart=True), None, worst_s),
         Times("child death, no database or no supervisor", took({Kind.CHILD}, apart=True), None, worst_s),
         Times("any death, with the database there on end", on_end, None, bounds.on_end_s),
+        Times("a failure with 20,000 dependents to recorded", _crowds(history, found), None, worst_s),
     ]
 
 
@@ -138,13 +139,22 @@ def _deaths(history: History, found: Found) -> Iterator[_Death]:
             blind = any(one.kind in blinding and one.at_s <= ended_s for one in others)
             locked = history.locked({one.job for one in left}, fault.at_s, ended_s)
             away = history.away(fault.at_s, ended_s, margin_s=RECONNECT_S)
-            yield _Death(fault, ended_s, apart=blind or locked or away or not fault.watched)
+            frozen = history.frozen(fault.at_s, ended_s, margin_s=RECONNECT_S)
+            yield _Death(fault, ended_s, apart=blind or locked or away or frozen or not fault.watched)
+
+
+def _crowds(history: History, found: Found) -> list[tuple[float, float]]:
+    """From the last begin of a job with many dependents to its end."""
+    heads = {id for fault in history.faults if fault.kind is Kind.CROWD for id in fault.jobs}
+    begun = {start.token: start.at_s for start in found.starts}
+    ends = [one for one in found.attempts if one.job in heads and one.state == "failed" and one.token in begun]
+    return [(begun[one.token], one.ended_s - begun[one.token]) for one in ends]
 
 
 def _on_end_s(history: History, death: _Death) -> float:
-    """The longest time for which the database was there without a break and did not have the death."""
+    """The longest time for which database and machine were there without a break and the death was not recorded."""
     since_s, longest_s = death.fault.at_s, 0.0
-    for start, end in sorted(history.outages):
+    for start, end in history.breaks():
         longest_s = max(longest_s, min(start, death.ended_s) - since_s)
         since_s = max(since_s, end)
     return max(longest_s, death.ended_s - since_s)

@@ -21,7 +21,7 @@ NAMED = 20
 ZERO = (
     *("lost", "finished twice", "effect doubled", "stale effect"),
     *("begun too early", "not released", "called back twice", "not called back"),
-    *("over its limit", "fired twice", "not fired"),
+    *("over its limit", "fired twice", "not fired", "innocent charged"),
 )
 """Rules whose count is shown even if it is zero."""
 

@@ -56,13 +56,18 @@ class Member:
         return up and not self.killed and not self.frozen and self.process.poll() is None
 
     def zygote(self) -> int | None:
-        below = kernel.children_of(self.process.pid)
-        return next((pid for pid in below if b"outlive.child.zygote" in kernel.read(f"/proc/{pid}/cmdline")), None)
+        return next(filter(kernel.has_executed, self._forking()), None)
 
     def parents(self) -> list[int]:
-        """The processes that the zygote has forked; each forks the children of one slot."""
-        zygote = self.zygote()
-        return [] if zygote is None else kernel.children_of(zygote)
+        """The processes that a zygote has forked; each forks the children of one slot. They outlive their zygote."""
+        above = self._forking()
+        forked = (kernel.children_of(pid) if kernel.has_executed(pid) else [pid] for pid in above)
+        return [pid for pids in forked for pid in pids]
+
+    def _forking(self) -> list[int]:
+        """Its zygotes, and parents whose zygote is dead."""
+        below = kernel.children_of(self.process.pid)
+        return [pid for pid in below if b"outlive.child.zygote" in kernel.read(f"/proc/{pid}/cmdline")]
 
     def children(self) -> list[int]:
         return [child for parent in self.parents() for child in kernel.children_of(parent)]

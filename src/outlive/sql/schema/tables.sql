@@ -1,7 +1,7 @@
 -- The tables of outlive, version 2.
 --
--- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is never updated, and,
--- while it is not finished, exactly one row in one of three places:
+-- The place of a job's row is the state of the job. Every job has one row in `jobs`, which is hardly ever updated,
+-- and, while it is not finished, exactly one row in one of three places:
 --
 --     waiting   it may be claimed         pending (or retryable, once it has failed or crashed)
 --     running   an attempt is under way   running
@@ -18,13 +18,12 @@
 -- Claims skip locked rows. A firing locks its row of `schedules` before all of these. Rows of `batches`, by id,
 -- come last, and then what a callback of a batch needs.
 -- A cancel and the end of a job lock, in `held`, all jobs that wait for it, and those that are cancelled in turn,
--- at once. The commit of a job that waits for others locks them in their places, for key share; operators' verbs
--- don't wait for its lock in `jobs`. Two cases break the order: more jobs come to wait for one that is cancelled
--- while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is possible, if
--- rare: Postgres ends it within a second, and the statement that failed is repeated.
--- Keys (functions/keys.sql) are locked last, when the transaction commits, in the order of their buckets. A
--- transaction that holds one waits for no row, unless it has called enqueue several times, with keys and with jobs
--- to wait for. No transaction waits for a key for longer than a tenth of a second.
+-- at once, unless these are too many. A transaction that enqueues a job to wait for others locks them in `jobs`
+-- only, for key share: only prune waits for that. Two cases break the order: more jobs come to wait for one that
+-- is cancelled while the cancel waits for a lock; and a transaction calls several functions. So a deadlock is
+-- possible, if rare: Postgres ends it within a second, and the statement that failed is repeated.
+-- Keys (functions/keys.sql) are locked last, in the order of their buckets, and only by the statements of workers:
+-- these wait for no row after that. No transaction waits for a key for longer than a tenth of a second.
 -- There are no foreign keys: their checks would lock rows of `jobs` in the hot path.
 --
 -- Text that is compared is collated "C": people never see the order, and bytes compare faster.
@@ -41,7 +40,7 @@ create table outlive.schema_version (
 create function outlive.now() returns timestamptz language sql stable parallel safe
 return statement_timestamp();
 
--- Every job, as it was enqueued. Rows are never updated.
+-- Every job, as it was enqueued. Rows are never updated, except for `after`, if a job that it names is replaced.
 create table outlive.jobs (
   id uuid primary key,
   task text collate "C" not null check (task <> ''),
@@ -126,7 +125,9 @@ create index held_why on outlive.held (why, since);
 create index held_untold on outlive.held (id) where why = 'quarantined' and not told;
 
 -- The jobs with a concurrency key that wait, run or are suspects. A job that waits in `waiting` or runs is
--- admitted: it has a slot of its key. The others wait for one (queued), or for their time (later).
+-- admitted: it has a slot of its key. The others wait for one (queued), or until they may (later): for their time,
+-- or, with `ready_at` infinity, for their queue to be resumed or for a worker that can run a suspect. `ready_at`
+-- of an admitted job is when it was admitted.
 create table outlive.keyed_jobs (
   job_id uuid primary key,
   key text collate "C" not null,
@@ -141,17 +142,20 @@ create index keyed_jobs_admitted on outlive.keyed_jobs (key) where state = 'admi
 create index keyed_jobs_queued on outlive.keyed_jobs (key, priority, ready_at, job_id) where state = 'queued';
 create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'later';
 
--- Keys of which a slot was given back, or for which a job queues. The transaction that inserts a row admits the
--- jobs when it commits, and deletes the row. What it could not admit, because a lock was taken or there were too
--- many keys, is left to the reaper, at most 500 keys in a row.
+-- Keys of which a slot was given back, or for which a job queues, and which are left to the reapers: at most 500
+-- keys in a row.
 create table outlive.key_turns (
   id bigint generated always as identity primary key,
-  xid xid8,  -- The transaction; null: it is left to the reaper.
   keys text[] not null
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index key_turns_by_xid on outlive.key_turns (xid);
+
+-- The locks of keys, each for many keys; they are made as needed. They are rows, because any login can take an
+-- advisory lock.
+create table outlive.key_locks (
+  bucket int primary key
+);
 
 -- Every attempt that has ended, with its outcome, its evidence and its result.
 create table outlive.attempts (
@@ -180,6 +184,8 @@ create table outlive.attempts (
   hostname text,
   expires_at timestamptz,  -- The job may be pruned then. Null: its task does not say, and the settings do.
   memory json,  -- How its memory changed, if it was measured and the attempt ran long or did not succeed.
+  loss text collate "C" check (loss in ('alone', 'taken back')),
+    -- Of a lost attempt: nothing ran beside it; or its worker was alive, and the loss does not count.
   primary key (job_id, attempt),
   constraint attempts_token_key unique (token)
 );
@@ -230,7 +236,18 @@ create table outlive.workers (
   tasks text[],  -- The tasks of its app; null: unknown.
   drain_requested_at timestamptz,  -- An operator wants it to finish its jobs and stop.
   secret uuid not null default gen_random_uuid(),  -- The secrets of its attempts are derived from this one.
-  memory_bytes bigint  -- Of all its processes, as its last heartbeats told; null: not known yet.
+  memory_bytes bigint,  -- Of all its processes, as its last heartbeats told; null: not known yet.
+  app text collate "C",  -- The service, or the app as it was started (pkg.module:app); null: no app of Python.
+  schedules text[],  -- The schedules that its app declares.
+  -- Its own settings, by which others judge whether it lives.
+  heartbeat_s double precision not null default 30,
+  renew_s double precision not null default 20,
+  stale_s double precision not null default 60,
+  dead_s double precision not null default 120,
+  alerts text[],  -- The alerts for which it has a command, for example on_quarantine.
+  died_of text,  -- Why it was declared dead.
+  died_with int,  -- How many jobs it had then.
+  told boolean not null default false  -- A command was run for its death.
 );
 create index workers_by_last_seen on outlive.workers (last_seen);
 
@@ -283,7 +300,9 @@ create table outlive.tasks (
   backoff_s double precision[] not null check (cardinality(backoff_s) > 0),
   updated_at timestamptz not null,
   alerted_at timestamptz,
-  keep_finished_s double precision check (keep_finished_s >= 0)  -- Null: as the settings say.
+  keep_finished_s double precision check (keep_finished_s >= 0),  -- Null: as the settings say.
+  app_keep_finished_s double precision,  -- What the settings of its worker say; null: not known yet.
+  app_keep_failed_s double precision
 );
 create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
@@ -356,17 +375,17 @@ create table outlive.dependencies (
 ) with (fillfactor = 50);
 create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
--- Jobs whose end may be overlooked. The transaction that enqueues jobs to wait for them checks that when it
--- commits, and deletes the row. What it can't see then is left to the reaper.
+-- Notes for the reaper: jobs that may have ended while others were enqueued to wait for them, and jobs whose ends
+-- are not followed up yet, because they concern many jobs or their transaction did not see all.
 create table outlive.end_checks (
   id bigint generated always as identity primary key,
-  xid xid8,  -- The transaction; null: it is left to the reaper.
   needed uuid[] not null,
-  dependents uuid[]  -- Those that it has made to wait; null: all that wait for them.
+  dependents uuid[],  -- Those that were enqueued to wait; null: all that wait for them.
+  past uuid not null default '00000000-0000-0000-0000-000000000000'
+    -- Of those that wait for the first one, all up to this one are dealt with.
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index end_checks_by_xid on outlive.end_checks (xid);
 
 -- How far each job is, and the checkpoint of its last attempt.
 create table outlive.progress (
@@ -399,7 +418,8 @@ create table outlive.schedules (
   ends_at timestamptz check (ends_at between '2000-01-01Z' and '9000-01-01Z'),
   paused_at timestamptz check (paused_at between '2000-01-01Z' and '9000-01-01Z'),
   declared json,  -- The app's last declaration, by column; null: an operator has made this schedule.
-  declared_by text collate "C",  -- The app, as its worker was started: pkg.module:app.
+  declared_by text collate "C",  -- As workers.app.
+  withdrawn_at timestamptz,  -- Since when workers of its app run, and none of them declares it: it does not fire.
   next_at timestamptz check (next_at = 'infinity' or next_at between '2000-01-01Z' and '9000-01-01Z'),
     -- Null: to be computed. Infinity: it fires no more.
   last_tick timestamptz check (last_tick between '2000-01-01Z' and '9000-01-01Z'),
@@ -452,3 +472,14 @@ create table outlive.audit (
   jobs bigint not null  -- How many jobs were changed.
 );
 create index audit_by_time on outlive.audit (at);
+
+-- People who may log in to the dashboard with a token of their own. Only the SHA-256 of a token is stored.
+create table outlive.dashboard_tokens (
+  id uuid primary key default gen_random_uuid(),
+  name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
+  role text collate "C" not null check (role in ('viewer', 'operator')),
+  hash bytea not null,
+  created_at timestamptz not null default outlive.now(),
+  constraint dashboard_tokens_name_key unique (name),
+  constraint dashboard_tokens_hash_key unique (hash)
+);

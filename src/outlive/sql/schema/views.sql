@@ -130,7 +130,7 @@ from outlive.sources s, lateral (
 -- `changed`: an operator has changed what the app declares. `next_at` is null if there are no more firings.
 create view outlive.schedule_states as
 select s.name, s.task, s.queue, s.priority, s.cron, s.every_s, s.timezone, s.missed, s.overlap, s.jitter_s,
-  s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by,
+  s.starts_at, s.ends_at, s.paused_at is not null as paused, s.paused_at, s.declared_by, s.withdrawn_at,
   s.declared is not null and outlive.changed(s) as changed,
   case when s.next_at < 'infinity' then s.next_at end as next_at,
   s.last_tick, s.last_job, j.status as last_state, s.trouble, s.created_at, s.changed_at
@@ -175,7 +175,7 @@ source as (
 schedule as (
   select s.name, coalesce(greatest(0, extract(epoch from outlive.now() - s.next_at)), 0) as behind_s
   from outlive.schedules s
-  where s.paused_at is null and (s.next_at < 'infinity' or s.next_at is null)
+  where s.paused_at is null and s.withdrawn_at is null and (s.next_at < 'infinity' or s.next_at is null)
   order by 2 desc, 1 limit 200)
 select 'jobs' as name, j.state as label, sum(j.jobs)::double precision as value
 from (

@@ -12,7 +12,8 @@
 -- never updated. A job over its crash limit, which may have been lowered, is quarantined instead of started. A
 -- worker that was declared dead claims nothing, because others would end its attempts. Jobs that wait behind
 -- others in their worker are not :begun, so that the death of the worker is not charged to them. A job that was
--- claimed before is always begun: its mere arrival may kill.
+-- claimed before is always begun: its mere arrival may kill. :at_once is for workers whose statements commit at
+-- once: the next jobs of the same concurrency keys are admitted here.
 -- returns table (
 --   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
 --   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb)
@@ -75,7 +76,8 @@ unsuccessful as materialized (
 followed as materialized (
   select outlive.follow_up(
     array_agg(d.job_id) || array(select u.id from unsuccessful u),
-    array_agg('succeeded'::text) || array(select u.state from unsuccessful u)) as changed
+    array_agg('succeeded'::text) || array(select u.state from unsuccessful u),
+    :at_once::boolean) as changed
   from done d having count(*) > 0 or exists (select from unsuccessful)),
 pick as materialized (
   select s.tid
@@ -141,7 +143,8 @@ select set_config('lock_timeout', '100ms', true), outlive.complete_with_records(
   :peak_memory_bytes::bigint,
   :cpu_s::double precision,
   :output::text,
-  :memory::json);
+  :memory::json,
+  true);
 
 -- name: add_evidence
 -- Add what the worker measured to an attempt that succeeded in its own transaction. Zero rows: it did not.
@@ -185,6 +188,13 @@ where r.token = any(:tokens::bigint[]) and r.worker = :worker::uuid and (
 -- name: ended
 -- The attempts that have ended, and how. A token without a row is still running, or was never claimed.
 select a.token, a.job_id, a.outcome, a.state from outlive.attempts a where a.token = any(:tokens::bigint[]);
+
+-- name: take_back
+-- This worker gave up these attempts although it was alive, and nothing that their jobs did was the cause. If a
+-- reaper has ended one as lost, that loss is taken back. Zero: none was lost.
+select outlive.take_back_losses(array(
+  select a.token from outlive.attempts a
+  where a.token = any(:tokens::bigint[]) and a.worker = :worker::uuid and a.outcome = 'lost'));
 
 -- name: next_tries
 -- What became of the jobs of these attempts, and when the next one may begin. A token without a row is running.

@@ -37,7 +37,8 @@ select j.batch from outlive.running r join outlive.jobs j on j.id = r.id where r
 -- Delete batches that were done long enough ago and whose jobs are pruned.
 with old as (
   select b.id from outlive.batches b
-  where b.done_at < outlive.now() - :keep_s::double precision * interval '1 second'
+  where b.done_at < outlive.now() - interval '1 second' * least(1e10, greatest(:keep_s::double precision, (
+      select max(greatest(t.app_keep_finished_s, t.app_keep_failed_s)) from outlive.tasks t)))
     and not exists (select from outlive.jobs j where j.batch = b.id)
   order by b.done_at limit :batch::int for update skip locked),
 uncalled as (

@@ -1,6 +1,11 @@
 -- Statements about jobs that wait for other jobs.
 
 -- name: check_late_ends
--- blocked -> pending, cancelled: for jobs whose ends were written or found by transactions with an old snapshot.
--- Returns how many such ends it has checked.
+-- blocked -> pending, cancelled: for jobs that were enqueued to wait for others, which ended before that was
+-- committed. Returns how many notes of enqueues it has checked.
 select outlive.check_late_ends(:batch::int);
+
+-- name: follow_late_ends
+-- blocked -> pending, cancelled: for some of the jobs that wait for jobs whose ends were left to the reaper.
+-- Returns how many ends, or parts of them, it has followed up.
+select outlive.follow_late_ends(:batch::int);

@@ -42,23 +42,32 @@ select id, state, changed, note from outlive.block(:ids::uuid[], :reason::text);
 select outlive.prune(:ids::uuid[]);
 
 -- name: prune_finished
--- succeeded, failed or cancelled -> (none), for the oldest jobs of one state that ended long enough ago. There may
--- be more if `seen` is as high as the batch.
-with old as (
-  select f.job_id from outlive.finished() f
-  where f.state = :state::text and f.ended_at < outlive.now() - :keep_s::double precision * interval '1 second'
+-- succeeded, failed or cancelled -> (none), for the oldest jobs of one state that ended long enough ago, by what
+-- the worker of their task has registered; :keep_s is for tasks that none has. There may be more if `seen` is as
+-- high as the batch. Jobs that are kept for longer than others stay in front of those: the next call begins :after
+-- the last one that this call has seen.
+with seen as materialized (
+  select f.job_id, f.ended_at, f.ended_at < outlive.now() - interval '1 second' * least(1e10, coalesce((
+      select case when :state::text = 'failed' then t.app_keep_failed_s else t.app_keep_finished_s end
+      from outlive.jobs j join outlive.tasks t on t.name = j.task where j.id = f.job_id),
+    :keep_s::double precision)) as old
+  from outlive.finished() f
+  where f.state = :state::text and f.ended_at >= coalesce(:after::timestamptz, '-infinity')
+    and (:after::timestamptz is null or (f.ended_at, f.job_id) > (:after::timestamptz, :after_job::uuid))
+    and f.ended_at < outlive.now() - interval '1 second' * least(1e10, :keep_s::double precision, (
+      select min(case when :state::text = 'failed' then t.app_keep_failed_s else t.app_keep_finished_s end)
+      from outlive.tasks t))
     and not exists (select from outlive.dependencies d where d.needs = f.job_id)
-  order by f.ended_at limit :batch::int),
-ids as (select array_agg(job_id) as ids, count(*) as seen from old)
-select outlive.prune(ids.ids), ids.seen from ids;
+  order by f.ended_at, f.job_id limit :batch::int)
+select outlive.prune(array(select s.job_id from seen s where s.old)), (select count(*) from seen), l.ended_at,
+  l.job_id
+from (select) one left join (
+  select s.ended_at, s.job_id from seen s order by s.ended_at desc, s.job_id desc limit 1) l on true;
 
 -- name: pause_queue
--- The queue's jobs are not claimed any more. Running jobs go on.
-insert into outlive.queues (name, paused_at) values (:name::text, outlive.now())
-on conflict (name) do update set paused_at = coalesce(queues.paused_at, excluded.paused_at);
+-- The queue's jobs are not claimed any more, and hold no slot of a concurrency key. Running jobs go on.
+select outlive.pause_queue(:name::text);
 
 -- name: resume_queue
 -- The queue's jobs are claimed again. Zero rows: it was not paused.
-with resumed as (
-  update outlive.queues set paused_at = null where name = :name::text and paused_at is not null returning name)
-select r.name, outlive.wake() from resumed r;
+select resumed from outlive.resume_queue(:name::text) resumed where resumed;

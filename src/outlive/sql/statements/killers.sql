@@ -2,7 +2,9 @@
 
 -- name: claim_suspect
 -- pending (suspect) -> running, alone: one suspect, which has the worker to itself for as many seconds as the last
--- column says; or -> quarantined, if it is over its crash limit by now. Zero rows: no suspect for this worker.
+-- column says; or -> quarantined, if it is over its crash limit by now. Zero rows: no suspect for this worker, or
+-- the first one needs a slot of its key, for which it queues now. With :after_s it is not alone: a suspect that
+-- has waited for so long begins beside other jobs.
 -- returns table (
 --   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
 --   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb,
@@ -13,27 +15,32 @@ with pick as (
     and h.task = any(:tasks::text[])
     and (:queues::text[] is null or h.queue = any(:queues::text[]))
     and h.ready_at <= outlive.now()
+    and (:after_s::double precision is null
+      or h.since <= outlive.now() - :after_s::double precision * interval '1 second')
     and not exists (select from outlive.workers k where k.id = :worker::uuid and k.state = 'dead')
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
     and (h.source = '' or outlive.admits_one(h.source))
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
   order by h.since, h.id limit 1 for update skip locked),
+free as materialized (
+  select p.id from pick p where outlive.take_slot(p.id)),
 taken as (
-  delete from outlive.held h where h.id in (select id from pick) returning h.*),
+  delete from outlive.held h where h.id in (select f.id from free f) returning h.*),
 started as (
   insert into outlive.running (
     id, attempt, worker, lease_until, heartbeat_at, started_at, alone, queue, source, task, priority, ready_at,
     failures, crashes, losses)
   select
     t.id, t.attempt + 1, :worker::uuid, outlive.now() + :lease_s::double precision * interval '1 second',
-    outlive.now(), outlive.now(), true, t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes,
-    t.losses
+    outlive.now(), outlive.now(), :after_s::double precision is null, t.queue, t.source, t.task, t.priority,
+    t.ready_at, t.failures, t.crashes, t.losses
   from taken t where t.crashes = 0 or not outlive.caught(row(t.queue, t.source, t.task, t.priority, t.ready_at,
     t.id, t.attempt, t.failures, t.crashes, t.losses)::outlive.waiting)
   returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses),
 paid as materialized (
   select outlive.spend(o, 1, s.token) from started s join outlive.sources o on o.name = s.source)
-select s.*, outlive.carried(j.args), j.options, outlive.alone_s(s.id)
+select s.*, outlive.carried(j.args), j.options,
+  case when :after_s::double precision is null then outlive.alone_s(s.id) else 0 end
 from started s join outlive.jobs j on j.id = s.id where (select count(*) from paid) <= 1;
 
 -- name: suspects_wait
@@ -48,7 +55,7 @@ select exists (
     and h.ready_at <= outlive.now()
     and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
     and not exists (select from outlive.queues q where q.name = h.queue and q.paused_at is not null)
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted')
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued')
     and not exists (
       select from outlive.sources s, lateral outlive.admits(s, null, true) a
       where s.name = h.source and a.free < 1 and (a.open or a.wait_s > :after_s::double precision)));
@@ -97,18 +104,21 @@ gone as (
 select g.id from gone g where outlive.caught(g.had);
 
 -- name: untold_killers
--- Quarantined jobs that no alert has reported, with the evidence. Only one caller gets each.
+-- Quarantined jobs that no alert has reported, with the evidence. Only one caller gets each. A caller that has no
+-- :command for it leaves them to a living worker that has one.
 with untold as (
   select h.id from outlive.held h
   where h.why = 'quarantined' and not h.told
-    and h.since <= outlive.now() - :after_s::double precision * interval '1 second'
+    and (:command::boolean or not exists (
+      select from outlive.workers k where 'on_quarantine' = any(k.alerts) and k.state in ('active', 'draining')))
   order by h.id limit :batch::int for update skip locked),
 told as (
   update outlive.held h set told = true from untold u where h.id = u.id returning h.id)
 select k.* from outlive.killers k where k.id = any(array(select id from told)) order by k.quarantined_at, k.id;
 
 -- name: crashing_tasks
--- Tasks of which several jobs crashed lately, unless an alert reported them within this time. Zero rows: none.
+-- Tasks of which several jobs crashed lately, unless an alert reported them within this time. Zero rows: none. A
+-- caller that has no :command for it leaves them to a living worker that has one.
 with bad as (
   select c.task, count(distinct c.job_id) as jobs, count(*) as crashes, max(c.at) as last_at from outlive.crashes c
   where c.at > outlive.now() - :within_s::double precision * interval '1 second'
@@ -116,6 +126,8 @@ with bad as (
 due as (
   select t.name from outlive.tasks t
   where t.name in (select b.task from bad b)
+    and (:command::boolean or not exists (
+      select from outlive.workers k where 'on_quarantine' = any(k.alerts) and k.state in ('active', 'draining')))
     and coalesce(t.alerted_at <= outlive.now() - :within_s::double precision * interval '1 second', true)
   order by t.name for update skip locked)
 update outlive.tasks t set alerted_at = outlive.now() from due join bad on bad.task = due.name
@@ -123,5 +135,7 @@ where t.name = due.name
 returning t.name as task, bad.jobs, bad.crashes, bad.last_at;
 
 -- name: prune_crashes
--- Delete crashes that are old enough.
-delete from outlive.crashes c where c.at < outlive.now() - :keep_s::double precision * interval '1 second';
+-- Delete crashes that are old enough, by what the worker of their task has registered; :keep_s is for tasks that
+-- none has.
+delete from outlive.crashes c where c.at < outlive.now() - interval '1 second' * least(1e10, coalesce(
+  (select t.app_keep_failed_s from outlive.tasks t where t.name = c.task), :keep_s::double precision));

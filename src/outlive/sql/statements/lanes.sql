@@ -28,7 +28,7 @@ select null, null, null, null, null, null
 where exists (
   select from outlive.held h
   where h.why = 'suspect' and h.task = any(:tasks::text[]) and h.ready_at <= outlive.now()
-    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state <> 'admitted'))
+    and not exists (select from outlive.keyed_jobs k where k.job_id = h.id and k.state = 'queued'))
 union all
 select q.name, null, null, null, null, null from outlive.queues q where q.paused_at is not null;
 

@@ -1,19 +1,39 @@
 -- Statements about schedules: what apps declare, which are due, how they fire, and what operators change.
 
 -- name: declare_schedules
--- Write what this worker's app declares, and delete what it declares no more. A row is a schedule that was
--- deleted, taken over from another app, or refused because it is an operator's.
+-- Write what this worker's app declares, and withdraw what it declares no more. A row is a schedule that was
+-- withdrawn, taken over from another app, or refused because it is an operator's.
 select schedule, outcome from outlive.declare_schedules(:schedules::json, :app::text);
+
+-- name: check_schedules
+-- Withdraw the schedules that no living worker declares any more, and put back those that one declares again. A
+-- row is a schedule that was changed.
+select schedule, app, withdrawn from outlive.check_schedules();
+
+-- name: orphaned_schedules
+-- What this worker declares and another app has taken over, of which no living worker declares it any more. Of the
+-- living workers that do, the one that started last gets it.
+select s.name from outlive.workers me join outlive.schedules s on s.name = any(me.schedules)
+where me.id = :worker::uuid and s.declared is not null and s.declared_by <> me.app and not exists (
+  select from outlive.workers k
+  where s.name = any(k.schedules) and k.state in ('active', 'stale', 'draining')
+    and (k.app = s.declared_by or (k.started_at, k.id) > (me.started_at, me.id)));
+
+-- name: prune_schedules
+-- Delete schedules that were withdrawn long enough ago.
+delete from outlive.schedules s
+where s.withdrawn_at < outlive.now() - :keep_s::double precision * interval '1 second';
 
 -- name: due_schedules
 -- The schedules that are due, or whose next firing must be computed, those in trouble last. There is always a row:
 -- without a name, none is due. `exist`: there are schedules. `upcoming`: when the next of the others is due.
 select c.now, exists (select from outlive.schedules) as exist,
   (select nullif(min(u.next_at), 'infinity') from outlive.schedules u
-   where u.next_at > c.now and u.paused_at is null) as upcoming,
+   where u.next_at > c.now and u.paused_at is null and u.withdrawn_at is null) as upcoming,
   s.name, s.cron, s.every_s, s.timezone, s.missed, s.starts_at, s.ends_at, s.next_at, s.changed_at, s.trouble
 from (select outlive.now() as now) c
-  left join outlive.schedules s on s.paused_at is null and (s.next_at is null or s.next_at <= c.now)
+  left join outlive.schedules s
+    on s.paused_at is null and s.withdrawn_at is null and (s.next_at is null or s.next_at <= c.now)
 order by s.trouble is not null, s.next_at limit :limit::int;
 
 -- name: fire
@@ -50,13 +70,19 @@ on conflict do nothing
 returning name;
 
 -- name: set_schedule
--- An operator changes a schedule. A column that is not named stays. Zero rows: there is no such schedule.
+-- An operator changes a schedule. A column that is not named stays. One that is withdrawn and is given a task
+-- belongs to no app any more, and is in force again. Zero rows: there is no such schedule.
 with changed as (
-  select (json_populate_record(s, :values::json)).* from outlive.schedules s where s.name = :name::text for update)
+  select (json_populate_record(s, :values::json)).*,
+    s.withdrawn_at is not null and :values::json ->> 'task' is not null as owned
+  from outlive.schedules s where s.name = :name::text for update)
 update outlive.schedules s set
   (task, args, cron, every_s, timezone, missed, overlap, jitter_s, starts_at, ends_at, queue, priority) =
   (c.task, c.args, c.cron, c.every_s, c.timezone, c.missed, c.overlap, c.jitter_s, c.starts_at, c.ends_at, c.queue,
-    c.priority)
+    c.priority),
+  declared = case when not c.owned then s.declared end,
+  declared_by = case when not c.owned then s.declared_by end,
+  withdrawn_at = case when not c.owned then s.withdrawn_at end
 from changed c where s.name = c.name
 returning s.name;
 

@@ -39,11 +39,15 @@ select outlive.count_outcomes(
   :sources::text[], :tokens::bigint[], :oks::boolean[], :slots::bigint[], :patient::boolean);
 
 -- name: breakers
--- Breakers that opened or closed since the last alert. Only one caller gets each change.
+-- Breakers that opened or closed since the last alert. Only one caller gets each change. A caller that has no
+-- :command for it leaves them to a living worker that has one.
 with changed as (
   select s.name, s.paused_until, s.failure_streak from outlive.sources s
   where (s.paused_until is not null or s.told_paused_until is not null)
     and s.paused_until is distinct from s.told_paused_until
+    and (:command::boolean or not exists (
+      select from outlive.workers k
+      where 'on_source_paused' = any(k.alerts) and k.state in ('active', 'draining')))
   order by s.name for update skip locked)
 update outlive.sources s set told_paused_until = c.paused_until from changed c where s.name = c.name
 returning s.name, c.paused_until, c.failure_streak;

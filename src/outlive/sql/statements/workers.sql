@@ -7,32 +7,37 @@
 -- Write the limits of this worker's tasks, so that any reaper can apply them. The last worker to register wins.
 insert into outlive.tasks (
   name, queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
-  keep_finished_s, updated_at)
+  keep_finished_s, app_keep_finished_s, app_keep_failed_s, updated_at)
 select p.name, p.queue, p.source, p.max_attempts, p.max_crashes, p.max_losses, p.on_worker_death, p.quarantine_by,
-  p.backoff_s, p.keep_finished_s, outlive.now()
+  p.backoff_s, p.keep_finished_s, p.app_keep_finished_s, p.app_keep_failed_s, outlive.now()
 from json_populate_recordset(null::outlive.tasks, :policies::json) p order by p.name
 on conflict (name) do update set
   (queue, source, max_attempts, max_crashes, max_losses, on_worker_death, quarantine_by, backoff_s,
-   keep_finished_s, updated_at) =
+   keep_finished_s, app_keep_finished_s, app_keep_failed_s, updated_at) =
   (excluded.queue, excluded.source, excluded.max_attempts, excluded.max_crashes, excluded.max_losses,
    excluded.on_worker_death, excluded.quarantine_by, excluded.backoff_s, excluded.keep_finished_s,
-   excluded.updated_at);
+   excluded.app_keep_finished_s, excluded.app_keep_failed_s, excluded.updated_at);
 
 -- name: register_worker
 -- A worker registers under a new id; repeating it changes nothing. If it was declared dead under another id, it
--- says which, and the losses that this cost its jobs are taken back.
+-- says which, and the losses that this cost its jobs are taken back. Others judge by its settings whether it
+-- lives.
 -- returns void
 with registered as (
-  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen)
+  insert into outlive.workers (id, name, hostname, pid, version, queues, slots, secret, started_at, last_seen,
+    heartbeat_s, renew_s, stale_s, dead_s, alerts)
   values (:id::uuid, :name::text, :hostname::text, :pid::int, :version::text, :queues::text[], :slots::int,
-    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now())
+    coalesce(:secret::uuid, gen_random_uuid()), outlive.now(), outlive.now(),
+    coalesce(:heartbeat_s::double precision, 30), coalesce(:renew_s::double precision, 20),
+    coalesce(:stale_s::double precision, 60), coalesce(:dead_s::double precision, 120), :alerts::text[])
   on conflict (id) do nothing returning id)
 select outlive.take_back(:formerly::uuid) from registered where :formerly::uuid is not null;
 
 -- name: tell_tasks
--- A worker has imported its app, which has these tasks.
+-- A worker has imported its app, which has these tasks and declares these schedules.
 -- returns void
-update outlive.workers set tasks = :tasks::text[] where id = :worker::uuid;
+update outlive.workers set tasks = :tasks::text[], app = :app::text, schedules = :schedules::text[]
+where id = :worker::uuid;
 
 -- name: heartbeat
 -- A worker is alive. Zero rows: it was declared dead, and must register under a new id. A heartbeat that a crash
@@ -138,38 +143,59 @@ dead as (
   select g.worker from gone g union all select u.worker from unseen u),
 woken as (
   delete from outlive.sleepers s where s.worker in (select d.worker from dead d))
-update outlive.workers k set state = 'dead', died_at = outlive.now() from dead
-where k.id = dead.worker and k.state in ('active', 'stale', 'draining')
-returning k.id, k.name, k.hostname, k.pid, k.last_seen,
-  (select count(*) from outlive.running r where r.worker = k.id) as running;
+update outlive.workers k set
+  state = 'dead', died_at = outlive.now(), died_of = :why::text,
+  died_with = (select count(*) from outlive.running r where r.worker = k.id)
+from dead where k.id = dead.worker and k.state in ('active', 'stale', 'draining')
+returning k.id, k.name, k.hostname, k.pid, k.last_seen, k.died_of as why, k.died_with as running;
 
 -- name: give_up_silent
--- active, draining -> stale: workers without a heartbeat for :stale_s. active, stale, draining -> dead: those
--- without a heartbeat for :dead_s that have renewed no lease since. A row is a worker that is dead now. `by` is as
--- for `expire`.
+-- active, draining -> stale: workers without a heartbeat for their stale_s. active, stale, draining -> dead: those
+-- without a heartbeat for their dead_s that have renewed no lease since. A row is a worker that is dead now. `by`
+-- is as for `expire`. :reconnected_s is how long the server has been back, after it was away: until then no
+-- heartbeat could arrive, so each worker has the time for one and a half, and ten seconds to reconnect. Clients in
+-- other languages can write any number: one that reaches back to before the first timestamp would be an error.
 with reckoned as materialized (
   select least(outlive.now(), to_timestamp(:by::double precision)) as now),
 silent as (
-  select k.id, k.last_seen < c.now - :dead_s::double precision * interval '1 second' and not exists (
+  select k.id, k.last_seen < c.now - least(k.dead_s, 1e10) * interval '1 second' and not exists (
       select from outlive.running r
-      where r.worker = k.id and r.heartbeat_at >= c.now - :dead_s::double precision * interval '1 second') as dead
+      where r.worker = k.id and r.heartbeat_at >= c.now - least(k.dead_s, 1e10) * interval '1 second') as dead
   from outlive.workers k cross join reckoned c
   where k.state in ('active', 'stale', 'draining')
-    and k.last_seen < c.now - :stale_s::double precision * interval '1 second'
+    and k.last_seen < c.now - least(k.stale_s, 1e10) * interval '1 second'
+    and coalesce(:reconnected_s::double precision > 10 + 1.5 * k.heartbeat_s, true)
   order by k.id for update of k skip locked),
 changed as (
   update outlive.workers k set
     state = case when s.dead then 'dead' else 'stale' end,
-    died_at = case when s.dead then outlive.now() end
+    died_at = case when s.dead then outlive.now() end,
+    died_of = case when s.dead then format(:why::text, k.dead_s) end,
+    died_with = case when s.dead then (select count(*) from outlive.running r where r.worker = k.id) end
   from silent s where k.id = s.id and (s.dead or k.state <> 'stale')
   returning k.*),
 unwatched as (
   delete from outlive.liveness l where l.worker in (select c.id from changed c where c.state = 'dead')),
 woken as (
   delete from outlive.sleepers s where s.worker in (select c.id from changed c where c.state = 'dead'))
-select c.id, c.name, c.hostname, c.pid, c.last_seen,
-  (select count(*) from outlive.running r where r.worker = c.id) as running
+select c.id, c.name, c.hostname, c.pid, c.last_seen, c.died_of as why, c.died_with as running
 from changed c where c.state = 'dead';
+
+-- name: untold_deaths
+-- Workers that were declared dead lately, by whichever reaper, and for which no command was run. Only one caller
+-- gets each.
+with untold as (
+  select k.id from outlive.workers k
+  where k.state = 'dead' and not k.told
+    and k.died_at > outlive.now() - :within_s::double precision * interval '1 second'
+  order by k.id limit :batch::int for update skip locked)
+update outlive.workers k set told = true from untold u where k.id = u.id
+returning k.id, k.name, k.hostname, k.pid, k.last_seen, k.died_of as why, k.died_with as running;
+
+-- name: slowest
+-- How long the slowest living worker may take until it renews its leases and beats again, at least :own_s.
+select greatest(:own_s::double precision, max(greatest(k.renew_s, k.heartbeat_s))) from outlive.workers k
+where k.state in ('active', 'stale', 'draining');
 
 -- name: try_lock
 -- Take an advisory lock in this session, if it is free.

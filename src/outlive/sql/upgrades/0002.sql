@@ -4,16 +4,34 @@
 create or replace function outlive.now() returns timestamptz language sql stable parallel safe
 return statement_timestamp();
 
-alter table outlive.running add column begun boolean not null default true;
+-- No column is added with its default: newer minor versions of Postgres refuse that while a function has the
+-- table's row as a parameter.
+alter table outlive.running add column begun boolean;
+alter table outlive.running alter column begun set default true;
+update outlive.running set begun = true;
+alter table outlive.running alter column begun set not null;
 alter table outlive.attempts add column worker_name text, add column hostname text,
-  add column expires_at timestamptz, add column memory json;
+  add column expires_at timestamptz, add column memory json,
+  add column loss text collate "C" check (loss in ('alone', 'taken back'));
 create index attempts_by_expiry on outlive.attempts (expires_at) where expires_at is not null;
 alter table outlive.workers add column missed_at timestamptz, add column stop_requested_at timestamptz,
   add column trouble text, add column tasks text[], add column drain_requested_at timestamptz,
-  add column secret uuid not null default gen_random_uuid(), add column memory_bytes bigint;
+  add column secret uuid, add column memory_bytes bigint, add column app text collate "C",
+  add column schedules text[], add column heartbeat_s double precision, add column renew_s double precision,
+  add column stale_s double precision, add column dead_s double precision, add column alerts text[],
+  add column died_of text, add column died_with int, add column told boolean;
+alter table outlive.workers alter column secret set default gen_random_uuid(),
+  alter column heartbeat_s set default 30, alter column renew_s set default 20,
+  alter column stale_s set default 60, alter column dead_s set default 120, alter column told set default false;
+update outlive.workers
+set secret = gen_random_uuid(), heartbeat_s = 30, renew_s = 20, stale_s = 60, dead_s = 120, told = false;
+alter table outlive.workers alter column secret set not null, alter column heartbeat_s set not null,
+  alter column renew_s set not null, alter column stale_s set not null, alter column dead_s set not null,
+  alter column told set not null;
 create index workers_by_last_seen on outlive.workers (last_seen);
 
-alter table outlive.tasks add column keep_finished_s double precision check (keep_finished_s >= 0);
+alter table outlive.tasks add column keep_finished_s double precision check (keep_finished_s >= 0),
+  add column app_keep_finished_s double precision, add column app_keep_failed_s double precision;
 create index tasks_with_expiry on outlive.tasks (name) where keep_finished_s is not null;
 
 create unlogged table outlive.awaited (
@@ -55,12 +73,14 @@ create index keyed_jobs_later on outlive.keyed_jobs (ready_at) where state = 'la
 
 create table outlive.key_turns (
   id bigint generated always as identity primary key,
-  xid xid8,
   keys text[] not null
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index key_turns_by_xid on outlive.key_turns (xid);
+
+create table outlive.key_locks (
+  bucket int primary key
+);
 
 create table outlive.dependencies (
   needs uuid not null,
@@ -73,13 +93,12 @@ create index dependencies_by_job on outlive.dependencies (job_id, needs);
 
 create table outlive.end_checks (
   id bigint generated always as identity primary key,
-  xid xid8,
   needed uuid[] not null,
-  dependents uuid[]
+  dependents uuid[],
+  past uuid not null default '00000000-0000-0000-0000-000000000000'
 ) with (autovacuum_analyze_threshold = 2000000000, autovacuum_vacuum_scale_factor = 0.0,
         autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = -1,
         autovacuum_vacuum_cost_delay = 0);
-create index end_checks_by_xid on outlive.end_checks (xid);
 
 -- Jobs complete their attempts with a secret. Workers call complete_with_records, which jobs may not execute.
 drop function outlive.complete(bigint, uuid, json, json, json, bigint, double precision, text);
@@ -127,7 +146,8 @@ create table outlive.schedules (
   ends_at timestamptz check (ends_at between '2000-01-01Z' and '9000-01-01Z'),
   paused_at timestamptz check (paused_at between '2000-01-01Z' and '9000-01-01Z'),
   declared json,  -- The app's last declaration, by column; null: an operator has made this schedule.
-  declared_by text collate "C",  -- The app, as its worker was started: pkg.module:app.
+  declared_by text collate "C",  -- As workers.app.
+  withdrawn_at timestamptz,  -- Since when workers of its app run, and none of them declares it: it does not fire.
   next_at timestamptz check (next_at = 'infinity' or next_at between '2000-01-01Z' and '9000-01-01Z'),
     -- Null: to be computed. Infinity: it fires no more.
   last_tick timestamptz check (last_tick between '2000-01-01Z' and '9000-01-01Z'),
@@ -179,3 +199,14 @@ create table outlive.audit (
   jobs bigint not null  -- How many jobs were changed.
 );
 create index audit_by_time on outlive.audit (at);
+
+-- People who may log in to the dashboard with a token of their own. Only the SHA-256 of a token is stored.
+create table outlive.dashboard_tokens (
+  id uuid primary key default gen_random_uuid(),
+  name text collate "C" not null check (name <> '' and octet_length(name) <= 200),
+  role text collate "C" not null check (role in ('viewer', 'operator')),
+  hash bytea not null,
+  created_at timestamptz not null default outlive.now(),
+  constraint dashboard_tokens_name_key unique (name),
+  constraint dashboard_tokens_hash_key unique (hash)
+);

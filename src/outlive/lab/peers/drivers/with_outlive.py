@@ -8,9 +8,9 @@ import shared
 import outlive
 
 app = outlive.App()
-_TABLE = "create table bare (like outlive.jobs including all)"
+_TABLE = "create table public.bare (like outlive.jobs including all)"
 _INSERT = """
-insert into bare (id, task, queue, args, priority, ready_at, fingerprint, created_at)
+insert into public.bare (id, task, queue, args, priority, ready_at, fingerprint, created_at)
 values (%s, 'with_outlive.warm', 'default', %s, 5, now(), '0123456789abcdef', now())
 """
 

@@ -4,6 +4,7 @@
 --     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
 --     complete               the same inside the job's own transaction, by the attempt's secret
 --     finish_unclaimed       the end of jobs that no worker runs
+--     refuse_unreadable      refuses JSON that common parsers can't read
 --
 -- The right to end an attempt is its row in `running`. The caller deletes that row by token and worker; a caller
 -- that deletes nothing has lost the attempt and writes nothing.
@@ -33,7 +34,8 @@ begin
     cpu_s, output, stack, result, had.started_at, outlive.now(), v.failures, v.crashes, v.losses,
     (select k.name from outlive.workers k where k.id = had.worker),
     (select k.hostname from outlive.workers k where k.id = had.worker),
-    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory);
+    case when v.state in ('succeeded', 'cancelled') then outlive.expiry(had.task) end, memory,
+    case when outcome = 'lost' and had.alone then 'alone' end);
   if v.crashes > had.crashes then
     insert into outlive.crashes
     select had.task, coalesce(j.fingerprint, outlive.fingerprint(j.task, j.args)), had.token, had.id,
@@ -98,7 +100,7 @@ end $$;
 create or replace function outlive.complete_with_records(
   token bigint, worker uuid, result json default null, records json default null, spawns json default null,
   peak_memory_bytes bigint default null, cpu_s double precision default null, output text default null,
-  memory json default null)
+  memory json default null, at_once boolean default false)
 returns void language plpgsql as $$
 -- running -> succeeded. The result, the records and the spawned jobs commit together with the success.
 -- OL002: the attempt has ended, or its worker was declared dead.
@@ -123,7 +125,7 @@ begin
   if spawns is not null then
     perform outlive.spawn(spawns);
   end if;
-  perform outlive.follow_up(array[ended.id], array['succeeded']);
+  perform outlive.follow_up(array[ended.id], array['succeeded'], at_once);
 end $$;
 
 create or replace function outlive.attempt_secret(worker_secret uuid, token bigint) returns text
@@ -146,4 +148,17 @@ begin
       'attempt %s is not this job''s: it was given up, has ended, or the secret is another attempt''s', token);
   end if;
   perform outlive.complete_with_records(token, by_worker, result, records, spawns);
+end $$;
+
+create or replace function outlive.refuse_unreadable(name text, value json) returns void language plpgsql as $$
+-- OL003 if programs could not read this JSON: most parsers take 500 levels, and numbers that a double holds. Short
+-- texts can't be deep, and most texts have no such number, so few values are searched.
+begin
+  perform outlive.refuse_unless(
+    octet_length(value::text) < 1000 or not jsonb_path_exists(value::jsonb, 'strict $.**{500}'),
+    format('%s is nested more than 500 levels deep', name));
+  perform outlive.refuse_unless(
+    value::text !~ '\d{200}|\d[eE]\+?0*[1-9]\d' or not jsonb_path_exists(value::jsonb,
+      'strict $.** ? (@.type() == "number" && @.abs() > 1.7976931348623157e308)'),
+    format('%s has a number above 1.8e308, which no double holds', name));
 end $$;

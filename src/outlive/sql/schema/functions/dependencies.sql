@@ -2,26 +2,30 @@
 --
 --     check_links         refuses links that make no sense
 --     depend              new jobs wait for the jobs that they need
+--     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
---     heed_ends           the same for jobs that had ended before others were to wait for them
---     lock_needed         locks jobs in their places, so that they can't end
---     check_ends          sees at commit whether a job has ended while another was enqueued to wait for it
---     check_late_ends     sees the same later, where a transaction could not see it
 --     inputs              the results of the jobs that a running job has waited for
+--
+-- What is left to the reaper is in late_ends.sql.
 --
 -- A job only waits for jobs that exist or come before it in the same call, so jobs never wait in a circle.
 --
 -- Why no release is lost. Two jobs that another one waits for may end at the same time: each of the two
 -- transactions updates the row in `held` of the job that waits, so the second sees what the first has done. And a
 -- job may end while the transaction that enqueues another one to wait for it is open: its end does not see the
--- dependency. So that transaction locks the row of the job in its place when it commits, in a deferred trigger.
--- Either the job has ended by then, and the trigger applies its end; or the end waits for the lock, and
--- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency.
--- Two kinds of ends are left to the reaper, in `end_checks`, because only a later transaction sees both sides.
--- Those that a transaction at the isolation level repeatable read or serializable has written: it sees only what
--- was committed before it began. And those of a job that another transaction moves or retries while an enqueue
--- commits: the job may end, or end again, before that is seen.
+-- dependency, and the enqueue, which locks no row of another job, does not see the end. So that transaction leaves
+-- a note in `end_checks`, which is there from its commit on. The reaper then locks the row of the job in its
+-- place. Either the job has ended by then, and the reaper applies its end; or it ends later, and
+-- outlive.follow_up, which looks for dependencies after the end has deleted that row, sees the dependency; or the
+-- row is locked, because the job is moved or ends just now, and the note stays.
+-- Two more kinds of ends are left to the reaper. Those that a transaction at the isolation level repeatable read
+-- or serializable has written: it sees only what was committed before it began. And those that concern many jobs:
+-- an end is written soon, however many jobs wait for it. The reaper follows these up, some jobs at a time.
+
+create or replace function outlive.many_dependents() returns int language sql immutable
+-- How many jobs are released or cancelled at once.
+return 500;
 
 create or replace function outlive.check_links(links jsonb[]) returns void language plpgsql as $$
 begin
@@ -52,7 +56,7 @@ end $$;
 create or replace function outlive.depend(ids uuid[], on_failures text[]) returns void language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 -- pending -> blocked, for the new jobs that need others: `jobs` says which. An id that is null was not made. One
--- on_failure is that of all jobs.
+-- on_failure is that of all jobs. The jobs that they need can't be pruned before this commits.
 declare
   places jsonb := (
     select jsonb_object_agg(i.id, i.at) from unnest(ids) with ordinality i(id, at) where i.id is not null);
@@ -60,6 +64,9 @@ declare
   needed uuid[];
   states text[];
 begin
+  perform from outlive.jobs k where k.id = any(array(
+    select n.id from outlive.jobs j, unnest(j.after) n(id) where j.id = any(ids) and not places ? n.id::text))
+  order by k.id for key share;
   select j.id, n.needs into wrong
   from outlive.jobs j, unnest(j.after) n(needs)
   where j.id = any(ids) and (
@@ -82,9 +89,10 @@ begin
     case when cardinality(on_failures) = 1 then on_failures[1] else on_failures[(places ->> j.id::text)::int] end,
     'block')
   from outlive.jobs j, unnest(j.after) n(needs) where j.id = any(ids);
-  insert into outlive.end_checks (xid, needed, dependents)
-  select pg_current_xact_id(), array_agg(distinct d.needs), array_agg(distinct d.job_id)
-  from outlive.dependencies d where d.job_id = any(ids) having count(*) > 0;
+  -- Jobs of this call can't have ended: no other transaction sees them yet.
+  insert into outlive.end_checks (needed, dependents)
+  select array_agg(distinct d.needs), array_agg(distinct d.job_id)
+  from outlive.dependencies d where d.job_id = any(ids) and not places ? d.needs::text having count(*) > 0;
   select array_agg(e.id), array_agg(e.state) into needed, states
   from (
     select n.id, outlive.state_of(n.id) as state
@@ -95,43 +103,99 @@ begin
   end if;
 end $$;
 
-create or replace function outlive.unmet_because(needs uuid) returns text language sql stable
+create or replace function outlive.take_along(replaced uuid[], replacing uuid[], made uuid[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- blocked -> blocked: the jobs that wait for jobs which were just replaced wait for the new ones instead. Not so
+-- those for which a new one waits itself, and jobs of the same call: to them the old one was cancelled.
+declare
+  pair record;
+  moved uuid[];
+begin
+  for pair in
+    select p.* from unnest(replaced, replacing) p(old, new)
+    where exists (select from outlive.dependencies d where d.needs = p.old and not d.met)
+  loop
+    moved := array(
+      with recursive above(id) as (
+        select pair.new
+        union
+        select n.needs from above a, lateral (
+          select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
+      select d.job_id from outlive.dependencies d where d.needs = pair.old and not d.met
+      except (select a.id from above a union all select unnest(made)));
+    perform from outlive.held h where h.id = any(moved) order by h.id for update;
+    with changed as (
+      update outlive.dependencies d set needs = pair.new
+      where d.needs = pair.old and d.job_id = any(moved) and not d.met returning d.job_id)
+    select array_agg(c.job_id) into moved from changed c;
+    update outlive.jobs j set after = array_replace(j.after, pair.old, pair.new) where j.id = any(moved);
+    -- The new one may have ended already, if it waits for others.
+    insert into outlive.end_checks (needed, dependents) select array[pair.new], moved where moved is not null;
+  end loop;
+  perform outlive.heed_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), null);
+end $$;
+
+create or replace function outlive.unmet_because(needs uuid, state text) returns text language sql immutable
 -- Why a job stays blocked by a job that has ended without success, in words; null for any other job.
 -- Each begins with 'job ' and the id: release_dependents reads it from there.
-return format(case outlive.state_of(needs)
+return format(case state
   when 'failed' then 'job %s failed: retry it, or release this job'
   when 'cancelled' then 'job %s was cancelled: retry it, or release this job'
   when 'quarantined' then 'job %s is in quarantine: release it, or release this job' end, needs);
 
+create or replace function outlive.span(among uuid[], out first uuid, out last uuid)
+language plpgsql immutable as $$
+-- The smallest and the largest of these ids; null stands for all ids. Who looks for some of very many jobs that
+-- wait for one need not read the others.
+begin
+  first := '00000000-0000-0000-0000-000000000000';
+  last := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+  if among is not null then
+    select a.id into first from unnest(among) a(id) order by a.id limit 1;
+    select a.id into last from unnest(among) a(id) order by a.id desc limit 1;
+  end if;
+end $$;
+
 create or replace function outlive.lock_dependents(
-  good uuid[], bad uuid[], mine uuid[] default '{}', among uuid[] default null, out doomed uuid[])
+  good uuid[], bad uuid[], mine uuid[] default '{}', among uuid[] default null, out doomed uuid[],
+  out too_many boolean)
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan as $$
+set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- Lock in `held`, in the order of their ids, all that the ends of these jobs concern, and `mine`: the jobs that
 -- wait for them; those that are doomed, because they wait for a bad one, or for one another, with on_failure
 -- cancel; and the jobs that wait for these. While it waits for a lock, more jobs may be enqueued to wait for the
--- doomed ones, so it looks again until it finds no more. With `among`, other jobs are left alone.
+-- doomed ones, so it looks again until it finds no more. With `among`, other jobs are left alone. Without it, if
+-- these are too many to be changed at once, only `mine` are locked.
 declare
   locked uuid[] := '{}';
   fresh uuid[];
+  fallen boolean[];
+  first uuid;
+  last uuid;
 begin
+  select s.* into first, last from outlive.span(among) s;
   loop
-    doomed := array(
-      with recursive fallen(id) as (
-        select b.id from unnest(bad) b(id)
-        union
-        select d.job_id from fallen f, lateral (
-          select l.job_id from outlive.dependencies l
-          where l.needs = f.id and not l.met and l.on_failure = 'cancel'
-            and (among is null or l.job_id in (select unnest(among))) offset 0) d)
-      select f.id from fallen f except select unnest(bad));
+    with recursive concerned(id, falls) as (
+      select d.job_id, e.bad and d.on_failure = 'cancel'
+      from (select unnest(good), false union all select unnest(bad), true) e(id, bad), lateral (
+        select l.job_id, l.on_failure from outlive.dependencies l
+        where l.needs = e.id and not l.met and l.job_id between first and last
+          and (among is null or l.job_id in (select unnest(among))) offset 0) d
+      union
+      select d.job_id, d.on_failure = 'cancel' from concerned c, lateral (
+        select l.job_id, l.on_failure from outlive.dependencies l
+        where c.falls and l.needs = c.id and not l.met and l.job_id between first and last
+          and (among is null or l.job_id in (select unnest(among))) offset 0) d)
+    select coalesce(array_agg(c.id), '{}'), array_agg(c.falls) into fresh, fallen
+    from (
+      select f.* from concerned f
+      limit case when among is null then outlive.many_dependents() + 1 end) c;
+    too_many := among is null and cardinality(fresh) > outlive.many_dependents();
+    doomed := case when too_many then '{}' else array(
+      select f.id from unnest(fresh, fallen) f(id, falls) where f.falls except select unnest(bad)) end;
     fresh := array(
-      (select unnest(mine)
-       union
-       select d.job_id from outlive.dependencies d
-       where d.needs = any(good || bad || doomed) and not d.met
-         and (among is null or d.job_id in (select unnest(among))))
-      except select unnest(locked));
+      (select unnest(mine) union select unnest(fresh) where not too_many) except select unnest(locked));
     exit when fresh = '{}';
     perform from outlive.held h where h.id = any(fresh) order by h.id for update;
     exit when doomed = '{}';
@@ -141,10 +205,10 @@ end $$;
 
 create or replace function outlive.release_dependents(
   inout ids uuid[], inout states text[], among uuid[] default null, out changed int)
-language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- blocked -> pending, cancelled: these jobs have just reached these states, and others wait for them. It adds the
 -- jobs that it cancels. Returns how many jobs it has released or cancelled. With `among`, other jobs are left
--- alone.
+-- alone. Without it, what concerns too many jobs is left to the reaper.
 -- There are no joins, because a plan that was made for empty tables could join in the wrong order: width_bucket
 -- finds a job in a sorted array.
 declare
@@ -152,7 +216,11 @@ declare
   bad uuid[];
   finished uuid[];
   doomed uuid[];
+  too_many boolean;
   released uuid[];
+  reasons text[];
+  first uuid;
+  last uuid;
 begin
   changed := 0;
   if not exists (select from outlive.dependencies d where d.needs = any(ids))
@@ -165,17 +233,30 @@ begin
     coalesce(array_agg(e.id) filter (where e.state in ('succeeded', 'failed', 'cancelled')), '{}')
   into good, bad, finished
   from unnest(ids, states) e(id, state);
-  if exists (select from outlive.dependencies d where d.needs = any(good || bad) and not d.met) then
-    doomed := outlive.lock_dependents(good, bad, among => among);
+  select s.* into first, last from outlive.span(among) s;
+  if exists (
+    select from outlive.dependencies d
+    where d.needs = any(good || bad) and not d.met and d.job_id between first and last)
+  then
+    select l.* into doomed, too_many from outlive.lock_dependents(good, bad, among => among) l;
   end if;
-  -- Now `doomed` is null if no job waits for these, and empty if none of those that wait is to be cancelled.
+  if too_many then
+    insert into outlive.end_checks (needed)
+    select array_agg(e.id order by e.id) from unnest(good || bad) e(id)
+    where exists (select from outlive.dependencies d where d.needs = e.id and not d.met);
+    perform pg_notify('outlive', 'follow');
+    doomed := null;
+  end if;
+  -- Now `doomed` is null if no job waits for these or too many do, and empty if none of those that wait is to be
+  -- cancelled.
   if doomed <> '{}' then
     bad := bad || doomed;
     with reasons as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
-        where d.needs = any(bad) and not d.met and d.on_failure = 'cancel' group by d.job_id) s),
+        where d.needs = any(bad) and not d.met and d.on_failure = 'cancel' and d.job_id between first and last
+        group by d.job_id) s),
     gone as (
       delete from outlive.held h where h.id = any(doomed)
       returning h.*, ((select needs from reasons))[width_bucket(h.id, (select jobs from reasons))] as needs)
@@ -194,7 +275,7 @@ begin
   end if;
   with met as (
     update outlive.dependencies d set met = true
-    where d.needs = any(good || bad) and not d.met
+    where d.needs = any(good || bad) and not d.met and d.job_id between first and last
       and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
       and (among is null or d.job_id in (select unnest(among)))
     returning d.job_id, d.needs),
@@ -218,7 +299,7 @@ begin
       unmet = h.unmet - ((select met from progress))[width_bucket(h.id, (select jobs from progress))],
       details = case  -- The id is where unmet_because has put it.
         when substr(h.details, 5, 36)::uuid = any(array(select m.needs from met m)) then (
-          select max(outlive.unmet_because(d.needs)) from outlive.dependencies d
+          select max(outlive.unmet_because(d.needs, outlive.state_of(d.needs))) from outlive.dependencies d
           where d.job_id = h.id and not d.met)
         else h.details end
     where h.id = any((select jobs from progress)::uuid[])
@@ -232,139 +313,23 @@ begin
   end if;
   changed := changed + cardinality(released);
   if bad <> '{}' then
+    -- One reason for each job that has ended, not for each that waits.
+    select array_agg(e.id order by e.id), array_agg(outlive.unmet_because(e.id, e.state) order by e.id)
+    into bad, reasons
+    from unnest(ids, states) e(id, state) where e.state in ('failed', 'cancelled', 'quarantined');
     with stuck as materialized (
       select array_agg(s.job_id order by s.job_id) as jobs, array_agg(s.needs order by s.job_id) as needs
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
-        where d.needs = any(bad) and not d.met and d.on_failure = 'block'
+        where d.needs = any(bad) and not d.met and d.on_failure = 'block' and d.job_id between first and last
           and (among is null or d.job_id in (select unnest(among)))
         group by d.job_id) s)
     update outlive.held h set
       since = outlive.now(),
-      details = outlive.unmet_because(((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))])
+      details = reasons[width_bucket(
+        ((select needs from stuck))[width_bucket(h.id, (select jobs from stuck))], bad)]
     where h.id = any((select jobs from stuck)::uuid[]);
   end if;
-end $$;
-
-create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[] default null)
-returns void language plpgsql as $$
--- These jobs had ended before others were to wait for them: `among` these, or null for all. Their own ends were
--- followed up then.
-declare
-  others uuid[];
-begin
-  others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states, among) r);
-  if cardinality(others) > 0 then
-    perform outlive.follow_up(others, array_fill('cancelled'::text, array[cardinality(others)]));
-  end if;
-end $$;
-
-create or replace function outlive.lock_needed(
-  needed uuid[], out ended uuid[], out states text[], out moving uuid[])
-language plpgsql set enable_seqscan = off as $$
--- Lock these jobs in their places until the transaction ends, and return those that have ended, with their states,
--- and those that were moved from one place to another meanwhile, so that it has found them in none. It does not
--- look for these again: a lock that is taken out of order could lead to a deadlock.
--- The lock on the row in `jobs` keeps a job from being pruned.
-declare
-  rest uuid[];
-begin
-  rest := array(select j.id from outlive.jobs j where j.id = any(needed) order by j.id for key share);
-  with found as materialized (
-    select w.id from outlive.waiting w where w.id = any(rest) order by w.id for key share)
-  select array(select unnest(rest) except select f.id from found f) into rest;
-  with found as materialized (
-    select r.id from outlive.running r where r.id = any(rest) order by r.token for key share)
-  select array(select unnest(rest) except select f.id from found f) into rest;
-  with found as materialized (
-    select h.id, h.why from outlive.held h where h.id = any(rest) order by h.id for key share)
-  select array(select unnest(rest) except select f.id from found f where f.why <> 'quarantined') into rest;
-  select
-    coalesce(array_agg(r.id) filter (where r.has_ended), '{}'),
-    coalesce(array_agg(r.state) filter (where r.has_ended), '{}'),
-    coalesce(array_agg(r.id) filter (where r.has_ended is not true), '{}')
-  into ended, states, moving
-  from (
-    select s.id, s.state, s.state in ('succeeded', 'failed', 'cancelled', 'quarantined') as has_ended
-    from (select i.id, outlive.state_of(i.id) as state from unnest(rest) i(id)) s) r;
-end $$;
-
-create or replace function outlive.check_ends() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
--- The head of this file says why. The first row of a transaction stands for all, so that everything is locked in
--- one order.
-declare
-  needed uuid[];
-  mine uuid[];
-  wrong record;
-  ends record;
-begin
-  if not exists (select from outlive.end_checks c where c.id = new.id) then
-    return null;
-  end if;
-  with checks as (
-    delete from outlive.end_checks c where c.xid = pg_current_xact_id() returning c.needed, c.dependents)
-  select
-    array(select distinct n.id from checks c, unnest(c.needed) n(id)),
-    array(select d.id from checks c, unnest(c.dependents) d(id))
-  into needed, mine;
-  perform from outlive.jobs j where j.id = any(needed) order by j.id for key share;
-  select d.job_id, d.needs into wrong from unnest(needed) n(id), lateral (
-    select l.job_id, l.needs from outlive.dependencies l where l.needs = n.id limit 1) d
-  where not exists (select from outlive.jobs j where j.id = n.id) limit 1;
-  if found then
-    raise exception using errcode = 'OL003', message =
-      format('job %s can''t wait for job %s, which was deleted meanwhile', wrong.job_id, wrong.needs);
-  end if;
-  select l.* into ends from outlive.lock_needed(array(
-    select n.id from unnest(needed) n(id)
-    where exists (select from outlive.dependencies d where d.needs = n.id and not d.met))) l;
-  if ends.ended <> '{}' then
-    perform outlive.heed_ends(ends.ended, ends.states, mine);
-  end if;
-  insert into outlive.end_checks (needed, dependents)
-  select array_agg(distinct d.needs), array_agg(distinct d.job_id)
-  from unnest(mine) m(id), lateral (
-    select l.needs, l.job_id from outlive.dependencies l where l.job_id = m.id and not l.met offset 0) d
-  where d.needs in (select unnest(ends.ended || ends.moving)) having count(*) > 0;
-  return null;
-end $$;
-
-create or replace function outlive.check_late_ends(batch int) returns int
-language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
--- Release or cancel what waits for jobs whose ends were left to the reaper: the head of this file says which.
--- Returns of how many rows. Rows that need the same jobs are checked together. What another transaction has locked
--- or moves is left for the next time, behind all others; after one wait in vain it hardly waits for a lock.
-declare
-  late record;
-  ends record;
-  checked int := 0;
-begin
-  for late in
-    with notes as materialized (
-      select c.* from outlive.end_checks c where c.xid is null order by c.id limit batch for update skip locked)
-    select n.needed, n.dependents is null as of_all, array_agg(n.id) as ids from notes n group by 1, 2
-  loop
-    begin
-      select l.* into ends from outlive.lock_needed(late.needed) l;
-      if ends.ended <> '{}' then
-        perform outlive.heed_ends(ends.ended, ends.states, case when not late.of_all then array(
-          select unnest(c.dependents) from outlive.end_checks c where c.id = any(late.ids)) end);
-      end if;
-      if ends.moving = '{}' then
-        delete from outlive.end_checks c where c.id = any(late.ids);
-        checked := checked + cardinality(late.ids);
-        continue;
-      end if;
-    exception when others then
-      perform set_config('lock_timeout', '1ms', true);
-      if sqlstate not in ('55P03', '40P01', '40001') then
-        raise warning 'the ends of jobs % can''t be checked: %', late.needed, sqlerrm;
-      end if;
-    end;
-    update outlive.end_checks c set id = default where c.id = any(late.ids);
-  end loop;
-  return checked;
 end $$;
 
 create or replace function outlive.inputs(token bigint, first int, skip int)
@@ -394,7 +359,3 @@ begin
     skip := 0;
   end loop;
 end $$;
-
-drop trigger if exists check_ends on outlive.end_checks;
-create constraint trigger check_ends after insert on outlive.end_checks deferrable initially deferred for each row
-when (new.xid is not null) execute function outlive.check_ends();

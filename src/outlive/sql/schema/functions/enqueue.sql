@@ -4,7 +4,7 @@
 --     enqueue_plain  one small job with nothing special, as most are
 --     spawn          the same for jobs as JSON
 --     take_keys      takes dedupe keys, and settles conflicts by on_conflict
---     replace        cancels a job whose dedupe key a new one takes over
+--     replace        cancels a job whose dedupe key a new one takes over (take_along: dependencies.sql)
 --     wake           notifies the workers that sleep
 --
 -- SQLSTATEs: OL001 the dedupe key is taken, OL003 bad input. OL004 never leaves enqueue: locks would be taken in
@@ -44,6 +44,7 @@ declare
   not_made uuid[] := '{}';
   holders uuid[];
   replaced uuid[] := '{}';
+  replacing uuid[];
   joined uuid[];
   others uuid[];
   task_of_all text := case when cardinality(tasks) = 1 then tasks[1] end;
@@ -106,7 +107,7 @@ begin
     if 'replace' = any(on_conflicts) then
       for try in 1..100 loop
         begin
-          select t.* into not_made, holders, replaced
+          select t.* into not_made, holders, replaced, replacing
           from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
           exit;
         exception when sqlstate 'OL004' then
@@ -117,7 +118,8 @@ begin
         end;
       end loop;
     else
-      select t.* into not_made, holders, replaced from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
+      select t.* into not_made, holders, replaced, replacing
+      from outlive.take_keys(ids, tasks, keys, on_conflicts) t;
     end if;
     return query select * from unnest(not_made, holders);
   end if;
@@ -185,11 +187,6 @@ begin
     select (coalesce(a.links, links_of_all) ->> 'batch')::uuid from unnest(ids, links) a(id, links)
     where coalesce(a.links, links_of_all) ? 'batch' and a.id is not null  -- Only jobs that were made count.
       and a.id not in (select unnest(not_made)));
-  if exists (select from outlive.batches b where b.id = any(joined) and b.closed_at is not null) then
-    -- From here on the ends of such a batch wait for this transaction, so it locks the jobs that it needs first.
-    perform outlive.lock_needed(array(
-      select distinct n.id from outlive.jobs j, unnest(j.after) n(id) where j.id = any(ids)));
-  end if;
   if joined <> '{}' or replaced <> '{}' then
     perform outlive.follow_through(
       replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), joined);
@@ -199,8 +196,10 @@ begin
     perform outlive.depend(ids, array(
       select l.links ->> 'on_failure' from unnest(links) with ordinality l(links, at) order by l.at));
   end if;
+  if replaced <> '{}' then
+    perform outlive.take_along(replaced, replacing, ids);
+  end if;
   if exists (select from unnest(links) l where l ? 'key') then
-    -- Last, so that at commit keys are locked after the jobs that others wait for.
     perform outlive.park_keyed(ids);
   end if;
   if notify then
@@ -228,12 +227,12 @@ end $$;
 
 create or replace function outlive.take_keys(
   ids uuid[], tasks text[], keys text[], on_conflicts text[],
-  out not_made uuid[], out holders uuid[], out replaced uuid[])
+  out not_made uuid[], out holders uuid[], out replaced uuid[], out replacing uuid[])
 language plpgsql as $$
 -- Take the dedupe keys of new jobs. It returns the jobs that can't have theirs, each with the job that holds it,
--- and the jobs that it has cancelled. Keys are taken in their order, so that two batches never deadlock; conflicts
--- are settled one by one. Every function locks jobs before keys. A job that took its key meanwhile is not waited
--- for while keys are held: OL004 is raised.
+-- and the jobs that it has replaced, each with the new one. Keys are taken in their order, so that two batches
+-- never deadlock; conflicts are settled one by one. Every function locks jobs before keys. A job that took its key
+-- meanwhile is not waited for while keys are held: OL004 is raised.
 declare
   job record;
   holder uuid;
@@ -242,12 +241,16 @@ begin
   not_made := '{}';
   holders := '{}';
   replaced := '{}';
+  replacing := '{}';
   if 'replace' = any(on_conflicts) then
     replaceable := array(
-      select j.id from outlive.jobs j where j.id = any(array(
-        select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
-          join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
-        where a.on_conflict = 'replace')) order by j.id for no key update);
+      select k.id from unnest(tasks, keys, on_conflicts) a(task, key, on_conflict)
+        join outlive.dedupe_keys k on k.task = a.task and k.key = a.key
+      where a.on_conflict = 'replace');
+    replaceable := array(  -- With the jobs that wait for them: take_along changes their rows.
+      select j.id from outlive.jobs j where j.id = any(replaceable || array(
+        select d.job_id from outlive.dependencies d where d.needs = any(replaceable) and not d.met))
+      order by j.id for no key update);
   end if;
   for job in
     select a.* from unnest(ids, tasks, keys, on_conflicts) with ordinality a(id, task, key, on_conflict, at)
@@ -267,7 +270,10 @@ begin
         if holder <> all(replaceable) and holder <> all(ids) then
           raise exception using errcode = 'OL004', message = 'a job took its dedupe key meanwhile';
         end if;
-        replaced := replaced || outlive.replace(holder);
+        if outlive.replace(holder, job.id) then
+          replaced := replaced || holder;
+          replacing := replacing || job.id;
+        end if;
         continue when not exists (select from outlive.dedupe_keys k where k.id = holder);
       end if;
       not_made := not_made || job.id;
@@ -277,11 +283,11 @@ begin
   end loop;
 end $$;
 
-create or replace function outlive.replace(holder uuid) returns uuid[] language plpgsql as $$
+create or replace function outlive.replace(holder uuid, by uuid) returns boolean language plpgsql as $$
 -- pending, retryable, blocked -> cancelled, to make room for a job with the same dedupe key. A running job stays,
 -- because no work is thrown away. A quarantined job and a suspect stay, because their kills would be forgotten.
--- Returns the jobs that are cancelled: perhaps some that waited for it are too. The caller calls
--- outlive.follow_through when the new job is made, which may be of the same batch.
+-- Returns whether it was replaced. The caller calls outlive.follow_through and outlive.take_along when the new job
+-- is made, which may be of the same batch.
 declare
   w record;
 begin
@@ -291,12 +297,11 @@ begin
     delete from outlive.held t where t.id = holder and t.why in ('blocked', 'dependent') returning t.* into w;
   end if;
   if w.id is not null then
-    return (
-      select r.ids from outlive.release_dependents(outlive.finish_unclaimed(
-        array[holder], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses]),
-        array['cancelled']) r);
+    perform outlive.finish_unclaimed(
+      array[holder], array[w.attempt], array[w.failures], array[w.crashes], array[w.losses],
+      array[format('replaced by job %s, which has its dedupe key', by)]);
   end if;
-  return '{}';
+  return w.id is not null;
 end $$;
 
 create or replace function outlive.enqueue_plain(

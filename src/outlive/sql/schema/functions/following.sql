@@ -4,21 +4,28 @@
 --     follow_through  the same, if the jobs that wait for them have been released already
 --     sees_all        whether a transaction sees what others have committed since it began
 
-create or replace function outlive.follow_up(ids uuid[], states text[]) returns int language plpgsql as $$
--- These jobs have just reached these states. Some go on by themselves (pending, retryable).
+create or replace function outlive.follow_up(ids uuid[], states text[], at_once boolean default false) returns int
+language plpgsql set enable_seqscan = off as $$
+-- These jobs have just reached these states. Some go on by themselves (pending, retryable). `at_once`: the next
+-- jobs of their concurrency keys are admitted here, because this transaction commits soon. To enter a function
+-- with settings takes microseconds, so here and below the rare ones are entered only if there is something to do.
 -- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
 -- has changed.
 declare
-  changed int;
+  changed int := 0;
 begin
   -- First, because it adds the jobs that it cancels.
-  select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
-  perform outlive.follow_through(ids, states);
+  if exists (select from outlive.dependencies d where d.needs = any(ids))
+     or exists (select from outlive.dependencies d where d.job_id = any(ids)) then
+    select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+  end if;
+  perform outlive.follow_through(ids, states, at_once => at_once);
   return changed;
 end $$;
 
-create or replace function outlive.follow_through(ids uuid[], states text[], joined uuid[] default '{}')
-returns void language plpgsql as $$
+create or replace function outlive.follow_through(
+  ids uuid[], states text[], joined uuid[] default '{}', at_once boolean default false)
+returns void language plpgsql set enable_seqscan = off as $$
 -- `joined` are the batches of jobs that were just made, once for each job.
 begin
   if not outlive.sees_all() then
@@ -26,8 +33,12 @@ begin
     select array_agg(e.id) from unnest(ids, states) e(id, state)
     where e.state in ('succeeded', 'failed', 'cancelled', 'quarantined') having count(*) > 0;
   end if;
-  perform outlive.count_in_batches(ids, states, joined);
-  perform outlive.follow_keys(ids, states);
+  if joined <> '{}' or exists (select from outlive.batches b where b.done_at is null) then
+    perform outlive.count_in_batches(ids, states, joined);
+  end if;
+  if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
+    perform outlive.follow_keys(ids, states, coalesce(at_once, false));
+  end if;
   if exists (select from outlive.awaited a where a.job_id = any(ids)) then
     perform outlive.tell_waiters(ids, states);
   end if;

@@ -3,21 +3,28 @@
 --     park_keyed     new jobs queue for a slot of their key
 --     follow_keys    jobs have ended or go on: their slots are given back
 --     requeue_keyed  jobs were moved: they give back their slots, and queue again if they are to run
+--     queue_keyed    jobs queue for a slot, or wait until they may
+--     pause_queue, resume_queue
+--     requeue_queue  a queue was paused or resumed: its jobs give back their slots, or queue again
+--     leave_turns    leaves keys to the reaper
 --     lock_keys      locks keys
 --     admit          gives free slots to the jobs that queue
---     take_turn      trigger: at commit, admits jobs of the keys that the transaction has freed or queued for
---     admit_due      admits the jobs whose time has come, and what commits have left
+--     take_slot      a worker asks for a slot, to run a suspect
+--     admit_due      admits the jobs whose time has come, and what others have left
 --
 -- outlive.check_links (dependencies.sql) refuses keys that make no sense.
 --
 -- A job that has a slot is admitted: it is in `waiting` or runs. So claims know nothing of keys. All others are in
--- `held`, where they slow nothing. A suspect stays there when it is admitted. (The functions don't ask for why =
--- 'key': Postgres would read the index by why, and with it all jobs that queue.)
+-- `held`, where they slow nothing. Only a job that can run at once is admitted. One that is due later, whose queue
+-- is paused, or that is a suspect, for which a worker must be idle, waits as `later` and holds up no other.
+-- (The functions don't ask for why = 'key': Postgres would read the index by why, and with it all jobs that
+-- queue.)
 --
--- A transaction that gives back a slot or queues a job inserts a row into `key_turns`. The trigger on it runs when
--- the transaction commits. It locks the keys and then sees all that was committed before, so a free slot and a job
--- that queues for it never miss each other, and no long transaction holds the lock of a key. What can't be
--- admitted then stays in `key_turns`.
+-- A transaction that gives back a slot or queues a job leaves a row in `key_turns`, and the reapers, which are
+-- notified, admit the jobs. They lock the keys and then see all that was committed before, so a free slot and a
+-- job that queues for it never miss each other. Only the statements of workers lock keys: these commit at once.
+-- The transactions of clients and jobs may stay open for long. A worker's statement that ends jobs admits the next
+-- ones itself, and leaves only the keys that are locked.
 
 create or replace function outlive.park_keyed(ids uuid[]) returns void language plpgsql as $$
 -- (none) -> pending: these jobs were just made and have no place yet. Those that have a key queue for a slot,
@@ -26,34 +33,30 @@ begin
   with parked as (
     insert into outlive.held
     select j.id, 'key', outlive.now(), null, j.queue, j.source, j.task, j.priority, j.ready_at, 0, 0, 0, 0
-    from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null),
-  queued as (
-    insert into outlive.keyed_jobs
-    select j.id, j.concurrency_key, j.concurrency,
-      case when j.ready_at <= outlive.now() then 'queued' else 'later' end, j.priority, j.ready_at
     from outlive.jobs j where j.id = any(ids) and j.concurrency_key is not null and j.after is null
-    returning key, state)
-  insert into outlive.key_turns (xid, keys)
-  select pg_current_xact_id(), array_agg(distinct q.key) from queued q where q.state = 'queued'
-  having count(*) > 0;
+    returning held.id)
+  select array_agg(p.id) into ids from parked p;
+  perform outlive.leave_turns(outlive.queue_keyed(ids));
 end $$;
 
-create or replace function outlive.follow_keys(ids uuid[], states text[]) returns void
+create or replace function outlive.follow_keys(ids uuid[], states text[], at_once boolean) returns void
 language plpgsql set enable_seqscan = off as $$
 -- These jobs have just reached these states. Those that hold a slot give it back, also if they are to run again: a
 -- job that waits for its next attempt is in the way of no other.
 begin
   if exists (select from outlive.keyed_jobs k where k.job_id = any(ids)) then
     perform outlive.requeue_keyed(ids, array(
-      select j.id from unnest(ids, states) j(id, state) where j.state in ('pending', 'retryable')));
+      select j.id from unnest(ids, states) j(id, state) where j.state in ('pending', 'retryable')), at_once);
   end if;
 end $$;
 
-create or replace function outlive.requeue_keyed(ids uuid[], going uuid[] default '{}') returns void
+create or replace function outlive.requeue_keyed(
+  ids uuid[], going uuid[] default '{}', at_once boolean default false) returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off set jit = off as $$
 -- These jobs were moved. Those that have a slot give it back. Those of `going` that have a key and are in
--- `waiting` or suspects queue for one. Every function that puts an old job into `waiting` calls this.
+-- `waiting` or suspects queue for one. Every function that puts an old job into `waiting` calls this. `at_once`:
+-- the jobs whose turn it is are admitted now.
 declare
   keys text[];
 begin
@@ -67,47 +70,125 @@ begin
     select m.id, 'key', outlive.now(), null, m.queue, m.source, m.task, m.priority, m.ready_at, m.attempt,
       m.failures, m.crashes, m.losses
     from moved m;
-    with queued as (
-      insert into outlive.keyed_jobs
-      select h.id, j.concurrency_key, j.concurrency,
-        case when h.ready_at <= outlive.now() then 'queued' else 'later' end, h.priority, h.ready_at
-      from outlive.held h join outlive.jobs j on j.id = h.id
-      where h.id = any(going) and h.why not in ('blocked', 'quarantined', 'dependent')
-        and j.concurrency_key is not null
-      returning key, state)
-    select keys || coalesce(array_agg(distinct q.key), '{}') into keys from queued q where q.state = 'queued';
+    keys := keys || outlive.queue_keyed(going);
   end if;
-  if cardinality(keys) > 0 then
-    insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
+  if at_once and keys <> '{}' then
+    keys := outlive.admit(array(
+      select k.key from unnest(keys) k(key) group by k.key order by outlive.key_bucket(k.key)));
+  end if;
+  perform outlive.leave_turns(keys);
+end $$;
+
+create or replace function outlive.queue_keyed(ids uuid[]) returns text[]
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off set jit = off as $$
+-- Those of these jobs that are held, have a key and are to run queue for a slot of it, or wait until they may.
+-- Returns the keys for which jobs queue now. Nothing else decides whether a job may have a slot.
+declare
+  keys text[];
+begin
+  with going as (
+    select h.id, j.concurrency_key, j.concurrency, h.priority, case
+        when h.why = 'suspect' or exists (
+          select from outlive.queues q where q.name = h.queue and q.paused_at is not null) then 'infinity'
+        else h.ready_at end as ready_at
+    from outlive.held h join outlive.jobs j on j.id = h.id
+    where h.id = any(ids) and h.why not in ('blocked', 'quarantined', 'dependent')
+      and j.concurrency_key is not null),
+  queued as (
+    insert into outlive.keyed_jobs
+    select g.id, g.concurrency_key, g.concurrency,
+      case when g.ready_at <= outlive.now() then 'queued' else 'later' end, g.priority, g.ready_at
+    from going g returning key, state)
+  select coalesce(array_agg(distinct q.key), '{}') into keys from queued q where q.state = 'queued';
+  return keys;
+end $$;
+
+create or replace function outlive.requeue_queue(name text) returns void language plpgsql as $$
+-- A queue was paused: its jobs give back their slots, and queue no more. Or it was resumed: they queue again. Jobs
+-- that are being claimed or moved just now are left alone: the reaper comes back to them.
+declare
+  paused boolean := exists (
+    select from outlive.queues q where q.name = requeue_queue.name and q.paused_at is not null);
+  mine uuid[];
+begin
+  mine := array(
+    select w.id from outlive.keyed_jobs k join outlive.waiting w on w.id = k.job_id
+    where paused and k.state = 'admitted' and w.queue = name for update of w skip locked);
+  mine := mine || array(
+    select h.id from outlive.keyed_jobs k join outlive.held h on h.id = k.job_id
+    where case when paused then k.state = 'queued' else k.state = 'later' and k.ready_at = 'infinity' end
+      and h.queue = name and h.why = 'key'
+    for update of h skip locked);
+  perform outlive.requeue_keyed(mine, mine);
+end $$;
+
+create or replace function outlive.pause_queue(name text) returns void language plpgsql as $$
+-- The queue's jobs are not claimed any more, and hold no slot of a key. Running jobs go on.
+begin
+  insert into outlive.queues (name, paused_at) values (pause_queue.name, outlive.now())
+  on conflict on constraint queues_pkey do update set paused_at = coalesce(queues.paused_at, excluded.paused_at);
+  perform outlive.requeue_queue(name);
+end $$;
+
+create or replace function outlive.resume_queue(name text) returns boolean language plpgsql as $$
+-- The queue's jobs are claimed again. False: it was not paused.
+begin
+  update outlive.queues q set paused_at = null where q.name = resume_queue.name and q.paused_at is not null;
+  if not found then
+    return false;
+  end if;
+  perform outlive.requeue_queue(name), outlive.wake();
+  return true;
+end $$;
+
+create or replace function outlive.leave_turns(keys text[], notify boolean default true) returns void
+language plpgsql as $$
+-- Leave these keys to the reapers. Keys that share a lock are neighbours, so that a part of many keys locks few.
+begin
+  if keys = '{}' then
+    return;
+  end if;
+  insert into outlive.key_turns (keys)
+  select array_agg(k.key order by k.n)
+  from (
+    select d.key, row_number() over (order by outlive.key_bucket(d.key)) as n
+    from (select distinct unnest(keys) as key) d) k
+  group by (k.n - 1) / 500;
+  if notify and exists (select from outlive.sleepers) then
+    perform pg_notify('outlive', 'follow');
   end if;
 end $$;
 
 create or replace function outlive.key_bucket(key text) returns int language sql immutable
--- All keys share 256 locks, so that a transaction with many keys takes no more than the server has room for.
+-- All keys share 256 locks, so that a transaction with many keys takes no more than a few.
 return (hashtextextended(key, 0) & 255)::int;
 
 create or replace function outlive.lock_keys(keys text[]) returns text[]
-language plpgsql set lock_timeout = '100ms' as $$
+language plpgsql set enable_seqscan = off set lock_timeout = '100ms' as $$
 -- Lock these keys until the transaction ends, and return those that it has locked. After it has waited in vain for
 -- one, it waits for no other.
 declare
-  class constant int := 1869968492;  -- "outl"
-  bucket int;
-  refused int[] := '{}';
+  wanted int[] := array(select distinct outlive.key_bucket(k.key) from unnest(keys) k(key));
+  locked int[];
+  refused int[];
 begin
-  for bucket in select distinct outlive.key_bucket(k.key) from unnest(keys) k(key) order by 1 loop
-    continue when pg_try_advisory_xact_lock(class, bucket);
+  locked := array(
+    select l.bucket from outlive.key_locks l where l.bucket = any(wanted)
+    order by l.bucket for no key update skip locked);
+  refused := array(select unnest(wanted) except select unnest(locked) order by 1);
+  if refused <> '{}' then
     begin
-      if refused = '{}' then
-        perform pg_advisory_xact_lock(class, bucket);
-        continue;
-      end if;
+      insert into outlive.key_locks select unnest(refused) on conflict do nothing;  -- They are made as needed.
+      perform from outlive.key_locks l where l.bucket = refused[1] for no key update;
+      locked := locked || refused[1] || array(
+        select l.bucket from outlive.key_locks l where l.bucket = any(refused[2:])
+        order by l.bucket for no key update skip locked);
     exception when lock_not_available or deadlock_detected then
       null;
     end;
-    refused := refused || bucket;
-  end loop;
-  return array(select k.key from unnest(keys) k(key) where outlive.key_bucket(k.key) <> all(refused));
+  end if;
+  return array(select k.key from unnest(keys) k(key) where outlive.key_bucket(k.key) = any(locked));
 end $$;
 
 create or replace function outlive.admit(keys text[]) returns text[]
@@ -154,7 +235,7 @@ begin
       insert into outlive.waiting
       select f.queue, f.source, f.task, f.priority, f.ready_at, f.id, f.attempt, f.failures, f.crashes, f.losses
       from freed f)
-    update outlive.keyed_jobs k set state = 'admitted'
+    update outlive.keyed_jobs k set state = 'admitted', ready_at = outlive.now()
     where k.job_id = any(array(select f.job_id from fitting f));
     get diagnostics admitted = row_count;
     any_admitted := any_admitted or admitted > 0;
@@ -174,49 +255,50 @@ begin
     select unnest(keys[:most_at_once]) except select unnest(locked));
 end $$;
 
-create or replace function outlive.take_turn() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
--- Admit the jobs whose turn it is by what this transaction has done. The first of its rows stands for all. Keys
--- that share a lock are neighbours, so that what is left of many keys locks few at a time.
+create or replace function outlive.take_slot(job uuid) returns boolean language plpgsql as $$
+-- A worker is ready to run this suspect: it gets a slot of its key, or queues for one. Then it is admitted in its
+-- turn, and keeps the slot for six seconds, so that a worker can ask again. True: it has a slot or needs none.
 declare
-  keys text[];
+  mine outlive.keyed_jobs;
 begin
-  if new.id <= nullif(current_setting('outlive.turns_taken', true), '')::bigint then
-    return null;
+  select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
+  if mine.state in ('later', 'queued') then
+    update outlive.keyed_jobs k set state = 'queued', ready_at = (
+      select h.ready_at from outlive.held h where h.id = job)
+    where k.job_id = job and k.state = 'later';
+    perform outlive.leave_turns(outlive.admit(array[mine.key]));
+    select k.* into mine from outlive.keyed_jobs k where k.job_id = job;
   end if;
-  perform set_config('outlive.turns_taken', max(t.id)::text, true)
-  from outlive.key_turns t where t.xid = pg_current_xact_id();
-  keys := array(
-    select k.key from outlive.key_turns t, unnest(t.keys) k(key) where t.xid = pg_current_xact_id()
-    group by k.key order by outlive.key_bucket(k.key));
-  if cardinality(keys) > 0 then
-    keys := outlive.admit(keys);
-    insert into outlive.key_turns (keys)
-    select array_agg(k.key order by k.n) from unnest(keys) with ordinality k(key, n) group by (k.n - 1) / 500;
-    delete from outlive.key_turns t where t.xid = pg_current_xact_id();
-  end if;
-  return null;
+  return coalesce(mine.state, 'admitted') = 'admitted';
 end $$;
-
-drop trigger if exists take_turn on outlive.key_turns;
-create constraint trigger take_turn after insert on outlive.key_turns deferrable initially deferred for each row
-when (new.xid is not null) execute function outlive.take_turn();
 
 create or replace function outlive.admit_due(batch int) returns int
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
--- Take the turns of jobs whose time has come, and those that commits have left. Returns how many jobs and keys
--- that concerns. If it is less than `batch`, no more is due.
+-- Take the turns of jobs whose time has come, and those that others have left; and take back the slots of suspects
+-- that no worker has claimed. Returns how many jobs and keys that concerns. If it is less than `batch`, no more is
+-- due. A job is locked in `held` too: a verb that moves it at the same time must find its row here.
 declare
+  idle uuid[];
+  due uuid[];
   keys text[];
-  concerned int;
 begin
-  with due as (
-    select k.job_id from outlive.keyed_jobs k where k.state = 'later' and k.ready_at <= outlive.now()
-    order by k.ready_at limit batch for update skip locked),
-  ready as (
-    update outlive.keyed_jobs k set state = 'queued' where k.job_id = any(array(select d.job_id from due d))
-    returning k.key),
-  left_over as (
+  idle := array(select h.id from outlive.held h where h.why = 'suspect');
+  if idle <> '{}' then
+    idle := array(
+      select k.job_id from outlive.keyed_jobs k
+      where k.job_id = any(idle) and k.state = 'admitted'
+        and k.ready_at <= outlive.now() - interval '6 seconds');
+    idle := array(select h.id from outlive.held h where h.id = any(idle) for update skip locked);
+    perform outlive.requeue_keyed(idle, idle);
+  end if;
+  with ready as (
+    delete from outlive.keyed_jobs k where k.job_id = any(array(
+      select l.job_id from outlive.keyed_jobs l join outlive.held h on h.id = l.job_id
+      where l.state = 'later' and l.ready_at <= outlive.now()
+      order by l.ready_at limit batch for update of l, h skip locked))
+    returning k.job_id)
+  select array_agg(r.job_id) into due from ready r;
+  with left_over as (
     delete from outlive.key_turns t where t.id = any(array(
       select l.id from (
         select r.id, sum(r.keys) over (order by r.id) - r.keys as before from (
@@ -224,11 +306,13 @@ begin
           order by t.id limit batch for update skip locked) r) l
       where l.before < batch))
     returning t.keys)
-  select array(select r.key from ready r union select unnest(l.keys) from left_over l),
-    (select count(*) from ready) + (select coalesce(sum(cardinality(l.keys)), 0) from left_over l)
-  into keys, concerned;
-  if cardinality(keys) > 0 then
-    insert into outlive.key_turns (xid, keys) values (pg_current_xact_id(), keys);
+  select coalesce(array_agg(k.key), '{}') into keys from left_over l, unnest(l.keys) k(key);
+  batch := cardinality(keys) + coalesce(cardinality(due), 0);
+  if batch > 0 then
+    keys := keys || outlive.queue_keyed(due);
+    -- What is locked now is looked at again in a second, without a notification.
+    perform outlive.leave_turns(outlive.admit(array(
+      select k.key from unnest(keys) k(key) group by k.key order by outlive.key_bucket(k.key))), notify => false);
   end if;
-  return concerned;
+  return batch;
 end $$;

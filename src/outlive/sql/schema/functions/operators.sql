@@ -115,6 +115,7 @@ end $$;
 create or replace function outlive.retry(ids uuid[])
 returns table (id uuid, state text, changed boolean, note text) language plpgsql as $$
 -- failed, cancelled -> pending with all counters zero; retryable -> pending, now. Zero rows: no such job.
+-- OL003: this transaction would not see whether another one has retried a job.
 -- Dedupe keys are taken in their order, as enqueue takes them, so that two batches never deadlock.
 declare
   j record;
@@ -123,6 +124,10 @@ declare
   failed uuid[] := '{}';
   cancelled uuid[] := '{}';
 begin
+  if not outlive.sees_all() then
+    raise exception using errcode = 'OL003', message =
+      'jobs can be retried only in a transaction with the isolation level READ COMMITTED';
+  end if;
   perform from outlive.jobs t where t.id = any(ids) order by t.id for no key update;
   for j in select t.* from outlive.jobs t where t.id = any(ids) order by t.task, t.dedupe_key, t.id loop
     id := j.id; changed := false; note := null;

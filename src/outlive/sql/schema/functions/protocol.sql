@@ -79,8 +79,9 @@ begin
     'a worker has at least one task, and queues unless it takes all: names of 1 to 200 bytes');
   perform outlive.refuse_unless(slots between 1 and 10000, 'slots is a number from 1 to 10000');
   perform outlive.refuse_unless(pid >= 0 and liveness is not null, 'pid and liveness can''t be null or negative');
+  perform from outlive.workers k where k.id = formerly and k.state = 'dead' for no key update;
   perform outlive.refuse_unless(
-    formerly is null or exists (select from outlive.workers k where k.id = formerly and k.state = 'dead'),
+    formerly is null or found,
     format('worker %s was not declared dead: its losses can''t be taken back', formerly));
   perform outlive.statement_register_worker(
     id => mine, name => name, hostname => place, pid => pid, version => version, queues => queues,
@@ -115,11 +116,13 @@ end $$;
 
 create or replace function outlive.makes_room(me outlive.workers) returns boolean language plpgsql as $$
 -- Whether this worker claims nothing beside its jobs for now, so that it becomes idle, and can claim a suspect
--- that has waited for a minute. One worker at a time does, by lot, in every other minute.
+-- that has waited for a minute. One worker at a time does, by lot, for two seconds of every minute, so that other
+-- jobs do not wait for long.
 declare
-  minute bigint := floor(extract(epoch from outlive.now()) / 60);
+  second bigint := floor(extract(epoch from outlive.now()));
+  minute bigint := second / 60;
 begin
-  return minute % 2 = 0
+  return second % 60 < 2
     and outlive.statement_suspects_wait(tasks => me.tasks, queues => me.queues, after_s => 60)
     and not exists (
       select from outlive.workers k
@@ -220,8 +223,12 @@ begin
   me := outlive.beat(claim.worker, false);
   select count(*) into busy from outlive.running r where r.worker = me.id;
   select r.* into suspect from outlive.running r where r.worker = me.id and r.alone limit 1;
+  -- A suspect is alone for three seconds if other jobs wait and slots are free, and otherwise for all its time.
   if suspect.token is not null and (
-    suspect.started_at + outlive.alone_s(suspect.id) * interval '1 second' > outlive.now()
+    suspect.started_at + interval '1 second' * case
+      when me.slots > 1 and exists (
+        select from outlive.statement_unsourced_lanes(queues => me.queues, tasks => me.tasks) l where l.ready)
+      then 3 else outlive.alone_s(suspect.id) end > outlive.now()
     or not exists (select from outlive.statement_let_others_in(worker => me.id, token => suspect.token)))
   then
     return;
@@ -317,6 +324,8 @@ begin
     'the result, the records and the jobs of one attempt have at most 16 MB: store them elsewhere');
   -- What jsonb can't hold, such as text with NUL, no client could read.
   perform result::jsonb, records::jsonb, spawns::jsonb;
+  perform outlive.refuse_unreadable('the result', result) where result is not null;
+  perform outlive.refuse_unreadable('a record', records) where records is not null;
   select r.source into named from outlive.running r where r.token = succeed.token and r.worker = succeed.worker;
   perform outlive.complete_with_records(
     token, worker, case when json_typeof(result) <> 'null' then result end, records, spawns,
@@ -356,6 +365,9 @@ begin
   perform outlive.refuse_unless(retry is not null, 'retry is true or false');
   perform outlive.refuse_unless(
     coalesce(extract(epoch from after) between 0 and 1e9, true), 'after is a time from 0 seconds to 30 years');
+  perform outlive.refuse_unless(
+    coalesce(cpu_s, 0) between 0 and 1e9 and coalesce(peak_memory_bytes, 0) >= 0,
+    'cpu_s is a number from 0 to 1e9, and peak_memory_bytes is not negative');
   select r.source into named from outlive.running r where r.token = token and r.worker = worker;
   if exists (select from outlive.statement_end_and_claim(
     worker => worker, tokens => array[token], outcomes => array[outcome], errors => array[left(error, 8000)],

@@ -2,7 +2,9 @@
 --
 --     schedule_changed   trigger: a schedule with other times computes its next firing again
 --     changed            whether an operator has changed a schedule
+--     declared_by_living whether a living worker of any app declares a schedule
 --     declare_schedules  what an app declares, merged with what operators have changed
+--     check_schedules    withdraws schedules that no living worker declares, and puts others back in force
 --     tick_hash, tick_id the same firing always has the same id and jitter
 --     fire               makes the jobs of ticks that are due
 --     the_schedule       the row that a verb is about
@@ -42,11 +44,18 @@ returns anycompatible language sql immutable as $$
 select case when mine is distinct from was then mine else declared end
 $$;
 
-create or replace function outlive.declare_schedules(declarations json, app text) 
+create or replace function outlive.declared_by_living(s outlive.schedules) returns boolean language sql stable
+-- Of any app: the other one has the same name, or declared it before its present app took it over.
+return exists (
+  select from outlive.workers k
+  where s.name = any(k.schedules) and k.state in ('active', 'stale', 'draining'));
+
+create or replace function outlive.declare_schedules(declarations json, app text)
 returns table (schedule text, outcome text) language plpgsql as $$
--- Write the schedules of an app, and delete those that it no longer declares. What an operator has changed stays
--- as it is, until the schedule is reset. A row is a schedule that was deleted, one that another app had declared
--- (taken), or an operator's own, which is left alone (refused).
+-- Write the schedules of an app, and withdraw those that it no longer declares. A living worker may still declare
+-- them: one of an older version, or of another service. What an operator has changed stays as it is, until the
+-- schedule is reset. A row is a schedule that was withdrawn, one that another app had declared (taken), or an
+-- operator's own, which is left alone (refused).
 declare
   declaration json;
   d outlive.schedules;
@@ -54,9 +63,10 @@ declare
   was outlive.schedules;
 begin
   perform pg_advisory_xact_lock(hashtextextended('outlive declare_schedules', 0));  -- One at a time: no deadlocks.
-  return query delete from outlive.schedules t where t.declared_by = app
-    and t.name not in (select e ->> 'name' from json_array_elements(declarations) e)
-    returning t.name, 'deleted';
+  return query update outlive.schedules t set withdrawn_at = outlive.now()
+    where t.declared_by = app and t.withdrawn_at is null and not outlive.declared_by_living(t)
+      and t.name not in (select e ->> 'name' from json_array_elements(declarations) e)
+    returning t.name, 'withdrawn';
   for declaration in select e from json_array_elements(declarations) e loop
     d := json_populate_record(null::outlive.schedules, declaration);
     insert into outlive.schedules (name, task, args, queue, priority, cron, every_s, timezone, missed, overlap,
@@ -91,9 +101,29 @@ begin
       starts_at = outlive.kept(s.starts_at, was.starts_at, d.starts_at),
       ends_at = outlive.kept(s.ends_at, was.ends_at, d.ends_at),
       declared = declaration,
-      declared_by = app
+      declared_by = app,
+      withdrawn_at = null
     where t.name = d.name;
   end loop;
+end $$;
+
+create or replace function outlive.check_schedules()
+returns table (schedule text, app text, withdrawn boolean) language plpgsql as $$
+-- Withdraw the schedules of which an app runs that declares them no more: the last worker that did is gone. And
+-- put back in force what a living worker declares, for example one that was thought dead. If that is a worker of
+-- another app, it finds out and declares it again (`orphaned_schedules`). A row that is locked is looked at next
+-- time.
+begin
+  return query
+    update outlive.schedules t set withdrawn_at = case when t.withdrawn_at is null then outlive.now() end
+    where t.name = any(array(
+      select s.name from outlive.schedules s
+      where s.declared is not null and case when s.withdrawn_at is not null then outlive.declared_by_living(s)
+        else not outlive.declared_by_living(s) and exists (
+          select from outlive.workers k
+          where k.app = s.declared_by and k.state in ('active', 'stale', 'draining')) end
+      order by s.name for update skip locked))
+    returning t.name, t.declared_by, t.withdrawn_at is not null;
 end $$;
 
 create or replace function outlive.tick_hash(schedule text, tick timestamptz) returns bytea language sql stable
@@ -123,7 +153,7 @@ declare
 begin
   select t.* into s from outlive.schedules t
   where t.name = schedule and t.next_at is not distinct from seen_next and t.changed_at = seen_changed
-    and t.paused_at is null
+    and t.paused_at is null and t.withdrawn_at is null
   for update skip locked;
   if not found then
     return;

@@ -5,6 +5,8 @@
 --     charge      why a job is quarantined for its crashes, in words
 --     suspicion   why a job is a suspect, in words
 --     charged     whether a lost attempt counts against the job
+--     lost_so_far what is known of the losses of a job
+--     loss_charge why a job is quarantined for its losses, in words
 --     alone_s     how long a suspect has its worker to itself
 --     verdict     decides from outcome, counters and policy; nothing else decides
 --
@@ -70,6 +72,39 @@ create or replace function outlive.charged(had outlive.running) returns boolean 
 return had.begun and not exists (
   select from outlive.workers w where w.id = had.worker and w.stop_requested_at is not null);
 
+create or replace function outlive.lost_so_far(had outlive.running)
+returns table (alone bigint, elsewhere bigint) language sql stable as $$
+-- Of a job whose attempt `had` is lost: how many of the losses that count, this one included, had nothing beside
+-- it; and how many other workers have died since the first of them began, without the job and not told to stop.
+with counted as (
+  select a.loss, a.started_at from outlive.attempts a
+  where a.job_id = had.id and a.outcome = 'lost' and a.loss is distinct from 'taken back'
+  order by a.attempt desc limit had.losses),
+summed as (
+  select count(*) filter (where c.loss = 'alone') as alone, min(c.started_at) as first from counted c)
+select s.alone + had.alone::int, (
+  select count(*) from outlive.workers k
+  where k.state = 'dead' and k.died_at >= least(s.first, had.started_at) and k.stop_requested_at is null
+    and k.id <> had.worker
+    and not exists (
+      select from outlive.attempts a where a.job_id = had.id and a.worker = k.id and a.outcome = 'lost'))
+from summed s;
+$$;
+
+create or replace function outlive.loss_charge(losses int, alone bigint, elsewhere bigint, max_losses int)
+returns text language sql immutable
+-- Why a job is quarantined for its losses, in words: what is known, and whether that is proof or a guess.
+return format('%s%s; %s%s (max_losses = %s)',
+  case losses when 1 then 'a worker vanished while running it'
+    else format('%s workers vanished while running it', losses) end,
+  case alone when 0 then '' when 1 then ', once with nothing beside it'
+    when 2 then ', twice with nothing beside it'
+    else format(', %s times with nothing beside it', alone) end,
+  case elsewhere when 0 then 'no other worker vanished meanwhile' when 1 then 'one other vanished without it'
+    else format('%s others vanished without it', elsewhere) end,
+  case when alone >= 2 and alone > 2 * elsewhere then ': proven' else ': a guess' end,
+  max_losses);
+
 create or replace function outlive.verdict(
   had outlive.running, outcome text, killed boolean, final boolean, after_s double precision,
   jitter double precision)
@@ -90,6 +125,9 @@ declare
   f int := had.failures + (kind = 'failure')::int;
   c int := had.crashes + (kind = 'crash')::int;
   l int;
+  alone bigint;
+  elsewhere bigint;
+  convicted boolean := false;
   fate text;
 begin
   if kind is null then  -- It must not be retried for free, and so forever.
@@ -104,16 +142,24 @@ begin
     -- A suspect that ended by itself is cleared.
     when kind <> 'none' and (had.alone or had.losses >= policy.max_losses - 1) then 0
     else had.losses end;
+  if kind = 'loss' and l >= policy.max_losses then
+    -- A worker that dies with one job in it looks the same whether the job or a stranger has killed it. So one
+    -- loss alone proves nothing. Two do, unless other workers die as well: then a job must have been alone more
+    -- than twice as often as that. A loss beside other jobs proves even less, but a job that kills only in company
+    -- is caught at twice its limit while no other worker dies, and every job at four times its limit.
+    select s.* into alone, elsewhere from outlive.lost_so_far(had) s;
+    convicted := had.losses = 0
+      or alone >= 2 and alone > 2 * elsewhere
+      or l >= 2 * policy.max_losses and elsewhere = 0
+      or l >= 4 * policy.max_losses;
+  end if;
   fate := case
     when outcome in ('succeeded', 'cancelled') then outcome
     when had.cancel_requested then 'cancelled'
     when kind = 'failure' and (final or f >= policy.max_attempts) then 'failed'
     when kind = 'crash' and c + policy.kills >= policy.max_crashes then 'quarantined'
     when kind = 'loss' and policy.on_worker_death = 'fail' then 'failed'
-    -- The loss of a suspect that ran beside other jobs proves nothing: one of them may have killed the worker.
-    -- It stays a suspect, up to twice its limit, so that a job that kills only in company is caught too.
-    when kind = 'loss' and l >= policy.max_losses
-      and (had.alone or had.losses = 0 or l >= 2 * policy.max_losses) then 'quarantined'
+    when convicted then 'quarantined'
     when kind in ('loss', 'none') and l > 0 and l >= policy.max_losses - 1 then 'suspect'
     else 'again' end;
   state := case
@@ -126,10 +172,12 @@ begin
     details := case
       when fate = 'suspect' then outlive.suspicion(l, policy.max_losses)
       when kind = 'crash' then outlive.charge(c, policy.kills, policy.max_crashes)
-      else format('%s workers vanished while running it%s (max_losses = %s)', l,
-        case when had.alone then ', the last with nothing beside it: proven' else '' end, policy.max_losses) end;
+      else outlive.loss_charge(l, alone, elsewhere, policy.max_losses) end;
   end if;
   ready_at := case
+    -- A suspect that goes on losing workers waits for longer and longer, so that what else kills them may pass.
+    when kind = 'loss' and fate = 'suspect' and l > policy.max_losses
+      then outlive.now() + interval '15 seconds' * 2 ^ least(l - policy.max_losses - 1, 8)
     when kind = 'loss' or (kind = 'none' and after_s is null) then had.ready_at
     else outlive.now() + interval '1 second' * least(1e9, coalesce(after_s,
       policy.backoff_s[least(greatest(f + c, 1), cardinality(policy.backoff_s))] * (0.5 + jitter / 2))) end;

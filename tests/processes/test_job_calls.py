@@ -1,0 +1,127 @@
+"""Calls of jobs, without the worker's processes."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from outlive import db, statement, store
+from outlive.protocol import TO_CHILD, Call, FrameReader, Reply
+from outlive.worker import job_calls
+from outlive.worker.children import Child
+from outlive.worker.job_calls import JobCalls
+from outlive.worker.parents import Parent
+from tests.driving.making import Connect, count, make, request
+
+LOCKED = "theirs"
+BLOCKED = 20
+
+
+class Asking:
+    """A child that has made a call. Its socket has the answer."""
+
+    def __init__(self, calls: JobCalls, dedupe_key: str | None = None) -> None:
+        ours, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        self.child = Child(0, cast("Parent", None), ours, -1, -1, -1)
+        wanted = store.enqueue([request(dedupe_key=dedupe_key)], max_args_bytes=1000)
+        calls.put(self.child, Call(7, "run", statement.ask([wanted])))
+
+    def answer(self) -> Reply | None:
+        """The answer, if there is one. The first time only."""
+        try:
+            (reply,) = FrameReader(TO_CHILD).feed(self._theirs.recv(1 << 16))
+        except BlockingIOError:
+            return None
+        return cast("Reply", reply)
+
+    def close(self) -> None:
+        self.child.socket.close()
+        self._theirs.close()
+
+
+def beside_locked_calls(
+    connect: Connect, database_url: str, work: Callable[[JobCalls, list[Asking], db.Connection], Awaitable[None]]
+) -> None:
+    """Do something while twenty calls wait for a dedupe key that a stranger has in an open transaction."""
+    stranger = connect()
+    stranger.execute("begin")
+    make(stranger, dedupe_key=LOCKED)
+
+    async def use() -> None:
+        calls = JobCalls(database_url)
+        asking = [Asking(calls, LOCKED) for _ in range(BLOCKED)]
+        try:
+            for first in range(0, BLOCKED, job_calls.SESSIONS):
+                several = min(job_calls.SESSIONS, BLOCKED - first)
+                await asyncio.gather(*(calls.run_once() for _ in range(several)))
+            assert [one.answer() for one in asking] == [None] * BLOCKED, "they wait"
+            await work(calls, asking, stranger)
+        finally:
+            for one in asking:
+                one.close()
+            for session in calls.pool.sessions:
+                await session.close()
+
+    asyncio.run(use())
+
+
+def test_twenty_calls_at_one_locked_key_leave_the_sessions_to_other_calls(
+    connection: db.Connection, connect: Connect, database_url: str
+) -> None:
+    """75"""
+
+    async def work(calls: JobCalls, asking: list[Asking], stranger: db.Connection) -> None:
+        neighbour = Asking(calls)
+        await calls.run_once()
+        answer = neighbour.answer()
+        assert answer is not None
+        assert answer.error is None
+        neighbour.close()
+        assert count(connection, "jobs") == 1
+        await calls.run_blocked_once()
+        assert [one.answer() for one in asking] == [None] * BLOCKED, "they still wait"
+        await asyncio.to_thread(stranger.rollback)
+        for _ in asking:
+            await calls.run_blocked_once()
+        answers = [one.answer() for one in asking]
+        assert [one and one.error for one in answers] == [None] * BLOCKED
+        assert calls.pending_bytes == 0
+
+    beside_locked_calls(connect, database_url, work)
+    assert count(connection, "jobs") == 2, "the neighbour's, and one with the key"
+
+
+def test_a_call_that_waits_for_a_lock_is_given_up_in_the_end_and_says_why(
+    connection: db.Connection, connect: Connect, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_calls, "LOCK_S", 0.0)
+
+    async def work(calls: JobCalls, asking: list[Asking], _: db.Connection) -> None:
+        for first in range(0, BLOCKED, job_calls.BLOCKED_SESSIONS):
+            await asyncio.gather(*(calls.run_blocked_once() for _ in range(job_calls.BLOCKED_SESSIONS)))
+            assert sum(one.answer() is not None for one in asking) == job_calls.BLOCKED_SESSIONS, first
+        assert calls.pending_bytes == 0
+
+    beside_locked_calls(connect, database_url, work)
+    assert count(connection, "jobs") == 0
+
+
+def test_a_childs_next_call_waits_for_the_one_that_waits_for_a_lock(
+    connection: db.Connection, connect: Connect, database_url: str
+) -> None:
+    async def work(calls: JobCalls, asking: list[Asking], stranger: db.Connection) -> None:
+        wanted = store.enqueue([request()], max_args_bytes=1000)
+        calls.put(asking[0].child, Call(8, "run", statement.ask([wanted])))
+        await calls.run_blocked_once()
+        assert count(connection, "jobs") == 0
+        await asyncio.to_thread(stranger.rollback)
+        for _ in asking:
+            await calls.run_blocked_once()
+        await calls.run_once()
+        assert calls.pending_bytes == 0
+
+    beside_locked_calls(connect, database_url, work)
+    assert count(connection, "jobs") == 2
