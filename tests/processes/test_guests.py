@@ -114,11 +114,19 @@ def test_a_browser_is_gone_with_a_job_that_ends_before_it(
 
 
 @needs_chromium
-@pytest.mark.parametrize("dying", ["worker", "zygote"])
-def test_a_browser_is_gone_with_its_worker_and_with_its_zygote(worker: Worker, profile: str, dying: str) -> None:
-    guests.browse.enqueue(profile, "stay")
+@pytest.mark.parametrize("first", ["worker", "zygote"])
+def test_a_browser_stays_without_its_zygote_and_is_gone_with_its_worker(
+    worker: Worker, connection: db.Connection, profile: str, first: str
+) -> None:
+    job = guests.browse.enqueue(profile, "stay")
     pids = opened(profile)
-    kill([worker.pid if dying == "worker" else worker.zygote()])
+    if first == "zygote":
+        zygote = worker.zygote()
+        kill([zygote])
+        eventually(lambda: worker.zygote() != zygote, within_s=30, what="there is another zygote")
+        assert all(alive(pid) for pid in pids)
+        assert job.status() is State.RUNNING
+    kill([worker.pid])
     eventually(lambda: not left_of(profile, pids), within_s=2, what="the browser is gone")
 
 

@@ -73,13 +73,15 @@ class Databases:
         """The template of this version, which later runs use again."""
         name = f"outlive_template_{hashlib.sha256(migrate.script().encode()).hexdigest()[:12]}"
         self._lock(_LOCK)
-        if not self._named(name):
-            made = f"{self._run}_template"
-            self._admin.execute(f"create database {made} encoding 'UTF8' template template0".encode())
-            with db.connect(with_name(self._url, made)) as connection:
-                migrate.migrate(connection)
-            self._admin.execute(f"alter database {made} rename to {name}".encode())
-        self._unlock(_LOCK)
+        try:
+            if not self._named(name):
+                made = f"{self._run}_template"
+                self._admin.execute(f"create database {made} encoding 'UTF8' template template0".encode())
+                with db.connect(with_name(self._url, made)) as connection:
+                    migrate.migrate(connection)
+                self._admin.execute(f"alter database {made} rename to {name}".encode())
+        finally:
+            self._unlock(_LOCK)
         return name
 
     def _prepared(self, setup: Setup) -> str:

@@ -4,6 +4,7 @@
 --     depend              new jobs wait for the jobs that they need
 --     take_along          jobs were replaced: those that waited for them wait for the new ones
 --     lock_dependents     locks the jobs that wait for jobs which end, and finds those that are to be cancelled
+--     leave_ends          leaves ends to the reaper
 --     release_dependents  jobs have ended: releases or cancels the jobs that wait for them
 --     inputs              the results of the jobs that a running job has waited for
 --
@@ -111,7 +112,12 @@ set enable_bitmapscan = off set jit = off as $$
 declare
   pair record;
   moved uuid[];
+  locked uuid[];
 begin
+  locked := array(
+    select h.id from outlive.held h where h.id = any(array(
+      select d.job_id from outlive.dependencies d where d.needs = any(replaced) and not d.met))
+    order by h.id for update);
   for pair in
     select p.* from unnest(replaced, replacing) p(old, new)
     where exists (select from outlive.dependencies d where d.needs = p.old and not d.met)
@@ -122,9 +128,7 @@ begin
         union
         select n.needs from above a, lateral (
           select d.needs from outlive.dependencies d where d.job_id = a.id and not d.met offset 0) n)
-      select d.job_id from outlive.dependencies d where d.needs = pair.old and not d.met
-      except (select a.id from above a union all select unnest(made)));
-    perform from outlive.held h where h.id = any(moved) order by h.id for update;
+      select unnest(locked) except (select a.id from above a union all select unnest(made)));
     with changed as (
       update outlive.dependencies d set needs = pair.new
       where d.needs = pair.old and d.job_id = any(moved) and not d.met returning d.job_id)
@@ -133,7 +137,7 @@ begin
     -- The new one may have ended already, if it waits for others.
     insert into outlive.end_checks (needed, dependents) select array[pair.new], moved where moved is not null;
   end loop;
-  perform outlive.heed_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), null);
+  perform outlive.heed_ends(replaced, array_fill('cancelled'::text, array[cardinality(replaced)]), locked);
 end $$;
 
 create or replace function outlive.unmet_because(needs uuid, state text) returns text language sql immutable
@@ -159,21 +163,25 @@ end $$;
 
 create or replace function outlive.lock_dependents(
   good uuid[], bad uuid[], mine uuid[] default '{}', among uuid[] default null, out doomed uuid[],
-  out too_many boolean)
+  out locked uuid[], out too_many boolean)
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 -- Lock in `held`, in the order of their ids, all that the ends of these jobs concern, and `mine`: the jobs that
 -- wait for them; those that are doomed, because they wait for a bad one, or for one another, with on_failure
--- cancel; and the jobs that wait for these. While it waits for a lock, more jobs may be enqueued to wait for the
--- doomed ones, so it looks again until it finds no more. With `among`, other jobs are left alone. Without it, if
--- these are too many to be changed at once, only `mine` are locked.
+-- cancel; and the jobs that wait for these. Without `among`, if these are too many to be changed at once, only
+-- `mine` are locked. With `among`, other jobs are left alone.
+-- While it waits for a lock, more jobs may be enqueued to wait for the doomed ones, so it looks again until it
+-- finds no more. It does not wait for those, nor for those of `among`: the caller may have locked others, and two
+-- such waits could be for each other. If one of `among` is locked, it fails. The others are left to the reaper.
 declare
-  locked uuid[] := '{}';
   fresh uuid[];
   fallen boolean[];
+  tried uuid[] := '{}';
+  refused uuid[] := '{}';
   first uuid;
   last uuid;
 begin
+  locked := '{}';
   select s.* into first, last from outlive.span(among) s;
   loop
     with recursive concerned(id, falls) as (
@@ -181,12 +189,14 @@ begin
       from (select unnest(good), false union all select unnest(bad), true) e(id, bad), lateral (
         select l.job_id, l.on_failure from outlive.dependencies l
         where l.needs = e.id and not l.met and l.job_id between first and last
-          and (among is null or l.job_id in (select unnest(among))) offset 0) d
+          and (among is null or l.job_id in (select unnest(among)))
+          and l.job_id not in (select unnest(refused)) offset 0) d
       union
       select d.job_id, d.on_failure = 'cancel' from concerned c, lateral (
         select l.job_id, l.on_failure from outlive.dependencies l
         where c.falls and l.needs = c.id and not l.met and l.job_id between first and last
-          and (among is null or l.job_id in (select unnest(among))) offset 0) d)
+          and (among is null or l.job_id in (select unnest(among)))
+          and l.job_id not in (select unnest(refused)) offset 0) d)
     select coalesce(array_agg(c.id), '{}'), array_agg(c.falls) into fresh, fallen
     from (
       select f.* from concerned f
@@ -195,12 +205,38 @@ begin
     doomed := case when too_many then '{}' else array(
       select f.id from unnest(fresh, fallen) f(id, falls) where f.falls except select unnest(bad)) end;
     fresh := array(
-      (select unnest(mine) union select unnest(fresh) where not too_many) except select unnest(locked));
+      (select unnest(mine) union select unnest(fresh) where not too_many) except select unnest(tried));
     exit when fresh = '{}';
-    perform from outlive.held h where h.id = any(fresh) order by h.id for update;
+    if tried = '{}' and among is null then
+      locked := array(select h.id from outlive.held h where h.id = any(fresh) order by h.id for update);
+    elsif tried = '{}' then
+      locked := array(select h.id from outlive.held h where h.id = any(fresh) for update nowait);
+    else
+      locked := locked || array(
+        select h.id from outlive.held h where h.id = any(fresh) for update skip locked);
+      refused := refused || array(select unnest(fresh) except select unnest(locked));
+    end if;
     exit when doomed = '{}';
-    locked := locked || fresh;
+    tried := tried || fresh;
   end loop;
+  if refused <> '{}' then
+    perform outlive.leave_ends(good || bad || doomed, refused);
+  end if;
+end $$;
+
+create or replace function outlive.leave_ends(ids uuid[], dependents uuid[] default null) returns void
+language plpgsql set enable_seqscan = off as $$
+-- Leave the ends of these jobs to the reaper; with `dependents`, only what they mean to those.
+begin
+  insert into outlive.end_checks (needed, dependents)
+  select array_agg(e.id order by e.id), leave_ends.dependents from unnest(ids) e(id)
+  where exists (
+    select from outlive.dependencies d where d.needs = e.id and not d.met
+      and (leave_ends.dependents is null or d.job_id = any(leave_ends.dependents)))
+  having count(*) > 0;
+  if found then
+    perform pg_notify('outlive', 'follow');
+  end if;
 end $$;
 
 create or replace function outlive.release_dependents(
@@ -238,13 +274,13 @@ begin
     select from outlive.dependencies d
     where d.needs = any(good || bad) and not d.met and d.job_id between first and last)
   then
-    select l.* into doomed, too_many from outlive.lock_dependents(good, bad, among => among) l;
+    select l.* into doomed, among, too_many from outlive.lock_dependents(good, bad, among => among) l;
+    -- A job that is seen only now is left alone. It was enqueued after these had left their places, or is locked:
+    -- the reaper has a note of it.
+    select s.* into first, last from outlive.span(among) s;
   end if;
   if too_many then
-    insert into outlive.end_checks (needed)
-    select array_agg(e.id order by e.id) from unnest(good || bad) e(id)
-    where exists (select from outlive.dependencies d where d.needs = e.id and not d.met);
-    perform pg_notify('outlive', 'follow');
+    perform outlive.leave_ends(good || bad);
     doomed := null;
   end if;
   -- Now `doomed` is null if no job waits for these or too many do, and empty if none of those that wait is to be
@@ -277,7 +313,7 @@ begin
     update outlive.dependencies d set met = true
     where d.needs = any(good || bad) and not d.met and d.job_id between first and last
       and (bad = '{}' or d.on_failure = 'proceed' or d.needs = any(good))
-      and (among is null or d.job_id in (select unnest(among)))
+      and d.job_id in (select unnest(among))
     returning d.job_id, d.needs),
   progress as materialized (
     select array_agg(p.job_id order by p.job_id) as jobs, array_agg(p.met order by p.job_id) as met
@@ -322,7 +358,7 @@ begin
       from (
         select d.job_id, (array_agg(d.needs))[1] as needs from outlive.dependencies d
         where d.needs = any(bad) and not d.met and d.on_failure = 'block' and d.job_id between first and last
-          and (among is null or d.job_id in (select unnest(among)))
+          and d.job_id in (select unnest(among))
         group by d.job_id) s)
     update outlive.held h set
       since = outlive.now(),

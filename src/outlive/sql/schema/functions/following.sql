@@ -4,20 +4,21 @@
 --     follow_through  the same, if the jobs that wait for them have been released already
 --     sees_all        whether a transaction sees what others have committed since it began
 
-create or replace function outlive.follow_up(ids uuid[], states text[], at_once boolean default false) returns int
+create or replace function outlive.follow_up(
+  ids uuid[], states text[], at_once boolean default false, among uuid[] default null) returns int
 language plpgsql set enable_seqscan = off as $$
 -- These jobs have just reached these states. Some go on by themselves (pending, retryable). `at_once`: the next
 -- jobs of their concurrency keys are admitted here, because this transaction commits soon. To enter a function
 -- with settings takes microseconds, so here and below the rare ones are entered only if there is something to do.
--- Volatile, so that it sees what was committed since the snapshot of its caller. Returns how many other jobs it
--- has changed.
+-- Volatile, so that it sees what was committed since the snapshot of its caller. With `among`, of the jobs that wait
+-- for these only some are released or cancelled. Returns how many other jobs it has changed.
 declare
   changed int := 0;
 begin
   -- First, because it adds the jobs that it cancels.
   if exists (select from outlive.dependencies d where d.needs = any(ids))
      or exists (select from outlive.dependencies d where d.job_id = any(ids)) then
-    select r.* into ids, states, changed from outlive.release_dependents(ids, states) r;
+    select r.* into ids, states, changed from outlive.release_dependents(ids, states, among) r;
   end if;
   perform outlive.follow_through(ids, states, at_once => at_once);
   return changed;

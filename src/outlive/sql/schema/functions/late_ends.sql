@@ -9,13 +9,14 @@
 create or replace function outlive.heed_ends(needed uuid[], states text[], among uuid[]) returns void
 language plpgsql as $$
 -- These jobs had ended before: apply that to the jobs of `among` that wait for them. Their own ends were followed
--- up then.
+-- up then. What waits for those that are cancelled is left to the reaper.
 declare
   others uuid[];
 begin
   others := (select r.ids[cardinality(needed) + 1:] from outlive.release_dependents(needed, states, among) r);
   if cardinality(others) > 0 then
-    perform outlive.follow_up(others, array_fill('cancelled'::text, array[cardinality(others)]));
+    perform outlive.leave_ends(others);
+    perform outlive.follow_through(others, array_fill('cancelled'::text, array[cardinality(others)]));
   end if;
 end $$;
 

@@ -45,10 +45,12 @@ returns table (id uuid, state text, changed boolean, note text) language plpgsql
 -- pending, retryable, blocked, quarantined -> cancelled; running -> asked to stop. Zero rows: no such job.
 -- Every wait for a lock comes before the first lock on `running`, because a worker that waits for that row may
 -- have just claimed another of these jobs. After that, locked rows are skipped and tried again for a second: they
--- are being moved, or end in their own transaction.
+-- are being moved, or end in their own transaction. The ends of jobs that ran at first are left to the reaper.
 declare
   found_jobs uuid[];
   idle uuid[];
+  concerned uuid[];
+  too_many boolean;
   ended uuid[] := '{}';
   quarantined uuid[] := '{}';
   w record;
@@ -57,7 +59,7 @@ begin
   perform from outlive.waiting t where t.id = any(found_jobs) order by t.id for update;
   idle := array(
     select f.id from unnest(found_jobs) f(id) where not exists (select from outlive.running r where r.id = f.id));
-  perform outlive.lock_dependents('{}', idle, idle);
+  select l.locked, l.too_many into concerned, too_many from outlive.lock_dependents('{}', idle, idle) l;
   foreach id in array found_jobs loop
     note := 'another transaction is moving it: try again';
     for look in 1..200 loop
@@ -94,7 +96,10 @@ begin
   end loop;
   if cardinality(ended) > 0 then
     perform outlive.uncount_in_batches(quarantined, 'quarantined');
-    perform outlive.follow_up(ended, array_fill('cancelled'::text, array[cardinality(ended)]));
+    perform outlive.leave_ends(case when too_many then ended else array(
+      select unnest(ended) except select unnest(idle)) end);
+    perform outlive.follow_up(ended, array_fill('cancelled'::text, array[cardinality(ended)]),
+      among => case when too_many then '{}' else concerned end);
   end if;
 end $$;
 
