@@ -88,7 +88,7 @@ def test_a_worker_answers_probes_and_prometheus_until_it_has_stopped(
         assert all(set(sample.labels) - {"le"} == set(metric.labels) for sample in family.samples)
 
     job = faults.fresh_until.enqueue(str(tmp_path / "go"))
-    eventually(lambda: job.status() is State.RUNNING)
+    eventually((tmp_path / "go.begun").exists, within_s=20, what="the job has begun")
     eventually(lambda: heard(systemd, "WATCHDOG=1") == ["STATUS=1 of 4 slots are busy"])
     worker.send(signal.SIGTERM)
     assert heard(systemd, "STOPPING=1") == ["STATUS=this worker stops; 1 of 4 slots are busy"]

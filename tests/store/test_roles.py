@@ -132,6 +132,7 @@ CALLS = {
     "pause_queue": "select outlive.pause_queue('default')",
     "resume_queue": "select outlive.resume_queue('default')",
     "requeue_queue": "select outlive.requeue_queue('default')",
+    "leave_ends": "select outlive.leave_ends('{}')",
     "leave_turns": "select outlive.leave_turns('{}')",
     "take_slot": f"select outlive.take_slot('{NO_ID}')",
     "admit_due": "select outlive.admit_due(1)",
