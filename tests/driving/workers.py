@@ -113,10 +113,14 @@ class Worker:
         self.stop(signal.SIGKILL)
 
     def kill_with_zygote(self) -> None:
-        """Kill the supervisor and its zygote at once. None of the processes above a job notices another's death."""
-        zygote = self.zygote()
-        freeze([self.pid, zygote, *self.parents(), *self.children()])
-        kernel.kill(zygote, signal.SIGKILL)
+        """Kill the supervisor with its zygote, parents and children. None of them notices another's death.
+
+        The lowest go first: the kernel wakes stopped processes when all above them are dead.
+        """
+        below = [*self.children(), *self.parents(), self.zygote()]
+        freeze([self.pid, *below])
+        for pid in below:
+            kernel.kill(pid, signal.SIGKILL)
         self.kill()
 
 
