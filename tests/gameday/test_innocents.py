@@ -59,6 +59,11 @@ def test_a_loss_counts_if_the_worker_was_killed_or_frozen_past_its_leases(story:
     assert story.broken() == set()
 
 
+def test_a_claim_on_its_way_when_its_worker_is_killed_is_explained_by_that(story: Story) -> None:
+    story.fault(Kind.TREE, at_s=(story.attempts[0].started_s or 0.0) - 0.02)
+    assert story.broken() == set()
+
+
 def test_a_kill_of_another_worker_or_at_another_time_charges_no_job(story: Story) -> None:
     strike(story, Kind.OUTAGE)
     story.fault(Kind.SUPERVISOR, at_s=story.attempts[0].ended_s - 0.5, worker=SOMEWHERE)

@@ -59,6 +59,13 @@ def test_a_childs_death_is_known_by_its_process() -> None:
     assert samples(story)["child death to recorded"] == [0.03]
 
 
+def test_a_childs_death_is_not_that_of_a_later_process_with_its_number() -> None:
+    story = Story()
+    crash = story.attempt(uuid4(), "crashed")
+    story.fault(Kind.CHILD, at_s=(crash.started_s or 0.0) - 1.0, worker=STEADY, pid=1001)
+    assert samples(story)["child death to recorded"] == []
+
+
 @pytest.mark.parametrize("kind", [Kind.FREEZE, Kind.OVERDUE, Kind.PAUSE])
 def test_a_child_of_a_supervisor_that_is_frozen_is_judged_apart(kind: Kind) -> None:
     story = Story()
@@ -97,13 +104,13 @@ def test_a_zygote_whose_worker_died_or_slept_too_is_no_sample(kind: Kind) -> Non
 def test_a_death_behind_a_strangers_lock_is_judged_apart() -> None:
     story = Story()
     crash, loss = story.attempt(uuid4(), "crashed"), story.attempt(uuid4(), "lost", worker=VICTIM)
-    story.fault(Kind.CHILD, at_s=crash.ended_s - 3.0, worker=STEADY, pid=1001)
+    story.fault(Kind.CHILD, at_s=crash.ended_s - 0.3, worker=STEADY, pid=1001)
     story.fault(Kind.TREE, at_s=loss.ended_s - 4.0)
     locks = Fault(kind=Kind.LOCK, at_s=crash.ended_s - 5.0, jobs=frozenset({crash.job, loss.job}), lasted_s=15.0)
     story.history.faults.append(locks)
     assert samples(story)["child death to recorded"] == samples(story)["worker death to claimable again"] == []
     story.history.faults[-1] = replace(locks, jobs=frozenset({uuid4()}))
-    assert samples(story)["child death to recorded"] == [3.0]
+    assert samples(story)["child death to recorded"] == [0.3]
 
 
 def test_no_death_is_missing_for_long_while_the_database_is_there() -> None:

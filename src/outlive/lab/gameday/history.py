@@ -207,8 +207,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A row of `attempts`. `ended_s` is the time of the commit, if the server records it, and of a success that of the
-    statement."""
+    """A row of `attempts`. `ended_s` is the time of the commit, if the server records it. Of a success, or after a loss
+    that was taken back, it is that of the statement."""
 
     job: UUID
     number: int

@@ -15,6 +15,8 @@ from outlive.lab.gameday.history import TAKEN_OVER, Attempt, Fault
 BY_OTHERS = frozenset({"timed_out", "out_of_memory"})
 """Outcomes that no fault of a game causes."""
 SLACK_S = 0.01
+CLAIM_S = 1.0
+"""A claim that a worker has sent is carried out after the worker was killed."""
 
 
 def broken(facts: Facts) -> Broken:
@@ -38,4 +40,4 @@ def broken(facts: Facts) -> Broken:
 
 
 def _explains(fault: Fault, attempt: Attempt) -> bool:
-    return (attempt.started_s or 0.0) <= fault.at_s <= attempt.ended_s + SLACK_S
+    return (attempt.started_s or 0.0) - CLAIM_S <= fault.at_s <= attempt.ended_s + SLACK_S

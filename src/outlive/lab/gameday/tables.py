@@ -66,6 +66,12 @@ union all select id, why from outlive.held where task like %(ours)s
 
 # The time of the commit is when other sessions can see the row; its statement began earlier. Workers add evidence to
 # successes later, so the time of their statement must do.
+_COMMITTED = """
+case when a.outcome = 'succeeded' or exists (
+  select from outlive.attempts t where t.job_id = a.job_id and t.attempt <= a.attempt and t.loss = 'taken back')
+then a.ended_at else pg_xact_commit_timestamp(a.xmin) end
+"""
+"""When the end of an attempt was committed. The row is written again if a loss is taken back."""
 _ATTEMPTS = """
 select a.job_id, a.attempt, a.token, coalesce(k.name, '?'), a.outcome, a.state, a.signal,
   extract(epoch from a.started_at)::float8, extract(epoch from {ended})::float8, a.failures, a.crashes, a.losses
@@ -190,8 +196,7 @@ def lock(stranger: psycopg.Connection[Any], rng: random.Random) -> list[UUID | N
 def read(connection: db.Connection, *, names: str) -> Found:
     """Read everything. `names` is the prefix of the names of the game's workers."""
     recorded = _rows(connection, "show track_commit_timestamp") == [("on",)]
-    committed = "case a.outcome when 'succeeded' then a.ended_at else pg_xact_commit_timestamp(a.xmin) end"
-    attempts = _rows(connection, _ATTEMPTS.format(ended=committed if recorded else "a.ended_at"), names=f"{names}%")
+    attempts = _rows(connection, _ATTEMPTS.format(ended=_COMMITTED if recorded else "a.ended_at"), names=f"{names}%")
     made = _rows(connection, _JOBS)
     return Found(
         jobs={id: task.removeprefix(MODULE) for id, task, _ in made},

@@ -22,7 +22,6 @@ from outlive.lab.gameday.options import Bounds
 
 RECONNECT_S = 5.0
 """How long after an outage workers may still reconnect."""
-LATEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,8 @@ def _deaths(history: History, found: Found) -> Iterator[_Death]:
             left = [one for one in lost[fault.worker] if (one.started_s or 0.0) < fault.at_s < one.ended_s <= graver_s]
             blinding = frozenset({Kind.FREEZE})
         elif fault.kind is Kind.CHILD:
-            later = [one for one in crashed[fault.pid] if 0 < one.ended_s - fault.at_s < LATEST_S]
+            # A later process may have its number.
+            later = [one for one in crashed[fault.pid] if (one.started_s or 0.0) < fault.at_s < one.ended_s]
             left = sorted(later, key=lambda one: one.ended_s)[:1]
             blinding = FREEZES
         if left:
