@@ -84,6 +84,7 @@ def test_killing_the_postmaster_loses_nothing_acknowledged_and_the_next_use_rest
     assert int(query(url, "select max(id) - count(*) from kept")) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("also_the_keeper", [False, True])
 def test_a_backend_that_never_notices_does_not_hold_up_the_restart(
     directory: Path, new_user: NewUser, also_the_keeper: bool
@@ -122,6 +123,7 @@ def _compute(connection: psycopg.Connection[tuple[object, ...]]) -> None:
         connection.execute(NEVER_NOTICES)
 
 
+@pytest.mark.long
 def test_a_stale_pid_file_that_names_a_living_process_is_no_hindrance(directory: Path, new_user: NewUser) -> None:
     user = new_user(directory)
     user.ensure()
@@ -161,6 +163,7 @@ def test_a_second_server_on_the_same_data_is_refused_and_the_first_is_left_alone
     assert query(embedded.ensure(directory), "select 1") == "1"
 
 
+@pytest.mark.long
 def test_a_starter_killed_at_any_moment_leaves_nothing_in_the_way(directory: Path, new_user: NewUser) -> None:
     for patience in ("locks", "keeper.log", "data.new-", "data", "socket"):
         starter = new_user(directory)
@@ -180,6 +183,7 @@ def _has(directory: Path, start: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_keeper_killed_while_it_makes_the_cluster_leaves_nothing_in_the_way(
     directory: Path, new_user: NewUser
 ) -> None:
@@ -197,6 +201,7 @@ def test_a_keeper_killed_while_it_makes_the_cluster_leaves_nothing_in_the_way(
     assert not [path for path in directory.iterdir() if path.name.startswith("data.new-")]
 
 
+@pytest.mark.long
 def test_a_socket_that_was_deleted_is_brought_back(directory: Path, new_user: NewUser) -> None:
     user = new_user(directory)
     url = user.ensure().url
@@ -206,6 +211,7 @@ def test_a_socket_that_was_deleted_is_brought_back(directory: Path, new_user: Ne
     assert query(url, "select 1") == "1"
 
 
+@pytest.mark.long
 def test_a_directory_deleted_under_its_users_becomes_a_new_server(directory: Path, new_user: NewUser) -> None:
     user = new_user(directory)
     user.ensure()

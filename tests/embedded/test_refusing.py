@@ -54,6 +54,7 @@ def test_a_directory_of_another_user_is_refused_by_an_ordinary_user() -> None:
         embedded.ensure("/var/tmp")
 
 
+@pytest.mark.long
 @needs_debian_15
 def test_a_cluster_of_another_major_version_is_refused_and_still_good(directory: Path) -> None:
     embedded.ensure(directory, binaries=DEBIAN_15)

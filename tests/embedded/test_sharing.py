@@ -6,6 +6,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from outlive import embedded
 from tests.embedded.actors import NewUser, is_alive, keeper_of, kill, postmaster_of, processes_at, query
 from tests.waiting import eventually
@@ -23,6 +25,7 @@ def test_eight_processes_starting_at_once_share_one_server(directory: Path, new_
     assert (directory / "postgres.log").read_text().count("starting PostgreSQL") == 1
 
 
+@pytest.mark.long
 def test_eight_threads_starting_at_once_share_one_server(directory: Path) -> None:
     urls: list[str] = []
     together = threading.Barrier(8)
@@ -78,6 +81,7 @@ def test_releasing_does_not_stop_the_server_of_others(directory: Path, new_user:
     assert query(url, "select 1") == "1"
 
 
+@pytest.mark.long
 def test_a_forked_child_keeps_the_server_and_repairs_it(directory: Path) -> None:
     script = f"""if True:
         import os, sys

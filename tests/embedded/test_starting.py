@@ -108,6 +108,7 @@ def test_strings_compare_by_their_bytes_and_letters_are_those_of_unicode(directo
     assert query(url, "select upper('é')") == "É"
 
 
+@pytest.mark.long
 def test_a_home_with_a_very_long_path_works_and_its_short_socket_directory_is_gone_afterwards(
     base: Path, new_user: NewUser
 ) -> None:
@@ -193,6 +194,7 @@ def test_as_root_a_directory_of_another_account_gets_a_server_of_that_account(di
     assert owner_of(postmaster_of(directory)) == "nobody"
 
 
+@pytest.mark.long
 @needs_root
 def test_programs_that_the_account_cannot_reach_are_copied_once(base: Path, new_user: NewUser) -> None:
     prefix = binaries.find().parent

@@ -136,6 +136,7 @@ def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start: Start, co
     assert "the checkpoint has 2,000,002 bytes, over the limit of 1,048,576" in (only.error or "")
 
 
+@pytest.mark.long
 def test_the_supervisor_stays_small_whatever_its_jobs_say_at_once(start: Start, connection: db.Connection) -> None:
     """16"""
     worker = start(slots=8)
