@@ -10,8 +10,8 @@ language plpgsql set enable_seqscan = off as $$
 -- These jobs have just reached these states. Some go on by themselves (pending, retryable). `at_once`: the next
 -- jobs of their concurrency keys are admitted here, because this transaction commits soon. To enter a function
 -- with settings takes microseconds, so here and below the rare ones are entered only if there is something to do.
--- Volatile, so that it sees what was committed since the snapshot of its caller. With `among`, of the jobs that wait
--- for these only some are released or cancelled. Returns how many other jobs it has changed.
+-- Volatile, so that it sees what was committed since the snapshot of its caller. With `among`, of the jobs that
+-- wait for these only some are released or cancelled. Returns how many other jobs it has changed.
 declare
   changed int := 0;
 begin
