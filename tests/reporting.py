@@ -24,6 +24,7 @@ replaces the rows of the tests that it runs.
 """
 _ROW = re.compile(r"^\| (?P<test>\S+\.py: .*?) \| (?P<outcome>[a-z ]+) \| (?P<seconds>\d*) \| (?P<seen>.*) \|$", re.M)
 NOT_RUN = "not run"
+ROOTS = (Path("tests"), Path("lab", "tests"))
 left_out: set[str] = set()
 """The long tests that this run has collected and leaves out."""
 
@@ -77,7 +78,9 @@ def merged(before: Sequence[Row], collected: Sequence[str], ran: dict[str, Row])
     looked_at = {Row(name, "").file for name in collected}
     old = {row.test: row for row in before}
     names = [*collected, *(name for name in ran if name not in collected)]
-    elsewhere = [row for row in before if row.file not in looked_at and (Path("tests") / row.file).exists()]
+    elsewhere = [
+        row for row in before if row.file not in looked_at and any((root / row.file).exists() for root in ROOTS)
+    ]
     rows = [ran.get(name) or old.get(name) or Row(name, NOT_RUN) for name in names]
     return sorted([*rows, *elsewhere], key=lambda row: row.file)
 
@@ -97,4 +100,4 @@ def page(rows: Sequence[Row]) -> str:
 def name_of(test: str) -> str:
     """The name of a test as a sentence, with its file."""
     path, _, name = test.partition("::")
-    return f"{Path(path).relative_to('tests')}: {name.removeprefix('test_').replace('_', ' ')}"
+    return f"{path.rpartition('tests/')[2]}: {name.removeprefix('test_').replace('_', ' ')}"

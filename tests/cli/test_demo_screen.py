@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from outlive.lab.demo import show
-from outlive.lab.demo.snapshot import Snapshot
+from outlive.cli.demo import show
+from outlive.cli.demo.snapshot import Snapshot
 
 TASKS = ("collect", "fetch", "price", "search", "value")
 WORKERS = [{"pid": 100 + n, "state": "active", "slots": 4, "running": 2} for n in range(3)]

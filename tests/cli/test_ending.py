@@ -16,19 +16,13 @@ from tests.driving.commands import PASSWORD, Cli, ended
 from tests.driving.making import make, make_many
 from tests.waiting import eventually
 
-COMMANDS = "migrate enqueue jobs show retry cancel release killers queues prune stats stuck doctor demo bench"
+COMMANDS = "migrate enqueue jobs show retry cancel release killers queues prune stats stuck doctor demo"
 
 
 def test_the_help_names_every_command() -> None:
     ran = Cli(None)("--help")
     assert ran.code == 0
     assert [word for word in COMMANDS.split() if word not in ran.out] == []
-
-
-def test_bench_is_handed_its_own_options() -> None:
-    ran = Cli(None)("bench", "--help")
-    assert ran.code == 0
-    assert ran.out.startswith("usage: outlive bench")
 
 
 def test_the_version_is_printed() -> None:

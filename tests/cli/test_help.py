@@ -24,8 +24,7 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, .
         yield from commands(inner, (*words, name))
 
 
-ALL = [words for words in commands(get_command(load())) if words != ("bench",)]
-"""`bench` prints its own help."""
+ALL = list(commands(get_command(load())))
 
 
 def help_of(*words: str) -> str:

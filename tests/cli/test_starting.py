@@ -11,7 +11,7 @@ from outlive.cli import MODULES, load
 from tests.driving.making import make
 
 FOR_OTHERS = (
-    *("outlive.child", "outlive.client", "outlive.embedded", "outlive.lab", "outlive.protocol", "outlive.worker"),
+    *("outlive.child", "outlive.client", "outlive.embedded", "outlive.protocol", "outlive.temporary", "outlive.worker"),
     *("pickle", "rich", "sqlite3", "tomllib"),
 )
 """What a command needs only if it draws a table, reads a file, starts a server or runs jobs."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outlive.lab.server import temporary_home
+from outlive.temporary.server import temporary_home
 from outlive.words import WORDS
 from tests.driving import pages
 from tests.driving.scraping import get, place_in

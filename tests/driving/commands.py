@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import typer
 from typer.testing import CliRunner
 
 from outlive.cli import load
@@ -36,10 +37,12 @@ class Cli:
 
     url: str | None
     columns: int = 200
+    package: str = "outlive"
+    load: Callable[[list[str]], typer.Typer] = load
 
     def __call__(self, *words: object) -> Ran:
         arguments = [*map(str, words), *([] if self.url is None else ["--database-url", self.url])]
-        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(load(arguments), arguments)
+        result = CliRunner(env={"COLUMNS": str(self.columns)}).invoke(self.load(arguments), arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
 
@@ -47,7 +50,7 @@ class Cli:
         """Start the command as a process, with the address of the database in its environment."""
         url = {} if self.url is None else {"OUTLIVE_DATABASE_URL": self.url}
         return subprocess.Popen(
-            [sys.executable, "-m", "outlive", *map(str, words)],
+            [sys.executable, "-m", self.package, *map(str, words)],
             env={**os.environ, **url, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlive import State, db
-from outlive.lab.bench.stock import Stock
+from outlive_lab.bench.stock import Stock
 from tests import faults
 from tests.driving.jobs import finished
 from tests.driving.workers import Start

@@ -20,8 +20,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import outlive
 from outlive import config, db, embedded, kernel
-from outlive.lab.bench.stock import Stock
 from outlive.states import State
+from outlive_lab.bench.stock import Stock
 from tests import faults
 from tests.driving.commands import Cli
 from tests.driving.jobs import begun, waiting_for

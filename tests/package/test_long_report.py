@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.driving.workers import ROOT
-from tests.reporting import NOT_RUN, Row, left_out, merged, name_of, page, rows_of
+from tests.reporting import NOT_RUN, ROOTS, Row, left_out, merged, name_of, page, rows_of
 
 REPORT = ROOT / "docs" / "reports" / "long-tests.md"
+ALL = [ROOT / folder for folder in ROOTS]
 
 
 class Collected:
@@ -20,10 +21,10 @@ class Collected:
 def long_tests(config: pytest.Config) -> set[str]:
     """All of them. A run of all quick tests has left them out; any other run collects them here."""
     chosen = config.option.keyword or config.option.lf
-    if [Path(one).resolve() for one in config.args] == [ROOT / "tests"] and not chosen:
+    if [Path(one).resolve() for one in config.args] == ALL and not chosen:
         return left_out
     collected = Collected()
-    words = ["-m", "long", "--collect-only", "-n", "0", "-s", "-p", "no:faulthandler", str(ROOT / "tests")]
+    words = ["-m", "long", "--collect-only", "-n", "0", "-s", "-p", "no:faulthandler", *map(str, ALL)]
     assert pytest.main(words, [collected]) == 0
     return collected.tests
 

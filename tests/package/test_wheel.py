@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,16 @@ def test_the_wheel_installs_in_a_clean_environment_and_its_command_works(tmp_pat
     assert (played.returncode, "outlive[demo]" in played.stderr) == (2, True), played.stderr
     asked = call(tmp_path / "venv" / "bin" / "python", "-c", ASKED).stdout
     assert set(json.loads(asked)) == NEEDED
+
+
+def test_what_is_published_has_nothing_of_the_laboratory_and_installs_from_source(tmp_path: Path) -> None:
+    assert call(*UV, "build", "--quiet", "--out-dir", tmp_path / "dist", ROOT).returncode == 0
+    (wheel,), (source,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as packed, tarfile.open(source) as sources:
+        names = [*packed.namelist(), *sources.getnames()]
+    assert [name for name in names if "lab" in Path(name).parts or "outlive_lab" in name] == []
+    tried = call(*UV, "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "installed", source)
+    assert tried.returncode == 0, tried.stderr
 
 
 ASKED = """

@@ -13,10 +13,10 @@ import outlive
 from outlive import Outcome, State, embedded
 from outlive import pytest as plugin
 from outlive.client.redirection import redirected
-from outlive.lab.server import temporary_home
 from outlive.pytest import Jobs
 from outlive.pytest.databases import Databases, with_name
 from outlive.pytest.processes import wanted
+from outlive.temporary.server import temporary_home
 from tests.driving.workers import ROOT
 from tests.plugin import shop
 

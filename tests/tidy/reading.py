@@ -8,10 +8,13 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "outlive"
 EXAMPLES = ROOT / "examples"
 TOOLS = ROOT / "tools"
+LAB = ROOT / "lab" / "src"
+TESTS = (ROOT / "tests", ROOT / "lab" / "tests")
 
 
-def modules(folder: Path = SOURCE) -> list[Path]:
-    found = sorted(folder.rglob("*.py"))
+def modules(*folders: Path) -> list[Path]:
+    """The modules below these folders, or those of outlive itself."""
+    found = [path for folder in folders or (SOURCE,) for path in sorted(folder.rglob("*.py"))]
     assert found
     return found
 
@@ -27,9 +30,9 @@ def shown(path: Path, line: int | None = None) -> str:
 
 def texts() -> Iterator[Path]:
     """Every file that people write."""
-    for folder in ("src", "tests", "docs", "examples", "tools", ".ci"):
+    for folder in ("src", "lab", "tests", "docs", "examples", "tools", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path
     yield from sorted(ROOT.glob("*.md"))
-    yield from (ROOT / "run", ROOT / "pyproject.toml")
+    yield from (ROOT / "run", ROOT / "pyproject.toml", ROOT / "conftest.py")

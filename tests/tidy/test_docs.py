@@ -11,11 +11,11 @@ from outlive.worker.alerts import Alerts
 from outlive.worker.identity import Identity
 from outlive.worker.services import Services
 from outlive.worker.zygotes import Zygotes
-from tests.tidy.reading import EXAMPLES, ROOT, SOURCE, modules, shown, syntax
+from tests.tidy.reading import EXAMPLES, LAB, ROOT, SOURCE, modules, shown, syntax
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(EXAMPLES.rglob("*.md"))]
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
-FILE = re.compile(r"`((?:src|tests|docs|examples)/[a-z0-9_./-]+)`")
+FILE = re.compile(r"`((?:src|lab|tests|docs|examples)/[a-z0-9_./-]+)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
@@ -40,8 +40,8 @@ def test_every_setting_is_in_the_reference() -> None:
 def test_the_map_names_every_module_and_only_files_that_exist() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9_/]+\.(?:py|sql))`", page))
-    assert {str(path.relative_to(SOURCE)) for path in modules()} - named == set()
-    assert [path for path in named if not (SOURCE / path).exists() and not (ROOT / path).exists()] == []
+    assert {str(path.relative_to(root)) for root in (SOURCE, LAB) for path in modules(root)} - named == set()
+    assert [path for path in named if not any((root / path).exists() for root in (SOURCE, LAB, ROOT))] == []
 
 
 def test_the_pages_say_how_many_connections_a_worker_has_at_most() -> None:

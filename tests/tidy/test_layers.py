@@ -10,10 +10,10 @@ import pytest
 from tests.tidy.reading import SOURCE, modules, shown, syntax
 
 LAYERS = [
-    {"__init__", "__main__", "cli", "dashboard", "django", "fastapi", "lab", "pytest"},
+    {"__init__", "__main__", "cli", "dashboard", "django", "fastapi", "pytest"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics", "telemetry"},
-    {"db", "columns", "sql", "embedded", "ticks", "callers"},
+    {"db", "columns", "sql", "embedded", "temporary", "ticks", "callers"},
     {
         "statement",
         "search_path",
@@ -83,6 +83,12 @@ def test_imports_only_go_down(path: Path) -> None:
         assert LEVEL[part] >= LEVEL[mine], place
         assert part == mine or not {part, mine} <= APART, place
         assert mine != "child" or part not in {"db", "store", "migrate", "sql", "embedded"}, place
+
+
+@pytest.mark.parametrize("path", modules(), ids=shown)
+def test_outlive_imports_nothing_of_the_laboratory(path: Path) -> None:
+    for line, name in imported(path):
+        assert name.partition(".")[0] != "outlive_lab", shown(path, line)
 
 
 @pytest.mark.parametrize("path", [path for path in modules() if LEVEL.get(part_of(path)) == len(LAYERS) - 1], ids=shown)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import outlive
-from tests.tidy.reading import EXAMPLES, ROOT, TOOLS, modules, shown, syntax, texts
+from tests.tidy.reading import EXAMPLES, LAB, ROOT, SOURCE, TESTS, TOOLS, modules, shown, syntax, texts
 
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 400
@@ -36,7 +36,7 @@ EVERYWHERE = {
 }
 
 
-@pytest.mark.parametrize("path", [*modules(), *modules(EXAMPLES), *modules(TOOLS)], ids=shown)
+@pytest.mark.parametrize("path", modules(SOURCE, LAB, EXAMPLES, TOOLS), ids=shown)
 def test_functions_fit_on_a_screen_and_files_in_a_head(path: Path) -> None:
     tree = syntax(path)
     if REASON.search(ast.get_docstring(tree) or ""):
@@ -63,7 +63,7 @@ def words_of(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
-@pytest.mark.parametrize("path", modules(), ids=shown)
+@pytest.mark.parametrize("path", modules(SOURCE, LAB), ids=shown)
 def test_words_that_say_nothing_name_nothing(path: Path) -> None:
     assert not words_of(path.stem) & NOT_OUR_WORDS
     for line, name in names_made(syntax(path)):
@@ -74,12 +74,12 @@ def test_words_that_say_nothing_name_nothing(path: Path) -> None:
         assert not words_of(name) & NOT_OUR_WORDS, f"{shown(path, line)}: {name}"
 
 
-@pytest.mark.parametrize("path", [*modules(), *modules(EXAMPLES), *modules(TOOLS)], ids=shown)
+@pytest.mark.parametrize("path", modules(SOURCE, LAB, EXAMPLES, TOOLS), ids=shown)
 def test_every_module_says_what_lives_in_it(path: Path) -> None:
     assert ast.get_docstring(syntax(path))
 
 
-@pytest.mark.parametrize("path", modules(ROOT / "tests"), ids=shown)
+@pytest.mark.parametrize("path", modules(*TESTS), ids=shown)
 def test_no_test_mocks_or_sleeps(path: Path) -> None:
     for node in ast.walk(syntax(path)):
         match node:
@@ -99,7 +99,7 @@ def test_no_test_mocks_or_sleeps(path: Path) -> None:
                 assert shown(path) in allowed, f"{shown(path, node.lineno)}: wait with eventually"
 
 
-@pytest.mark.parametrize("path", sorted(set((ROOT / "tests").rglob("test_*.py"))), ids=shown)
+@pytest.mark.parametrize("path", [path for path in modules(*TESTS) if path.name.startswith("test_")], ids=shown)
 def test_the_names_of_tests_are_sentences(path: Path) -> None:
     for node in ast.walk(syntax(path)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.reading import EXAMPLES, ROOT, SOURCE, TOOLS, modules, shown, syntax
-
-TESTS = ROOT / "tests"
+from tests.tidy.reading import EXAMPLES, LAB, ROOT, SOURCE, TESTS, TOOLS, modules, shown, syntax
 
 RIDDLES = re.compile(r"\b(somebody|nobody|anybody|whoever|anew|is none|are none|has not|have not)\b", re.IGNORECASE)
 """Words that hide the subject of a sentence: name the worker, the reaper or the caller instead."""
@@ -25,7 +23,7 @@ def strings(path: Path) -> list[tuple[int, str]]:
     return [(line, text.replace(ACCOUNT, "")) for line, text in found] if path.parent.name == "embedded" else found
 
 
-@pytest.mark.parametrize("path", [*modules(), *modules(TOOLS), *sorted(SOURCE.rglob("*.sql"))], ids=shown)
+@pytest.mark.parametrize("path", [*modules(SOURCE, LAB, TOOLS), *sorted(SOURCE.rglob("*.sql"))], ids=shown)
 def test_no_text_hides_its_subject(path: Path) -> None:
     if path.suffix == ".sql":
         texts = list(enumerate(path.read_text(encoding="utf-8").splitlines(), start=1))
@@ -35,7 +33,7 @@ def test_no_text_hides_its_subject(path: Path) -> None:
         assert not RIDDLES.search(text), f"{shown(path, line)}: {text!r:.200}"
 
 
-HELD = [path for path in modules(TESTS) if path != Path(__file__)]
+HELD = [path for path in modules(*TESTS) if path != Path(__file__)]
 
 
 @pytest.mark.parametrize("path", HELD, ids=shown)

@@ -25,11 +25,11 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from outlive import db, kernel, migrate, store
 from outlive.errors import OutliveError
-from outlive.lab.program import Program, await_end, started
-from outlive.lab.server import temporary_home, temporary_server
-from outlive.lab.worker_process import worker, worker_environment
 from outlive.model import Ended, JobRequest, Lane, new_job_id
 from outlive.states import Outcome
+from outlive.temporary.program import Program, await_end, started
+from outlive.temporary.server import temporary_home, temporary_server
+from outlive.temporary.worker import worker, worker_environment
 
 HERE = Path(__file__).parent
 SCENE = HERE / "scene"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODULES = {
     "worker": ("worker", "up", "reap"),
     "dashboard": ("dashboard",),
-    "lab": ("demo", "bench", "gameday"),
+    "demo": ("demo",),
     "lists": ("jobs", "killers", "workers", "stuck", "records"),
     "show": ("show",),
     "logs": ("logs",),
@@ -40,13 +40,13 @@ MODULES = {
 """The modules of this folder that register commands, with their commands, in the order of `outlive --help`."""
 
 
-LONG = ("worker", "up", "reap", "dashboard", "demo", "bench", "gameday")
+LONG = ("worker", "up", "reap", "dashboard", "demo")
 """Commands that start threads and processes, and leave as any program."""
 ORDER = {
     "Run": ("worker", "up", "reap", "dashboard", "demo"),
     "Look": ("jobs", "show", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
     "Act": ("enqueue", "retry", "cancel", "release", "prune", "drain"),
-    "Set up": ("migrate", "doctor", "bench", "gameday"),
+    "Set up": ("migrate", "doctor"),
 }
 """The parts of `outlive --help` by what people do, and the order of their commands. Groups come after these."""
 

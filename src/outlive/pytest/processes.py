@@ -12,8 +12,8 @@ import msgspec
 
 from outlive.client.app import App
 from outlive.errors import ConfigError, OutliveError
-from outlive.lab.program import started
 from outlive.pytest.target import TARGET, VARIABLE, Wanted
+from outlive.temporary.program import started
 
 SLOTS = 2
 CHECK_S = 0.02

@@ -1,0 +1,71 @@
+"""The commands bench and gameday. Each imports its code when it runs."""
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlive.cli.command import CommandContext, Json, command, reported
+from outlive.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+
+def main() -> None:
+    app(prog_name="./run")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Measure the speed of the store and a worker on this machine (./run bench --help).
+
+    Example: ./run bench --quick
+    """
+    from outlive_lab.bench.command import main
+
+    with reported(debug=False):
+        raise typer.Exit(main(context.args))
+
+
+@command(app)
+def gameday(
+    context: CommandContext,
+    kills: Annotated[int | None, typer.Option(help="Stop after this many SIGKILLs. Default: 200.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time instead.")] = None,
+    rate: Annotated[float, typer.Option(help="Faults per second.")] = 2.5,
+    workers: Annotated[int, typer.Option(help="How many workers run.")] = 3,
+    slots: Annotated[int, typer.Option(help="How many jobs each worker runs at once.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="Repeat the faults of this seed. Default: a random seed.")] = None,
+    json: Json = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write gameday-SEED.md, .json and .png to this directory.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Play even in a database that has other jobs.")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Allow more time: this machine has other work.")] = False,
+) -> None:
+    """Kill workers, jobs and sessions for a while, and check that no job is lost or done twice.
+
+    Without a database it starts a temporary Postgres, and restarts it during the game.
+
+    Example: ./run gameday --kills 50 --seed 7
+    """
+    from outlive_lab.gameday.command import main
+    from outlive_lab.gameday.options import BUSY, Bounds, Options, check
+
+    if kills is not None and minutes is not None:
+        raise ConfigError("--kills and --minutes are both given: give only one of them")
+    options = Options(
+        seed=secrets.randbelow(1_000_000) if seed is None else seed,
+        kills=200 if kills is None else kills,
+        minutes=minutes,
+        rate=rate,
+        workers=workers,
+        slots=slots,
+        json=json,
+        report=report,
+        force=force,
+        bounds=BUSY if busy else Bounds(),
+    )
+    check(options)
+    raise typer.Exit(main(context.config, options))

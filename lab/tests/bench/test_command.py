@@ -1,0 +1,163 @@
+"""The bench measures, at sizes too small for its figures to mean anything."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from outlive import db
+from outlive_lab.bench import command, growth, run
+from outlive_lab.bench.figures import Bound, Figure
+from outlive_lab.bench.plot import draw
+from outlive_lab.bench.stock import Stock
+
+TINY = run.Sizes(
+    seconds=0.02,
+    samples=1,
+    backlog=2_000,
+    few=500,
+    stock=1_500,
+    bulk=50,
+    lanes=70,
+    hold_s=0.1,
+    reads=20,
+    finished=200,
+    warm=300,
+    fresh=20,
+    pickups=3,
+    killing=50,
+)
+KEYS = {"line", "name", "unit", "median", "min", "max", "samples", "reference", "ratio", "bound", "passed", "series"}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "QUICK", TINY)
+    monkeypatch.setattr("outlive_lab.bench.claims.ENOUGH_PER_S", {1: 100, 8: 100, 64: 100, 200: 100, 512: 100})
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(["claim", "warm"], id="some"),
+        pytest.param(list(command.BENCHMARKS), id="all", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.usefixtures("tiny")
+def test_every_line_gives_figures_as_json_and_as_a_picture(server_url: str, tmp_path: Path, lines: list[str]) -> None:
+    there, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    words = ["--quick", "--database-url", server_url, "--json", str(there), "--plot", str(picture), "--only", *lines]
+
+    code = command.main(words)
+
+    assert code == 0
+    told = json.loads(there.read_text())
+    assert {figure["line"] for figure in told["figures"]} == set(lines)
+    assert all(figure.keys() == KEYS for figure in told["figures"])
+    # A job may begin before the call that enqueues it has returned.
+    assert all(figure["median"] > 0 for figure in told["figures"] if figure["line"] != "pick-up")
+    assert told["versions"].keys() == {"outlive", "postgres", "psycopg", "python"}
+    assert told["settings"]["synchronous_commit"] == "on"
+    assert told["sizes"]["backlog"] == TINY.backlog
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+SMALL = growth.Sizes(
+    seconds=0.5,
+    drained=8000,
+    pending=(100, 12_000),
+    finished=(0, 20_000),
+    workers=(1,),
+    lanes=(1, 20),
+    payload_bytes=(100, 1000),
+    app_mb=(0, 1),
+)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "curves",
+    [
+        pytest.param(["pending", "lanes"], id="some", marks=pytest.mark.long),
+        pytest.param(list(growth.GROWTHS), id="all", marks=pytest.mark.long),
+    ],
+)
+def test_every_curve_has_its_points_and_a_picture(
+    server_url: str, tmp_path: Path, curves: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "QUICK", SMALL)
+    monkeypatch.setattr(growth, "WHOLE", 200)
+    there, picture, page = tmp_path / "growth.json", tmp_path / "growth.png", tmp_path / "growth.md"
+    words = ["--growth", "--quick", "--database-url", server_url, "--only", *curves]
+
+    code = command.main([*words, "--json", str(there), "--plot", str(picture), "--report", str(page)])
+
+    assert code == 0
+    points = json.loads(there.read_text())["points"]
+    measured = {(point["curve"], point["at"]) for point in points}
+    assert {("pending", 100), ("pending", 12_000), ("lanes", 1), ("lanes", 20)} <= measured
+    assert "finished" not in curves or {("finished", 20_000), ("outlive stats", 20_000)} <= measured
+    assert all(point["value"] > 0 for point in points)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "| pending | pending jobs | 12,000 |" in page.read_text()
+    assert "![the figures](growth.png)" in page.read_text()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_json_on_standard_output_is_all_that_is_there(server_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--quick", "--only", "enqueue", "--database-url", server_url, "--json", "-"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert [figure["name"] for figure in told["figures"]] == ["bare INSERT, one by one", "enqueue, one by one"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_nothing_is_left_on_the_server(server_url: str) -> None:
+    command.main(["--quick", "--only", "status", "--database-url", server_url])
+
+    ours = f"outlive_bench_{os.getpid()}_"  # Other processes may bench on this server, too.
+    with db.connect(server_url) as connection:
+        left = connection.execute("select datname from pg_database where starts_with(datname, %s)", [ours]).fetchall()
+    assert left == []
+
+
+def test_a_database_that_holds_jobs_is_refused(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with db.connect(database_url) as connection:
+        Stock(count=1).put(connection)
+
+    assert command.main(["--quick", "--only", "status", "--database-url", database_url]) == 1
+
+    name = str(conninfo_to_dict(database_url)["dbname"])
+    assert f"the database {name} holds jobs" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_an_unknown_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--only", "nothing"])
+
+    assert stopped.value.code == 2
+    assert "enqueue-many" in capsys.readouterr().err
+
+
+def test_a_figure_is_held_against_its_bound() -> None:
+    def passed(samples: list[float], bound: Bound, reference: list[float] | None = None) -> bool | None:
+        return Figure("", "", "", samples, bound=bound, reference=reference or []).passed
+
+    assert passed([1, 30, 40], Bound("at least", 30)) is True
+    assert passed([1, 29, 40], Bound("at least", 30)) is False
+    assert passed([3, 1, 9], Bound("at most", 2)) is False
+    assert passed([70, 75, 80], Bound("of reference", 0.75), [90, 100, 200]) is True
+    assert passed([70, 74, 80], Bound("of reference", 0.75), [90, 100, 200]) is False
+    assert passed([52], Bound("at most of reference", 1.1), [50]) is True
+    assert passed([56], Bound("at most of reference", 1.1), [50]) is False
+
+
+def test_a_picture_can_be_drawn_of_nothing(tmp_path: Path) -> None:
+    versions = dict.fromkeys(("outlive", "postgres", "psycopg", "python"), "1")
+
+    draw([], {"versions": versions, "cpu_count": 2, "settings": {}}, tmp_path / "empty.png")
+
+    assert (tmp_path / "empty.png").exists()
