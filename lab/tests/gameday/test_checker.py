@@ -293,6 +293,14 @@ def test_a_worker_that_ends_by_itself_is_seen_unless_the_database_was_away(story
     assert story.broken() == set()
 
 
+def test_a_worker_that_has_ended_by_itself_in_an_outage_is_declared_dead_later(story: Story) -> None:
+    story.workers["early"] = "dead"
+    assert story.broken() == {"given up wrongly"}
+    story.history.exits.append(Exit("early", 4, 100.0))
+    story.history.outages.append((99.0, 99.5))
+    assert story.broken() == set()
+
+
 def test_a_drain_that_takes_too_long_is_seen(story: Story) -> None:
     story.history.drain_s = 61.0
     assert story.broken() == {"drained late"}

@@ -223,8 +223,11 @@ def _given_up(history: History, found: Found) -> Broken:
         if one.worker not in history.short_leases or not out_of_reach:
             words = f"attempt {one.number} was declared lost without a fault of its worker {one.worker}"
             yield "given up wrongly", one.job, words
+    ended = {
+        one.worker for one in history.exits
+    }  # By itself, for example because it began while the database was away.
     for name, state in found.workers.items():
-        if state == "dead" and not any(fault.kind in TAKEN_OVER for fault in faults[name]):
+        if state == "dead" and name not in ended and not any(fault.kind in TAKEN_OVER for fault in faults[name]):
             yield "given up wrongly", name, "it was declared dead while it lived"
 
 
