@@ -1,4 +1,4 @@
-"""The pages that are generated from the code, and what they share. `./run docs --generate` writes them."""
+"""The pages that are generated from the code and from the reports, and what they share. `./run docs --generate` writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outlive import states
 from outlive.metrics import catalogue
-from tools.docs import api, cli, schema
+from tools.docs import api, cli, figures, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -27,4 +27,5 @@ def pages() -> dict[Path, str]:
         REFERENCE / "metrics.md": _metrics(),
         REFERENCE / "schema.md": schema.as_markdown(),
         REFERENCE / "states.md": states.as_markdown(),
+        **{ROOT / page: figures.filled(page) for page in figures.PAGES},
     }
