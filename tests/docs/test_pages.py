@@ -14,6 +14,7 @@ from outlive.words import WORDS
 from tests.driving import pages
 from tests.driving.scraping import get, place_in
 from tests.driving.workers import ROOT
+from tests.waiting import eventually
 
 RUN = (
     "how-to/migrate-from-celery.md",
@@ -69,12 +70,14 @@ def test_the_roles_of_the_page_of_security_can_do_what_it_says(database_url: str
         pages.run("how-to/secure.md", shell, tmp_path, database_url)
 
 
-def test_the_example_of_the_readme_enqueues_its_jobs(database_url: str, tmp_path: Path) -> None:
-    (app,) = (block.text for block in pages.blocks_of("../README.md") if block.kind == "python")
-    (tmp_path / "shop.py").write_text(app)
-    with pages.shell(tmp_path, database_url) as shell:
-        assert shell.run("python shop.py").endswith(" pending\n")
-        assert shell.run("outlive stats").count("1,002")
+def test_the_readme_shows_what_becomes_of_its_job(tmp_path: Path) -> None:
+    """It shows a real answer: its ids, times and sizes are those of one run."""
+    _, app, commands, show, shown = pages.blocks_of("../README.md")
+    (tmp_path / "shop.py").write_text(app.text)
+    wanted = re.sub(r"\b\d[\w.:-]*( m?s\b)?", "…", shown.text)
+    with temporary_home("readme") as home, pages.shell(tmp_path, None, OUTLIVE_HOME=str(home / "server")) as shell:
+        shell.run(commands.text)
+        eventually(lambda: pages.shows(shell.run(show.text), wanted), within_s=60, what=f"it shows {wanted}")
 
 
 def test_the_page_of_installation_installs_and_removes_the_schema(empty_database_url: str, tmp_path: Path) -> None:

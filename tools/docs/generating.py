@@ -1,4 +1,4 @@
-"""The pages that are generated from the code and from the reports, and what they share. `./run docs --generate` writes them."""
+"""The pages that are generated, from the code and from the reports. `./run docs --generate` writes them."""
 
 from __future__ import annotations
 
