@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from outlive import db
+from tests.driving import pages
 from tests.driving.making import value, values
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-PAGE = (ROOT / "docs" / "how-to" / "batches.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = dict(pages.blocks_of("how-to/batches.md"))
 RESULTS = "select result #>> '{}' from outlive.attempts where result is not null order by 1"
 
 

@@ -1,16 +1,14 @@
 """Runs the commands of docs/how-to/command-line.md."""
 
-import re
 import shlex
 
 from outlive import db
 from outlive.states import Outcome
+from tests.driving import pages
 from tests.driving.commands import Cli
 from tests.driving.making import make, make_finished, state_of
-from tests.driving.workers import ROOT
 
-PAGE = (ROOT / "docs" / "how-to" / "command-line.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = [block.text for block in pages.blocks_of("how-to/command-line.md")]
 
 
 def test_the_commands_on_the_page_of_the_command_line_work(cli: Cli, connection: db.Connection) -> None:

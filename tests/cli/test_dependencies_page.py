@@ -1,18 +1,17 @@
 """Runs the example of docs/how-to/dependencies.md: its app, its commands and its SQL."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from outlive import db
+from tests.driving import pages
 from tests.driving.making import value, values
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-PAGE = (ROOT / "docs" / "how-to" / "dependencies.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = dict(pages.blocks_of("how-to/dependencies.md"))
 RESULTS = "select result from outlive.attempts a join outlive.jobs j on j.id = a.job_id where j.task = %s"
 
 

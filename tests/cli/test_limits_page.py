@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from outlive import config, db
+from tests.driving import pages
 from tests.driving.making import value, values
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-PAGE = (ROOT / "docs" / "how-to" / "limits.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = dict(pages.blocks_of("how-to/limits.md"))
 
 
 def test_the_example_on_the_page_of_limits_works(

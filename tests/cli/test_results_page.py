@@ -1,18 +1,16 @@
 """Runs the example of docs/how-to/results.md: its app, and the client that waits for its jobs."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from outlive import db
+from tests.driving import pages
 from tests.driving.making import values
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import Start
 
-PAGE = (ROOT / "docs" / "how-to" / "results.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-(_, APP), (_, CLIENT), (_, PRINTED), (_, SHORTER) = BLOCK.findall(PAGE)
+(_, APP), (_, CLIENT), (_, PRINTED), (_, SHORTER) = pages.blocks_of("how-to/results.md")
 
 
 def test_the_example_on_the_page_of_results_works(

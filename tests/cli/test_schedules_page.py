@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 from outlive import db
+from tests.driving import pages
 from tests.driving.making import value, values
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-PAGE = (ROOT / "docs" / "how-to" / "schedules.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = dict(BLOCK.findall(PAGE))
+BLOCKS = dict(pages.blocks_of("how-to/schedules.md"))
 
 
 def test_the_example_on_the_page_of_schedules_works(

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from sqlalchemy.ext import asyncio as sa
 from sqlalchemy.orm import Session
 
 from outlive import config, db
+from tests.driving import pages
 from tests.driving.libraries import ASYNCPG, LIBPQ, django_at, parts
 from tests.driving.making import value, values
-from tests.driving.workers import ROOT, Start
+from tests.driving.workers import Start
 from tests.waiting import eventually
 
-PAGE = (ROOT / "docs" / "how-to" / "transactions.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = [block.text for block in pages.blocks_of("how-to/transactions.md")]
 
 
 async def order_async(shop: Any, url: str) -> None:

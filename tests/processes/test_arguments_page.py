@@ -1,23 +1,20 @@
 """Runs the example of docs/how-to/arguments.md, and compares what it prints with the page."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from outlive import db
-from tests.driving.workers import ROOT, Start
+from tests.driving import pages
+from tests.driving.workers import Start
 from tests.waiting import eventually
-
-PAGE = ROOT / "docs" / "how-to" / "arguments.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_example_of_the_page_prints_what_the_page_says(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    (kind, program), *blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    (kind, program), *blocks = pages.blocks_of("how-to/arguments.md")
     assert kind == "python"
     (tmp_path / "orders.py").write_text(program)
     start(target="orders:app", folder=tmp_path)

@@ -1,0 +1,90 @@
+"""The code on every page is run by a test or marked as not run, and names commands and options that exist."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from outlive.cli import load
+from tests.driving.pages import BLOCK
+from tests.tidy.reading import EXAMPLES, ROOT, modules, shown
+from tools.docs import generating
+
+GENERATED = {path for path in generating.pages() if path.parent == generating.REFERENCE}
+PAGES = [
+    *(path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"),
+    *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reports" and path not in GENERATED),
+    *EXAMPLES.rglob("*.md"),
+]
+RUN = {"bash", "sh", "sql", "python", "js", "toml"}
+FOR_READERS = {"", "text", "yaml", "dockerfile"}
+TESTS = [text for path in modules(ROOT / "tests") if "import pages" in (text := path.read_text(encoding="utf-8"))]
+"""The tests that run pages."""
+
+COMMANDS: Any = typer.main.get_command(load())
+OF_RUN = {"test", "check", "docs", "audit", "setup"}
+"""The words of `./run` that are not commands of outlive."""
+WITH_OWN_OPTIONS = {"bench", "demo", "gameday"}
+"""Commands that pass their arguments on."""
+OTHERS = {"--shm-size", "--backend", "--outlive-database-url", "--max-tasks-per-child"}
+"""Options of Docker, of `manage.py outlive_worker`, of the plugin for pytest, and of Celery."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_a_test_runs_the_page_unless_all_its_code_is_for_readers(page: Path) -> None:
+    kinds = {kind for _, kind, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
+    assert kinds <= RUN | FOR_READERS
+    if kinds & RUN:
+        name = f'"{os.path.relpath(page, ROOT / "docs")}"'
+        assert any(name in test for test in TESTS), f"no test runs {shown(page)}: run its code, or give it no language"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_every_command_and_option_on_the_page_exists(page: Path) -> None:
+    for code in code_of(page.read_text(encoding="utf-8")):
+        if command := re.search(r"(?:^|(?<!install)[ (])(\./run|outlive) ([a-z].*)", code):
+            assert unknown(command[2], own=OF_RUN if command[1] == "./run" else set()) == [], code
+        elif code.startswith("--") and page.stem != "bench":
+            assert code.split()[0].split("=")[0] in {*options(COMMANDS), *OTHERS}, code
+
+
+def code_of(text: str) -> Iterator[str]:
+    """Each line of the blocks, and each piece of code between the words."""
+    for _, kind, block in BLOCK.findall(text):
+        if kind not in ("text", "sql"):
+            yield from block.splitlines()
+    for inline in re.findall(r"`([^`]+)`", BLOCK.sub("", text)):
+        yield " ".join(inline.split())
+
+
+def unknown(line: str, *, own: set[str]) -> list[str]:
+    """The words of a command line that are neither commands nor options of outlive."""
+    first, *words = words_of(line)
+    if first in own | WITH_OWN_OPTIONS:
+        return []
+    command = COMMANDS.commands.get(first)
+    if command is None:
+        return [first]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return [word for word in words if word.startswith("--") and word.split("=")[0] not in options(command)]
+
+
+def words_of(line: str) -> list[str]:
+    """The words of the command, up to a comment or what a shell does with its output."""
+    plain = re.split(r" [|&;>]| 2>|\)", line)[0]
+    try:
+        return shlex.split(plain, comments=True)
+    except ValueError:  # A quote that the next line closes.
+        return plain.split()
+
+
+def options(command: Any) -> set[str]:
+    """The options of a command and of those below it."""
+    own = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    return own.union({"--help"}, *(options(below) for below in getattr(command, "commands", {}).values()))
