@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from outlive.program import typed
+from outlive import program
 
 if TYPE_CHECKING:
     from outlive.model import Attempt
@@ -55,6 +55,11 @@ class DatabaseBusy(DatabaseUnreachable):
 class SchemaMismatch(OutliveError):
     """The database's schema is not the one that this version works with."""
 
+    def __init__(self, what: str, *, cure: str | None = None) -> None:
+        """`cure` is the command that brings the right schema, if one does."""
+        super().__init__(what if cure is None else f"{what}: run `{cure}`")
+        self.what, self.cure = what, cure
+
 
 class EmbeddedError(OutliveError):
     """The embedded Postgres can't be found, started or used."""
@@ -90,7 +95,8 @@ class JobFailed(OutliveError):
     def __init__(self, job_id: UUID, state: State, attempt: Attempt | None) -> None:
         self.job_id, self.state, self.attempt = job_id, state, attempt
         why = f": {attempt.error or attempt.outcome}" if attempt else ""
-        super().__init__(f"job {job_id} is {state}{why}; {typed(f'`outlive show {job_id}`')} prints all its attempts")
+        show = program.command(f"show {job_id}")
+        super().__init__(f"job {job_id} is {state}{why}; `{show}` prints all its attempts")
 
 
 class Retry(OutliveError):
@@ -149,7 +155,8 @@ def of_sqlstate(code: str, text: str, detail: str | None) -> OutliveError | None
     if code in _OURS:
         return _OURS[code](text)
     if code in _MISSING_SCHEMA:
-        return SchemaMismatch(f"the database does not have the schema of this version ({text}): run `outlive migrate`")
+        what = f"the database does not have the schema of this version ({text})"
+        return SchemaMismatch(what, cure=program.migrate())
     return None
 
 

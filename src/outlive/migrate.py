@@ -20,7 +20,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from outlive import db, search_path, sql
+from outlive import db, program, search_path, sql
 from outlive.config import Config, load
 from outlive.errors import ConfigError, DatabaseBusy, SchemaMismatch
 
@@ -125,10 +125,10 @@ def check(connection: db.Connection, url: str | None = None) -> None:
     """SchemaMismatch unless the database, which is the one at the URL, has the schema of this version."""
     have = version(connection)
     if have == 0:
-        raise SchemaMismatch(f"the database has no outlive schema yet: run `{_command(url)}`")
+        raise SchemaMismatch("the database has no outlive schema yet", cure=_command(url))
     if have < VERSION:
         raise SchemaMismatch(
-            f"the database has schema version {have}, but this outlive needs {VERSION}: run `{_command(url)}`"
+            f"the database has schema version {have}, but this outlive needs {VERSION}", cure=_command(url)
         )
     if have > VERSION:
         raise SchemaMismatch(
@@ -139,8 +139,8 @@ def check(connection: db.Connection, url: str | None = None) -> None:
 def _command(url: str | None) -> str:
     """The command that migrates this database. Without an option, it takes that of file and environment."""
     if url is None or url == load().database_url:
-        return "outlive migrate"
-    return f"outlive migrate --database-url {shlex.quote(_without_passwords(url))}"
+        return program.migrate()
+    return program.migrate(option=f" --database-url {shlex.quote(_without_passwords(url))}")
 
 
 def _without_passwords(url: str) -> str:
@@ -178,7 +178,7 @@ def migrate(connection: db.Connection, *, roles: bool = False) -> tuple[int, int
         if monotonic() - began > _GIVE_UP_S:
             raise DatabaseBusy(
                 f"the schema was not upgraded: its tables are in use for more than {_GIVE_UP_S // 60} minutes, now by "
-                f"{by}. End that session, for example with pg_terminate_backend, and run `outlive migrate` again"
+                f"{by}. End that session, for example with pg_terminate_backend, and run `{program.migrate()}` again"
             )
         pause_s = next(pauses_s, _PAUSES_S[-1])
         _log.warning("the upgrade waits for tables that are in use by %s: it tries again in %d s", by, pause_s)
@@ -234,8 +234,8 @@ def _refuse_while_workers_run(connection: db.Connection, before: int) -> None:
     if running:
         raise SchemaMismatch(
             f"workers run that need schema version {before}: {', '.join(name for (name,) in running)}. Stop them, "
-            "their jobs go back to the queue. Then run `outlive migrate` again. A worker that was killed counts as "
-            "running for a minute, and until its last lease ends"
+            f"their jobs go back to the queue. Then run `{program.migrate()}` again. A worker that was killed counts "
+            "as running for a minute, and until its last lease ends"
         )
 
 
@@ -331,8 +331,8 @@ def _make_roles(connection: db.Connection) -> None:
         connection.execute(sql.read("schema/roles.sql").encode())
     except psycopg.errors.InsufficientPrivilege:
         raise SchemaMismatch(
-            "this version has roles that the server lacks, and you may not create them: run `outlive migrate` as a "
-            "superuser or a role with CREATEROLE. Nothing was changed"
+            "this version has roles that the server lacks, and you may not create them: run "
+            f"`{program.migrate()}` as a superuser or a role with CREATEROLE. Nothing was changed"
         ) from None
 
 

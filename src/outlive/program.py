@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 
 VARIABLE = "_OUTLIVE_MANAGE"
 """In a project of Django: the aliases of a backend and of its database. Commands that `manage.py` becomes read it."""
-MIGRATE = r"outlive migrate\b(?: --database-url [^\s`]+)?"
-_COMMAND = re.compile(
-    rf"(?<![\w.])(?<!manage\.py )(?:(outlive worker pkg\.module:app)|({MIGRATE})|outlive "
-    r"(?=(?:jobs|show|logs|killers|workers|stuck|release|retry|queues|sources|schedules|dashboard|doctor)\b))"
-)
 
 
 def name() -> str:
@@ -20,17 +14,21 @@ def name() -> str:
     return f"manage.py outlive{_option('backend', backend)}" if backend else "outlive"
 
 
-def typed(text: str) -> str:
-    """The text, with the commands in it as they are typed here."""
+def command(words: str) -> str:
+    """A command, such as `show ID`."""
+    return f"{name()} {words}"
+
+
+def worker() -> str:
+    """The command that starts a worker."""
+    backend, _ = _aliases()
+    return f"manage.py outlive_worker{_option('backend', backend)}" if backend else "outlive worker pkg.module:app"
+
+
+def migrate(*, option: str = "") -> str:
+    """The command that brings the schema. The option names the database, which Django knows by an alias."""
     backend, database = _aliases()
-
-    def here(found: re.Match[str]) -> str:
-        worker, migrate = found.groups()
-        if worker:
-            return f"manage.py outlive_worker{_option('backend', backend)}"
-        return f"manage.py migrate{_option('database', database)}" if migrate else f"{name()} "
-
-    return _COMMAND.sub(here, text) if backend else text
+    return f"manage.py migrate{_option('database', database)}" if backend else f"outlive migrate{option}"
 
 
 def _aliases() -> tuple[str, str]:

@@ -15,7 +15,7 @@ from outlive import db, program, store
 from outlive.cli import machine
 from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
 from outlive.errors import JobFailed
-from outlive.model import SourceLimits
+from outlive.model import Schedule, SourceLimits
 from outlive.states import Outcome, State
 from outlive.wording import RESTART
 from tests.driving.commands import Cli
@@ -205,12 +205,23 @@ def test_clocks_that_differ_are_found(database_url: str) -> None:
     assert judge_clock(5.0, doubt_s=4.0).level == "fine"
 
 
-def test_below_manage_py_the_hints_name_its_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_below_manage_py_the_hints_name_its_commands(
+    cli: Cli, connection: db.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make(connection, queue="report", source="report")
+    declared = Schedule(name="report", task="work", args=b"{}", every_s=60)
+    db.run(connection, store.declare_schedules([declared], "shop:app"))
     monkeypatch.setenv(program.VARIABLE, "mail:archive")
-    assert "→ manage.py outlive_worker --backend mail, once there are jobs\n" in cli("doctor").out
+    assert "→ manage.py outlive_worker --backend mail\n" in cli("doctor").out
     assert "`manage.py outlive --backend mail show " in str(JobFailed(uuid4(), State.FAILED, None))
-    typed = program.typed("this outlive needs 2: run `outlive migrate --database-url 'postgresql://u:***@h/d'`")
-    assert typed == program.typed(typed) == "this outlive needs 2: run `manage.py migrate --database archive`"
+    for group in ("queues", "sources", "schedules"):
+        assert (
+            f"; `manage.py outlive --backend mail {group} resume report` resumes it"
+            in cli(group, "pause", "report").out
+        )
+    assert "its queue report is paused; manage.py outlive --backend mail queues resume " in cli("show", job).out
+    connection.execute("update outlive.schema_version set version = 0")
+    assert "→ run `manage.py migrate --database archive`\n" in cli("doctor").out
 
 
 def test_few_open_files_are_found(cli: Cli) -> None:

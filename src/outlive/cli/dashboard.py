@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from outlive import embedded, kernel, store
+from outlive import embedded, kernel, program, store
 from outlive.cli import screen
 from outlive.cli.command import RUN, CommandContext, Json, app, command
 from outlive.cli.screen import Column, of, time_of
@@ -81,7 +81,8 @@ def add(context: CommandContext, name: Name, role: Role = "viewer") -> None:
     token = secrets.token_urlsafe(TOKEN_BYTES)
     adding = store.add_dashboard_token(name, role=role, hash=hashlib.sha256(token.encode()).digest())
     if not context.audited(adding, "add token", {"name": name, "role": role}):
-        screen.complain(f"{name} has a token already: `outlive dashboard token remove {name}` takes it back")
+        remove = program.command(f"dashboard token remove {name}")
+        screen.complain(f"{name} has a token already: `{remove}` takes it back")
         raise typer.Exit(1)
     print(token, flush=True)
 
@@ -103,7 +104,7 @@ def remove(context: CommandContext, name: Name) -> None:
     Example: outlive dashboard token remove anna
     """
     if not context.audited(store.remove_dashboard_token(name), "remove token", {"name": name}):
-        screen.complain(f"{name} has no token; `outlive dashboard token list` lists those who have")
+        screen.complain(f"{name} has no token; `{program.command('dashboard token list')}` lists those who have")
         raise typer.Exit(1)
     screen.say(screen.styled(f"the token of {screen.plain(name)} is removed"))
 

@@ -13,7 +13,6 @@ from outlive.cli.command import SET_UP, CommandContext, Json, app, command
 from outlive.cli.judging import Finding
 from outlive.cli.machine import judge_machine
 from outlive.errors import SchemaMismatch
-from outlive.program import typed
 from outlive.states import State
 from outlive.worker import cgroups
 
@@ -26,7 +25,7 @@ def doctor(context: CommandContext, json: Json = False) -> None:
 
     Example: outlive doctor --json
     """
-    findings = [one._replace(next=typed(one.next)) if one.next else one for one in examine(context)]
+    findings = list(examine(context))
     if json:
         screen.print_json([finding._asdict() for finding in findings])
     else:

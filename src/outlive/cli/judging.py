@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from outlive import store
+from outlive import program, store
 from outlive.cli import screen
 from outlive.wording import RESTART
 
@@ -102,12 +102,14 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
     """Findings about jobs that an operator must look at."""
     if stuck := health["stuck"]:
         what = f"{_are(stuck, 'job')} stuck: no reaper has freed the jobs of a silent worker"
-        yield Finding("problem", what, "outlive stuck; then start a worker, which frees them")
+        yield Finding("problem", what, f"{program.command('stuck')}; then start a worker, which frees them")
     else:
         yield Finding("fine", "no job is stuck")
     if quarantined := health["quarantined"]:
         yield Finding(
-            "advice", f"{_are(quarantined, 'job')} in quarantine", "outlive killers; then release or prune them"
+            "advice",
+            f"{_are(quarantined, 'job')} in quarantine",
+            f"{program.command('killers')}; then release or prune them",
         )
     else:
         yield Finding("fine", "no job is in quarantine")
@@ -115,9 +117,9 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
     if workers:
         yield Finding("fine", f"{_are(workers, 'worker')} active")
     elif ready:
-        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", "outlive worker pkg.module:app")
+        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", program.worker())
     else:
-        yield Finding("advice", "no worker is active", "outlive worker pkg.module:app, once there are jobs")
+        yield Finding("advice", "no worker is active", f"{program.worker()}, once there are jobs")
 
 
 def judge_failures(failed: str | None) -> Iterator[Finding]:
@@ -126,7 +128,7 @@ def judge_failures(failed: str | None) -> Iterator[Finding]:
         yield Finding("fine", "no job has failed in the last day")
     else:
         what = f"{failed} failed for good in the last day"
-        yield Finding("advice", what, "outlive jobs --state failed --since 1d; then retry or prune them")
+        yield Finding("advice", what, f"{program.command('jobs --state failed --since 1d')}; then retry or prune them")
 
 
 def judge_paused(lanes: list[dict[str, Any]], thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
@@ -137,7 +139,9 @@ def judge_paused(lanes: list[dict[str, Any]], thing: Literal["queue", "source"],
             ready[lane[thing]] += lane["ready"]
     for name, jobs in ready.most_common(MOST_TASKS):
         yield Finding(
-            "advice", f"{_are(jobs, 'job')} ready, but the {thing} {name} is paused", f"outlive {thing}s resume {name}"
+            "advice",
+            f"{_are(jobs, 'job')} ready, but the {thing} {name} is paused",
+            program.command(f"{thing}s resume {name}"),
         )
 
 
@@ -147,7 +151,9 @@ def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
     if died:
         names = ", ".join([*died[:MOST_TASKS], *(["…"] if len(died) > MOST_TASKS else [])])
         what = f"{len(died):,} {'worker' if len(died) == 1 else 'workers'} died in the last day: {names}"
-        yield Finding("advice", what, "outlive workers; the log of the worker, or of the kernel, may say why")
+        yield Finding(
+            "advice", what, f"{program.command('workers')}; the log of the worker, or of the kernel, may say why"
+        )
     for worker in workers:
         if worker["trouble"]:
             yield Finding(
@@ -163,9 +169,8 @@ def judge_sources(sources: list[dict[str, Any]]) -> Iterator[Finding]:
         if source["breaker"] == "open":
             name, streak = source["name"], source["failure_streak"]
             what = f"the breaker of the source {name} is open after {streak:,} failures in a row"
-            yield Finding(
-                "advice", what, f"outlive sources resume {name}, once it works; later one job tries it anyway"
-            )
+            resume = program.command(f"sources resume {name}")
+            yield Finding("advice", what, f"{resume}, once it works; later one job tries it anyway")
 
 
 def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -175,7 +180,7 @@ def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
             yield Finding(
                 "problem",
                 f"schedule {schedule['name']} can't fire: {schedule['trouble']}",
-                f"outlive schedules set {schedule['name']}, or reset it",
+                f"{program.command('schedules set')} {schedule['name']}, or reset it",
             )
         if schedule["withdrawn_at"]:
             yield withdrawn(schedule)
@@ -184,7 +189,7 @@ def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
 def withdrawn(schedule: dict[str, Any]) -> Finding:
     name, app = schedule["name"], schedule["declared_by"]
     what = f"schedule {name} is withdrawn and fires nothing, because its app {app} declares it no more"
-    own = f"outlive schedules set {quote(name)} --task {quote(schedule['task'])}"
+    own = program.command(f"schedules set {quote(name)} --task {quote(schedule['task'])}")
     return Finding("advice", what, f"start a worker that declares it, or make it the operators' own: {own}")
 
 
@@ -195,7 +200,7 @@ def judge_tasks(lanes: list[dict[str, Any]], workers: list[dict[str, Any]]) -> I
     unserved = store.unserved(lanes, workers)
     for (task, queue), ready in unserved.most_common(MOST_TASKS):
         what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
-        yield Finding("problem", what, f"{RESTART}, or start one whose app has it; outlive workers")
+        yield Finding("problem", what, f"{RESTART}, or start one whose app has it; {program.command('workers')}")
     if not unserved:
         yield Finding("fine", "every job that is ready has a worker with its task")
 

@@ -175,8 +175,9 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
     def show(rows: Sequence[Row]) -> RenderableType:
         if not rows:
             return "no job is in quarantine"
-        hint = "`outlive show ID` prints all attempts; `outlive release ID` runs the job again"
-        return screen.group(*map(_killer, rows), program.typed(hint), style="dim")
+        show, release = program.command("show ID"), program.command("release ID")
+        hint = f"`{show}` prints all attempts; `{release}` runs the job again"
+        return screen.group(*map(_killer, rows), hint, style="dim")
 
     screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
 

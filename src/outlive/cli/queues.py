@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from outlive import store
+from outlive import program, store
 from outlive.cli import choosing, completion, screen
 from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, count_of, estimate_of, of, table_or, time_of
@@ -57,7 +57,8 @@ def pause(context: CommandContext, name: Name, yes: choosing.Yes = False) -> Non
         if sys.stdin.isatty():  # A script may pause a queue before its first job.
             choosing.confirm(f"pause {shown} all the same", yes=yes)
     context.audited(store.pause_queue(name), "pause queue", {"queue": name})
-    screen.say(Text(f"queue {shown} is paused; `outlive queues resume {shown}` resumes it"))
+    resume_it = program.command(f"queues resume {shown}")
+    screen.say(Text(f"queue {shown} is paused; `{resume_it}` resumes it"))
 
 
 @command(queues_app)

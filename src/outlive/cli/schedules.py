@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from outlive import store, ticks, wire
+from outlive import program, store, ticks, wire
 from outlive.cli import completion, judging, screen
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, table_or
@@ -91,7 +91,8 @@ def pause(context: CommandContext, name: Name) -> None:
     """
     context.audited(store.pause_schedule(name), "pause schedule", {"schedule": name})
     shown = screen.plain(name)
-    screen.say(Text(f"schedule {shown} is paused; `outlive schedules resume {shown}` resumes it"))
+    resume_it = program.command(f"schedules resume {shown}")
+    screen.say(Text(f"schedule {shown} is paused; `{resume_it}` resumes it"))
 
 
 @command(schedules_app)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from outlive import logs
-from outlive.program import typed
 from outlive.wording import brief as brief
 from outlive.wording import counted as counted
 from outlive.wording import duration as duration
@@ -103,9 +102,7 @@ def complain(message: str) -> None:
     """Print one line to stderr, without passwords."""
     from rich.console import Console
 
-    line = styled("outlive: ", style="bold red").append(
-        plain(logs.redacted(one_line(typed(message)))), style="not bold"
-    )
+    line = styled("outlive: ", style="bold red").append(plain(logs.redacted(one_line(message))), style="not bold")
     Console(stderr=True, highlight=False).print(line, soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from outlive import output, stacks, store, wire
+from outlive import output, program, stacks, store, wire
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, command
@@ -169,8 +169,8 @@ def _paused(job: dict[str, Any]) -> str | None:
     """Why no worker claims the job, although it waits."""
     if job["paused"] is None:
         return None
-    name = job[job["paused"]]
-    return f"its {job['paused']} {name} is paused; outlive {job['paused']}s resume {name}"
+    kind, name = job["paused"], job[job["paused"]]
+    return f"its {kind} {name} is paused; {program.command(f'{kind}s resume {name}')}"
 
 
 def _known_killer(job: dict[str, Any]) -> str | None:

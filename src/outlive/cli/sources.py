@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from outlive import store
+from outlive import program, store
 from outlive.cli import completion, screen
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
@@ -79,7 +79,8 @@ def pause(context: CommandContext, name: Name) -> None:
     Example: outlive sources pause shop
     """
     _expect(context.audited(store.pause_source(name), "pause source", {"source": name}), name)
-    screen.say(Text(f"source {name} is paused; `outlive sources resume {name}` resumes it"))
+    resume = program.command(f"sources resume {name}")
+    screen.say(Text(f"source {name} is paused; `{resume}` resumes it"))
 
 
 @command(sources_app)
@@ -107,4 +108,4 @@ def _parsed(word: str) -> tuple[str, float | None]:
 
 def _expect(found: bool, name: str) -> None:
     if not found:
-        raise ConfigError(f"there is no source {name}: `outlive sources` lists the sources")
+        raise ConfigError(f"there is no source {name}: `{program.command('sources')}` lists the sources")

@@ -15,9 +15,8 @@ from uuid import UUID
 
 import msgspec
 
-from outlive import store
+from outlive import program, store
 from outlive.errors import JobFailed, OutliveError, no_job
-from outlive.program import typed
 from outlive.statement import Statement
 from outlive.states import OVER, State
 
@@ -213,7 +212,7 @@ def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
         return decode(outcome.task, bytes(attempt.result))
     except (msgspec.MsgspecError, RecursionError) as error:  # Clients in other languages can store any JSON.
         why = f"job {id} has succeeded, but its result can't be read as JSON ({error})"
-        raise OutliveError(f"{why}; {typed(f'`outlive show {id}`')} prints it") from None
+        raise OutliveError(f"{why}; `{program.command(f'show {id}')}` prints it") from None
 
 
 def _too_late(left: list[UUID], wanted: Wanted, reason: str) -> TimeoutError:

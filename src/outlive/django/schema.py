@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from outlive import db, errors, migrate, program
+from outlive import db, errors, migrate
 from outlive.django.addresses import address
 
 
@@ -22,4 +20,4 @@ def problem(database: str) -> str | None:
 
 def in_django(error: errors.SchemaMismatch, database: str) -> str:
     """What the error says, with the command of Django that brings the schema."""
-    return re.sub(program.MIGRATE, f"manage.py migrate --database {database}", str(error))
+    return f"{error.what}: run `manage.py migrate --database {database}`" if error.cure else str(error)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 import psycopg
 
-from outlive import store, ticks
+from outlive import program, store, ticks
 from outlive.errors import ConfigError
 from outlive.model import Declared, DueSchedule, Fired, Schedule
 from outlive.wording import counted
@@ -150,8 +150,9 @@ def _log_declaration(declared: Declared, app: str) -> None:
     for name in declared.refused:
         _log.warning(
             "the schedule %s of this app is not in force, because an operator has made one of that name: rename it, "
-            "or run `outlive schedules remove` for the operator's and restart this worker",
+            "or run `%s` for the operator's and restart this worker",
             name,
+            program.command(f"schedules remove {name}"),
         )
 
 
