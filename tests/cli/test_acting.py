@@ -45,7 +45,7 @@ def test_an_action_on_many_jobs_asks_with_their_number(database_url: str, connec
         with at_a_terminal(database_url, "retry", "--all") as (command, terminal):
             assert "retry 2 jobs? [y/N]" in read_until(terminal, "[y/N]")
             os.write(terminal, answer)
-            read_until(terminal, "nothing was changed" if code else "2 retried")
+            read_until(terminal, "nothing was changed" if code else "2 jobs retried")
             assert command.wait(20) == code
         assert {state_of(connection, job) for job in jobs} == {state}
 
@@ -55,10 +55,10 @@ def test_each_part_of_a_filter_chooses_the_jobs_to_change(cli: Cli, connection: 
     make_many(connection, 2, args=b'["needle"]')
     make(connection, queue="slow")
     for words, said in (
-        (("--source", "shop", "--task", "shop.parse"), "2 cancelled\n"),
-        (("--text", "NEEDLE", "--since", "1h"), "2 cancelled\n"),
+        (("--source", "shop", "--task", "shop.parse"), "2 jobs cancelled\n"),
+        (("--text", "NEEDLE", "--since", "1h"), "2 jobs cancelled\n"),
         (("--worker", "unknown"), "no job matches: nothing was changed\n"),
-        (("--state", "pending", "--state", "running"), "1 cancelled\n"),
+        (("--state", "pending", "--state", "running"), "1 job cancelled\n"),
     ):
         assert cli("cancel", "--all", "--yes", *words).out == said
 
@@ -78,7 +78,7 @@ def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli: Cli,
     assert ran.code == 130
     assert 0 < cancelled < 3000
     assert cancelled % 500 == 0
-    assert f"stopped by Ctrl-C: {cancelled:,} cancelled; the other jobs are as they were" in ran.err
+    assert f"stopped by Ctrl-C: {cancelled:,} jobs cancelled; the other jobs are as they were" in ran.err
     assert values(connection, "select jobs from outlive.audit") == [cancelled]
     assert value(connection, "select count(*) from outlive.waiting") == 3000 - cancelled
 
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_an_action_after_a_portion_and_tells_what_was_done(cli: Cli,
 def test_ids_may_be_given_by_their_first_digits(cli: Cli, connection: db.Connection) -> None:
     job = make_quarantined(connection)
     assert cli("show", str(job)[:30], "--json").json["id"] == str(job)
-    assert cli("release", job.hex[:25].upper()).out == "1 released\n"
+    assert cli("release", job.hex[:25].upper()).out == "1 job released\n"
     assert state_of(connection, job) == "pending"
     batch = db.run(connection, store.open_batch(UUID(int=7), "import"))
     assert cli("batches", "show", str(batch)[:33], "--json").json["id"] == str(batch)

@@ -68,6 +68,6 @@ def test_jobs_are_chosen_by_their_batch(cli: Cli, connection: db.Connection, bat
     assert [row["state"] for row in cli("jobs", *mine, "--json").json] == ["pending", "running", "failed", "succeeded"]
     assert len(cli("jobs", *mine, "--state", "pending", "--json").json) == 1
     assert cli("jobs", *mine, "--task", "other", "--json").json == []
-    assert cli("retry", "--all", "--yes", *mine).out == "1 retried\n"
-    assert cli("cancel", "--all", "--yes", *mine, "--state", "pending").out == "2 cancelled\n"
+    assert cli("retry", "--all", "--yes", *mine).out == "1 job retried\n"
+    assert cli("cancel", "--all", "--yes", *mine, "--state", "pending").out == "2 jobs cancelled\n"
     assert count(connection, "waiting") == 1

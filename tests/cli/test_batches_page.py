@@ -39,7 +39,7 @@ def test_the_example_on_the_page_of_batches_works(
     assert ran.returncode == 0, ran.stderr
     _, walked = (tmp_path / "printed").read_text().splitlines()
     assert walked == "15 15 1.0"
-    for words in ("import", "1,000", "on_failure", "1 retried"):
+    for words in ("import", "1,000", "on_failure", "1 job retried"):
         assert words in ran.stdout
     for statement in re.sub(r"--.*", "", BLOCKS["sql"]).strip().rstrip(";").split(";"):
         connection.execute(statement.encode())

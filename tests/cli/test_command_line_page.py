@@ -20,5 +20,5 @@ def test_the_commands_on_the_page_of_the_command_line_work(cli: Cli, connection:
     assert [ran.code for ran in finding + changing] == [0] * 8
     assert [str(failed) in ran.out for ran in finding] == [True, True, True, False, False]
     assert str(slow) in finding[4].out
-    assert changing[0].out == "1 retried\n"
+    assert changing[0].out == "1 job retried\n"
     assert [state_of(connection, job) for job in (failed, slow)] == ["pending", "cancelled"]

@@ -24,20 +24,20 @@ from tests.driving.making import (
 
 def test_retry_gives_a_failed_job_another_life(cli: Cli, connection: db.Connection) -> None:
     job = make_finished(connection, Outcome.FAILED)
-    assert cli("retry", job).out == "1 retried\n"
+    assert cli("retry", job).out == "1 job retried\n"
     assert state_of(connection, job) == "pending"
 
 
 def test_release_frees_a_killer_and_forgets_its_crashes(cli: Cli, connection: db.Connection) -> None:
     job = make_quarantined(connection)
-    assert cli("release", job).out == "1 released\n"
+    assert cli("release", job).out == "1 job released\n"
     assert cli("show", job, "--json").json["crashes"] == 0
 
 
 def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(cli: Cli, connection: db.Connection) -> None:
     running, waiting = make(connection), make(connection)
     claim_job(connection, running)
-    assert cli("cancel", running, waiting).out == "1 cancelled, 1 asked to stop\n"
+    assert cli("cancel", running, waiting).out == "1 job cancelled, 1 asked to stop\n"
     assert state_of(connection, waiting) == "cancelled"
     assert "asked to stop" in cli("show", running).out
 
@@ -47,7 +47,7 @@ def test_each_job_that_was_not_changed_is_named_with_the_reason(cli: Cli, connec
     ran = cli("retry", failed, done, missing)
     assert ran.code == 0
     assert ran.out.splitlines() == [
-        "1 retried",
+        "1 job retried",
         f"not changed: {done}: it has succeeded: enqueue it again",
         f"not changed: {missing} is unknown: there is no such job",
     ]
@@ -72,15 +72,15 @@ def test_a_filter_changes_only_what_it_names(cli: Cli, connection: db.Connection
     mine, other_task, other_queue = (
         make_finished(connection, Outcome.FAILED, **which) for which in ({}, {"task": "shop.parse"}, {"queue": "slow"})
     )
-    assert cli("retry", "--all", "--yes", "--task", "work", "--queue", "default").out == "1 retried\n"
+    assert cli("retry", "--all", "--yes", "--task", "work", "--queue", "default").out == "1 job retried\n"
     assert [state_of(connection, job) for job in (mine, other_task, other_queue)] == ["pending", "failed", "failed"]
-    assert cli("retry", "--all", "--yes").out == "2 retried\n"
+    assert cli("retry", "--all", "--yes").out == "2 jobs retried\n"
     assert cli("retry", "--all").out == "no job matches: nothing was changed\n"
 
 
 def test_a_filter_takes_more_jobs_than_one_statement_does(cli: Cli, connection: db.Connection) -> None:
     jobs = make_many(connection, 1201)
-    assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 cancelled\n"
+    assert cli("cancel", "--all", "-y", "--state", "pending").out == "1,201 jobs cancelled\n"
     assert {state_of(connection, job) for job in jobs[::100]} == {"cancelled"}
 
 
@@ -92,7 +92,7 @@ def test_every_state_can_be_chosen(cli: Cli, connection: db.Connection) -> None:
     for state in set(State) - {State.BLOCKED}:
         [listed] = cli("jobs", "--state", state, "--json").json
         assert listed["state"] == state
-    assert cli("cancel", "--all", "--yes").out == "3 cancelled, 1 asked to stop\n"
+    assert cli("cancel", "--all", "--yes").out == "3 jobs cancelled, 1 asked to stop\n"
 
 
 def test_nothing_is_changed_by_a_filter_without_all(cli: Cli, connection: db.Connection) -> None:
@@ -139,7 +139,7 @@ def test_retention_comes_from_the_configuration(
     file = tmp_path_factory.mktemp("config") / "mine.toml"
     file.write_text("keep_finished_s = 0\n")
     connection.execute("select pg_sleep(0.001)")
-    assert cli("prune", "--config", file).out == "1 pruned\n"
+    assert cli("prune", "--config", file).out == "1 job deleted\n"
     assert [state_of(connection, job) for job in (done, failed)] == [None, "failed"]
 
 
@@ -148,11 +148,11 @@ def test_prune_by_id_and_by_filter(cli: Cli, connection: db.Connection) -> None:
     ran = cli("prune", done, waiting)
     assert ran.code == 0
     assert ran.out.splitlines() == [
-        "1 pruned",
+        "1 job deleted",
         f"not changed: {waiting} is pending: only finished and quarantined jobs can be pruned",
     ]
     assert cli("prune", "--state", "quarantined", "--older-than", "30d").out == "no job matches: nothing was changed\n"
-    assert cli("prune", "--state", "quarantined", "--task", "work", "--yes").out == "1 pruned\n"
+    assert cli("prune", "--state", "quarantined", "--task", "work", "--yes").out == "1 job deleted\n"
     assert state_of(connection, killer) is None
 
 

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlive import db
-from outlive.dashboard.actions import THINGS, VERBS
+from outlive.dashboard.actions import THINGS
 from outlive.dashboard.choosing import FIELDS
+from outlive.operations.verbs import VERBS
 from outlive.states import Outcome, State
 from tests.dashboard.asking import Dashboard
 from tests.driving.making import make, make_finished, make_quarantined

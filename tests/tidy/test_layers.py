@@ -11,6 +11,7 @@ from tests.tidy.reading import SOURCE, modules, shown, syntax
 
 LAYERS = [
     {"__init__", "__main__", "cli", "dashboard", "django", "fastapi", "pytest"},
+    {"operations"},
     {"client", "worker", "child"},
     {"store", "migrate", "metrics", "telemetry"},
     {"db", "columns", "sql", "embedded", "temporary", "ticks", "callers"},

@@ -1,7 +1,4 @@
-"""Which jobs a command means: the options of a filter, ids by their first digits, and actions on all that match.
-
-An action on many jobs takes them in portions. Each portion is a transaction, which also writes the audit.
-"""
+"""Which jobs a command means: the options of a filter, and ids by their first digits. Questions, and long work."""
 
 from __future__ import annotations
 
@@ -19,16 +16,12 @@ import typer
 
 from outlive import store, validation
 from outlive.cli import completion, screen
-from outlive.cli.command import CommandContext, operator
+from outlive.cli.command import CommandContext
 from outlive.errors import GONE, BadArguments, BatchNotFound, ConfigError, JobNotFound
-from outlive.model import Change, new_job_id
 from outlive.states import State
 from outlive.store import JobFilter
 from outlive.wording import few
 
-PORTION = 500
-NAMED = 20
-"""How many unchanged jobs are listed by id; the rest are counted."""
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 
@@ -88,36 +81,6 @@ def found_id(context: CommandContext, thing: Literal["job", "batch"], text: str)
             raise BadArguments(f"several {several} begin with {text}: {few(many)}; give more digits")
 
 
-def matching(
-    context: CommandContext, wanted: JobFilter, *, limit: int, most: int | None = None, counting: bool = False
-) -> Iterator[store.Found]:
-    """The jobs that match, page by page, of `limit` jobs each and `most` in all."""
-    past, left = None, sys.maxsize if most is None else most
-    while left > 0:
-        found = context.run(store.find_jobs(wanted, past=past, limit=min(limit, left), counting=counting))
-        yield found
-        left -= found.count
-        past = found.next
-        if past is None:
-            return
-
-
-def first(context: CommandContext, wanted: JobFilter, *, limit: int) -> list[UUID]:
-    return [id for found in matching(context, wanted, limit=limit, most=limit) for id in found.ids]
-
-
-def count(context: CommandContext, wanted: JobFilter) -> int:
-    """How many jobs match; more than `MOST_COUNTED`: there are more than that."""
-    most = store.MOST_COUNTED + 1
-    return sum(found.count for found in matching(context, wanted, limit=most, most=most, counting=True))
-
-
-def counted(jobs: int) -> str:
-    if jobs > store.MOST_COUNTED:
-        return f"more than {store.MOST_COUNTED:,} jobs"
-    return screen.counted(jobs, "job")
-
-
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal, and end the command if the answer is no. Without a terminal, --yes is the answer."""
     if yes:
@@ -127,48 +90,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if not typer.confirm(f"{question}?", err=True):
         screen.complain("nothing was changed")
         raise typer.Exit(1)
-
-
-class Done(msgspec.Struct):
-    """What an action has done so far. All changes are kept only for JSON."""
-
-    keeps_all: bool
-    jobs: int = 0
-    changed: int = 0
-    stopping: int = 0
-    interrupted: bool = False
-    changes: list[Change] = []
-    unchanged: list[Change] = []
-
-    def add(self, changes: list[Change]) -> None:
-        self.jobs += len(changes)
-        self.changed += sum(one.changed for one in changes)
-        self.stopping += sum(one.changed and one.state == State.RUNNING for one in changes)
-        self.changes += changes if self.keeps_all else []
-        self.unchanged += [one for one in changes if not one.changed][: NAMED - len(self.unchanged)]
-
-
-def act(
-    context: CommandContext,
-    verb: store.Verb,
-    portions: Iterator[list[UUID]],
-    *,
-    what: object = None,
-    total: int | None,
-    json: bool,
-) -> Done:
-    """Apply a verb, a portion of jobs at a time. Ctrl-C ends it after the portion that is under way."""
-    done, entry, who = Done(json), new_job_id(), operator()
-    with progress(verb, total) as advance, interruptible() as asked_to_stop:
-        for ids in portions:
-            changes = context.run(store.act(verb, ids, who=who, what=what, entry=entry)) if ids else []
-            by_id = {change.id: change for change in changes}
-            done.add([by_id.get(id, Change(id, "unknown", False, "there is no such job")) for id in ids])
-            advance(len(ids))
-            if asked_to_stop():
-                done.interrupted = True
-                break
-    return done
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 import outlive
-from outlive import config, db, errors, logs, migrate, store
+from outlive import config, db, errors, logs, migrate, operations, store
 from outlive.cli import screen
 from outlive.model import new_job_id
 
@@ -142,6 +142,10 @@ class CommandContext:
         connection = self._ready_connection
         with db.translated_errors():
             return db.run(connection, statement)
+
+    def do(self, steps: operations.Steps[T]) -> T:
+        """Do an operation of several statements."""
+        return operations.run(steps, self.run)
 
     def audited(self, statement: db.Statement[T], action: str, what: object, *, jobs: int = 0) -> T:
         """Run an operator's statement, and write it to the audit in the same transaction, unless it did nothing."""

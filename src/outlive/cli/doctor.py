@@ -8,11 +8,12 @@ import typer
 from rich.text import Text
 
 from outlive import config, db, migrate, store
-from outlive.cli import choosing, judging, screen
+from outlive.cli import judging, screen
 from outlive.cli.command import SET_UP, CommandContext, Json, app, command
 from outlive.cli.judging import Finding
 from outlive.cli.machine import judge_machine
 from outlive.errors import SchemaMismatch
+from outlive.operations import selection
 from outlive.states import State
 from outlive.worker import cgroups
 
@@ -76,8 +77,8 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield from judging.judge_vacuum(health)
     queues = context.run(store.list_queues())
     yield from judging.judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
-    failed = choosing.count(context, store.JobFilter(states=(State.FAILED,), since_s=judging.DAY_S))
-    yield from judging.judge_failures(choosing.counted(failed) if failed else None)
+    failed = context.do(selection.count(store.JobFilter(states=(State.FAILED,), since_s=judging.DAY_S)))
+    yield from judging.judge_failures(failed)
     workers = context.run(store.list_workers())
     yield from judging.judge_workers(workers)
     lanes = context.run(store.list_lanes(limit=10_000))

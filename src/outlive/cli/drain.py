@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outlive import store
-from outlive.cli import choosing, completion, screen
+from outlive.cli import completion, screen
 from outlive.cli.command import ACT, CommandContext, app, command
 from outlive.errors import WorkerNotFound
 
@@ -43,7 +43,7 @@ def drain(
             _tell_end(name, dead=any(row["state"] == "dead" for row in mine))
             return
         if (jobs := sum(row["running"] for row in left)) != told:
-            screen.say(f"{choosing.counted(jobs)} still running")
+            screen.say(f"{screen.counted(jobs, 'job')} still running")
             told = jobs
         time.sleep(EVERY_S)
 

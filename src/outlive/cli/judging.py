@@ -11,6 +11,7 @@ import msgspec
 
 from outlive import program, store
 from outlive.cli import screen
+from outlive.operations.selection import Count
 from outlive.wording import RESTART
 
 OLDEST_POSTGRES = 14
@@ -122,9 +123,9 @@ def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
         yield Finding("advice", "no worker is active", f"{program.worker()}, once there are jobs")
 
 
-def judge_failures(failed: str | None) -> Iterator[Finding]:
-    """Findings about jobs that have failed for good within a day; None: no job has."""
-    if failed is None:
+def judge_failures(failed: Count) -> Iterator[Finding]:
+    """Findings about jobs that have failed for good within a day."""
+    if not failed.jobs:
         yield Finding("fine", "no job has failed in the last day")
     else:
         what = f"{failed} failed for good in the last day"

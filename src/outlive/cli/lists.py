@@ -13,12 +13,13 @@ import msgspec
 import typer
 
 from outlive import program, stacks, store
-from outlive.cli import choosing, screen
+from outlive.cli import screen
 from outlive.cli.choosing import Filter
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.model import Record
+from outlive.operations import selection
 from outlive.wording import RESTART, few, short_id
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
     wanted = filter.resolved(context)
 
     def look() -> list[dict[str, Any]]:
-        ids = choosing.first(context, wanted, limit=limit)
+        ids = context.do(selection.page(wanted, limit=limit)).ids
         if not ids:
             return []
         return context.run(store.list_jobs(ids))

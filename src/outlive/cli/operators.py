@@ -5,121 +5,124 @@ Jobs are given by id, or chosen by a filter together with `--all`. `states.legal
 
 from collections.abc import Sequence
 from typing import Annotated
+from uuid import UUID
 
 import msgspec
 import typer
 
 from outlive import config, store, validation
 from outlive.cli import choosing, screen
-from outlive.cli.choosing import PORTION, Done, Filter, Yes
-from outlive.cli.command import ACT, CommandContext, Json, app, command
+from outlive.cli.choosing import Filter, Yes
+from outlive.cli.command import ACT, CommandContext, Json, app, command, operator
 from outlive.errors import ConfigError
-from outlive.states import State, legal
-from outlive.store import JobFilter, Verb
+from outlive.model import new_job_id
+from outlive.operations import selection, verbs
+from outlive.operations.verbs import CANCEL, PRUNE, RELEASE, RETRY, Tally, Verb
+from outlive.store import JobFilter
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="The jobs; the first digits of an id are enough.")
 ]
 All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only jobs that have been in their state for this long, e.g. 30d.")]
-_PAST: dict[Verb, str] = {"retry": "retried", "cancel": "cancelled", "release": "released", "prune": "pruned"}
 
 
-def _taken_by(verb: str) -> tuple[State, ...]:
-    return tuple(state for state in State if legal(verb, state))
-
-
-_HELP: dict[Verb, str] = {
-    "retry": """Run failed, cancelled or retryable jobs now, with all counters at zero. --all takes the failed ones.
-
-    Example: outlive retry --all --task shop.fetch --since 2h""",
-    "cancel": """Cancel jobs. A running job is stopped by its worker.
-
-    Example: outlive cancel --all --state pending --queue slow""",
-    "release": """Release quarantined or blocked jobs, with crashes and losses at zero. --all takes quarantined ones.
-
-    Example: outlive release ID""",
-}
-
-
-def _add_command(verb: Verb, *, states: Sequence[State]) -> None:
-    """A command that applies a verb to jobs, by default to those of `states`."""
+def _add_command(verb: Verb, help: str) -> None:
+    """A command that applies a verb to jobs."""
 
     def run(
         context: CommandContext, filter: Filter, ids: Ids = None, all: All = False, yes: Yes = False, json: Json = False
     ) -> None:
         if ids and (all or filter):
-            raise ConfigError(f"{verb} was given ids and a filter: give only one of them")
+            raise ConfigError(f"{verb.name} was given ids and a filter: give only one of them")
         if ids:
-            done = _on_ids(context, verb, ids, json=json)
+            tally = _on_ids(context, verb, ids, json=json)
         elif all:
-            done = _on_all(context, verb, _with_states(verb, filter.resolved(context), states), yes=yes, json=json)
+            tally = _on_all(context, verb, filter.resolved(context), yes=yes, json=json)
         else:
             raise ConfigError(
-                f"{verb} needs ids, or --all for every job that matches --state, --task, --queue or another filter"
+                f"{verb.name} needs ids, or --all for every job that matches --state, --task, --queue or another filter"
             )
-        _report(verb, done, json=json)
+        _report(tally, json=json)
 
-    run.__doc__ = _HELP[verb]
-    command(app, verb, panel=ACT)(run)
-
-
-_add_command("retry", states=[State.FAILED])
-_add_command("cancel", states=_taken_by("cancel"))
-_add_command("release", states=[State.QUARANTINED])
+    run.__doc__ = help
+    command(app, verb.name, panel=ACT)(run)
 
 
-def _with_states(verb: str, wanted: JobFilter, default: Sequence[State]) -> JobFilter:
-    """The filter, with the states that the verb takes."""
-    for state in wanted.states:
-        if state not in _taken_by(verb):
-            raise ConfigError(f"{verb} does not apply to {state} jobs: use {', '.join(_taken_by(verb))}")
-    return wanted if wanted.states else msgspec.structs.replace(wanted, states=tuple(default))
+_add_command(
+    RETRY,
+    """Run failed, cancelled or retryable jobs now, with all counters at zero. --all takes the failed ones.
+
+    Example: outlive retry --all --task shop.fetch --since 2h""",
+)
+_add_command(
+    CANCEL,
+    """Cancel jobs. A running job is stopped by its worker.
+
+    Example: outlive cancel --all --state pending --queue slow""",
+)
+_add_command(
+    RELEASE,
+    """Release quarantined or blocked jobs, with crashes and losses at zero. --all takes quarantined ones.
+
+    Example: outlive release ID""",
+)
 
 
-def _on_ids(context: CommandContext, verb: Verb, given: Sequence[str], *, json: bool) -> Done:
+def _on_ids(context: CommandContext, verb: Verb, given: Sequence[str], *, json: bool) -> Tally:
     ids = list(dict.fromkeys(choosing.found_id(context, "job", text) for text in given))
-    portions = (ids[start : start + PORTION] for start in range(0, len(ids), PORTION))
-    return choosing.act(context, verb, portions, total=len(ids), json=json)
+    return _act(context, verb, ids, total=len(ids), json=json)
 
 
-def _on_all(context: CommandContext, verb: Verb, wanted: JobFilter, *, yes: bool, json: bool) -> Done:
+def _on_all(context: CommandContext, verb: Verb, wanted: JobFilter, *, yes: bool, json: bool) -> Tally:
     """Count the jobs that match, ask, and act on them."""
-    jobs = choosing.count(context, wanted)
-    if not jobs:
-        return Done(json)
-    choosing.confirm(f"{verb} {choosing.counted(jobs)}", yes=yes)
-    total = jobs if jobs <= store.MOST_COUNTED else None
-    portions = (found.ids for found in choosing.matching(context, wanted, limit=PORTION))
-    return choosing.act(context, verb, portions, what=wanted, total=total, json=json)
+    wanted = verb.narrowed(wanted)
+    count = context.do(selection.count(wanted))
+    if not count.jobs:
+        return Tally(verb)
+    choosing.confirm(f"{verb.name} {count}", yes=yes)
+    return _act(context, verb, wanted, total=None if count.more else count.jobs, json=json)
 
 
-def _report(verb: Verb, done: Done, *, json: bool) -> None:
+def _act(
+    context: CommandContext, verb: Verb, chosen: JobFilter | Sequence[UUID], *, total: int | None, json: bool
+) -> Tally:
+    """Apply a verb. Ctrl-C ends it after the portion that is under way."""
+    tally = Tally(verb, keeps_all=json)
+    with choosing.progress(verb.name, total) as advance, choosing.interruptible() as asked_to_stop:
+
+        def stop(jobs: int) -> bool:
+            advance(jobs)
+            return asked_to_stop()
+
+        context.do(verbs.act(tally, chosen, who=operator(), entry=new_job_id(), stop=stop))
+    return tally
+
+
+def _report(tally: Tally, *, json: bool) -> None:
     """Print what was done. Exit code 1 if there were jobs and none was changed, 130 after Ctrl-C."""
     if json:
-        screen.print_json([msgspec.structs.asdict(change) for change in done.changes])
+        screen.print_json([msgspec.structs.asdict(change) for change in tally.changes])
     else:
-        _tell(_PAST[verb], done)
-    if done.interrupted:
-        screen.complain(f"stopped by Ctrl-C: {done.changed:,} {_PAST[verb]}; the other jobs are as they were")
+        _tell(tally)
+    if tally.interrupted:
+        screen.complain(f"stopped by Ctrl-C: {tally}; the other jobs are as they were")
         raise typer.Exit(130)
-    if done.jobs and not done.changed:
+    if tally.jobs and not tally.changed:
         raise typer.Exit(1)
 
 
-def _tell(past: str, done: Done) -> None:
-    if not done.jobs:
+def _tell(tally: Tally) -> None:
+    if not tally.jobs:
         screen.say(screen.styled("no job matches: nothing was changed", style="dim"))
-    elif done.stopping:
-        screen.say(f"{done.changed - done.stopping:,} {past}, {done.stopping:,} asked to stop")
-    elif done.changed:
-        screen.say(f"{done.changed:,} {past}")
-    for change in done.unchanged:
+    elif tally.changed:
+        screen.say(str(tally))
+    for change in tally.unchanged:
         line = screen.styled("not changed: ", style="yellow")
         note = change.note or ""  # One with a hint names the state in its own words.
         told = f"{change.id}: {note}" if ": " in note else f"{change.id} is {change.state}: {note}"
         screen.say(line.append(screen.plain(told), style="default"))
-    if (more := done.jobs - done.changed - len(done.unchanged)) > 0:
+    if (more := tally.jobs - tally.changed - len(tally.unchanged)) > 0:
         screen.say(screen.styled(f"not changed: {more:,} more", style="yellow"))
 
 
@@ -139,20 +142,19 @@ def prune(
     if ids and (filter or older_than):
         raise ConfigError("prune was given ids and a filter: give only one of them")
     if ids:
-        done = _on_ids(context, "prune", ids, json=json)
+        tally = _on_ids(context, PRUNE, ids, json=json)
     elif filter.state:
         older_s = validation.optional(validation.seconds)("--older-than", older_than)
-        wanted = _with_states("prune", filter.resolved(context, older_s=older_s), ())
-        done = _on_all(context, "prune", wanted, yes=yes, json=json)
+        tally = _on_all(context, PRUNE, filter.resolved(context, older_s=older_s), yes=yes, json=json)
     elif filter or older_than:
         raise ConfigError("prune with a filter needs --state: say which jobs to delete")
     else:
         pruned = _prune_old(context)
-        done = Done(json, jobs=pruned, changed=pruned)
-    if json and not done.interrupted:
-        screen.print_json({"pruned": done.changed})
+        tally = Tally(PRUNE, jobs=pruned, changed=pruned)
+    if json and not tally.interrupted:
+        screen.print_json({"pruned": tally.changed})
     else:
-        _report("prune", done, json=False)
+        _report(tally, json=False)
 
 
 def _prune_old(context: CommandContext) -> int:

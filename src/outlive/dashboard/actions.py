@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,9 @@ from outlive.dashboard.choosing import filter_of, ids_of, told
 from outlive.dashboard.visits import Elsewhere, Refused, Visit, inside
 from outlive.errors import BadArguments
 from outlive.model import new_job_id
-from outlive.states import State, legal
+from outlive.operations import selection, verbs
+from outlive.operations.selection import Count
+from outlive.operations.verbs import CANCEL, PRUNE, VERBS, Tally, Verb
 from outlive.store import JobFilter
 from outlive.validation import positive
 from outlive.wording import counted, number
@@ -30,54 +31,10 @@ from outlive.wording import counted, number
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
-PORTION = 500
 COUNT_S = 0.5
 WAIT_S = 1.5
 
 _log = logging.getLogger("outlive.dashboard")
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb on jobs. `states` are those that it takes of all jobs that match, if the filter names none."""
-
-    word: str
-    done: str
-    note: str
-    note_on_one: str
-    states: Sequence[State]
-
-
-VERBS: dict[store.Verb, Verb] = {
-    "retry": Verb(
-        "Retry",
-        "retried",
-        "They run again now, with all counters at zero.",
-        "It runs again now, with all counters at zero.",
-        [State.FAILED],
-    ),
-    "cancel": Verb(
-        "Cancel",
-        "cancelled",
-        "Running jobs are stopped by their workers.",
-        "If it is running, its worker stops it.",
-        [state for state in State if legal("cancel", state)],
-    ),
-    "release": Verb(
-        "Release",
-        "released",
-        "They run again, with crashes and losses at zero.",
-        "It runs again, with crashes and losses at zero.",
-        [State.QUARANTINED],
-    ),
-    "prune": Verb(
-        "Delete",
-        "deleted",
-        "Their attempts, results and output are deleted, too.",
-        "Its attempts, result and output are deleted, too.",
-        [],
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +118,32 @@ async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
         return {**found, "words": words, "note": thing.note, "rate": rate}
     if action in BATCHES:
         return {**found, **await _ask_of_batch(site, action, name, found["back"])}
-    verb, wanted, ids = _chosen(action, list(visit.query))
-    jobs, more = (len(ids), False) if wanted is None else await count(site, wanted)
-    if not jobs:
-        words = "No job was selected." if wanted is None else f"No job that matches can be {VERBS[verb].done}."
-        raise Elsewhere(words, found["back"])
+    verb, chosen = _chosen(action, list(visit.query))
+    if isinstance(chosen, JobFilter):
+        count, none = (
+            await site.database.do(selection.count(chosen, patience_s=COUNT_S)),
+            f"that matches can be {verb.past}",
+        )
+    else:
+        count, none = Count(len(chosen), more=False), "was selected"
+    if not count.jobs:
+        raise Elsewhere(f"No job {none}.", found["back"])
     return {
         **found,
-        "words": f"{VERBS[verb].word} {'more than ' if more else ''}{counted(jobs, 'job')}?",
-        "note": VERBS[verb].note_on_one if jobs == 1 else VERBS[verb].note,
-        "chosen": await _chosen_in_words(site, wanted, ids),
-        "danger": verb == "prune",
+        "words": f"{verb.word} {count}?",
+        "note": verb.note_on_one if count.jobs == 1 else verb.note,
+        "chosen": await _chosen_in_words(site, chosen),
+        "danger": verb is PRUNE,
     }
 
 
-async def _chosen_in_words(site: Site, wanted: JobFilter | None, ids: list[UUID]) -> list[tuple[str, str]]:
+async def _chosen_in_words(site: Site, chosen: JobFilter | list[UUID]) -> list[tuple[str, str]]:
     """The filter, or the one job that is meant."""
-    if wanted is not None:
-        return [told(key, value) for key, value in msgspec.to_builtins(wanted).items()]
-    if len(ids) > 1:
+    if isinstance(chosen, JobFilter):
+        return [told(key, value) for key, value in msgspec.to_builtins(chosen).items()]
+    if len(chosen) > 1:
         return []
-    rows = await site.database.run(store.list_jobs(ids))
+    rows = await site.database.run(store.list_jobs(chosen))
     return [pair for row in rows for pair in (("Task", row["task"]), ("Job", str(row["id"])), ("State", row["state"]))]
 
 
@@ -196,7 +158,7 @@ async def _ask_of_batch(site: Site, action: str, name: str, back: str) -> Mappin
     left = found[0]["unfinished"]
     if not left:
         raise Elsewhere("No job of this batch can be cancelled: all have ended.", back)
-    note = VERBS["cancel"].note_on_one if left == 1 else VERBS["cancel"].note
+    note = CANCEL.note_on_one if left == 1 else CANCEL.note
     return {"words": f"Cancel {counted(left, 'job')} of this batch?", "note": note, "chosen": chosen}
 
 
@@ -220,8 +182,8 @@ async def do(site: Site, fields: Sequence[tuple[str, str]], who: str) -> UUID:
     if action == "cancel_batch":
         work = _cancel_batch(site, _uuid(name), who=who, entry=entry)
     else:
-        verb, wanted, ids = _chosen(action, fields)
-        work = _act(site, verb, wanted, ids, who=who, entry=entry)
+        verb, chosen = _chosen(action, fields)
+        work = _act(site, verb, chosen, who=who, entry=entry)
     site.tell(entry, "under way: the audit shows how far it is")
     task = asyncio.get_running_loop().create_task(work)
     site.acting.add(task)
@@ -241,34 +203,13 @@ def _limits(fields: Mapping[str, str]) -> dict[str, float | None]:
         raise BadArguments(f"the rate is {text[:40]!r}: it must be a number") from None
 
 
-async def count(site: Site, wanted: JobFilter) -> tuple[int, bool]:
-    """How many jobs match, and whether there are more: counting ends after half a second, or 10,000 jobs."""
-    jobs, past, began = 0, None, time.monotonic()
-    while True:
-        found = await site.database.run(
-            store.find_jobs(wanted, past=past, limit=store.MOST_COUNTED + 1 - jobs, counting=True)
-        )
-        jobs, past = jobs + found.count, found.next
-        if past is None:
-            return jobs, False
-        if jobs > store.MOST_COUNTED or time.monotonic() - began > COUNT_S:
-            return min(jobs, store.MOST_COUNTED), True
-
-
-def _chosen(action: str, fields: Sequence[tuple[str, str]]) -> tuple[store.Verb, JobFilter | None, list[UUID]]:
+def _chosen(action: str, fields: Sequence[tuple[str, str]]) -> tuple[Verb, JobFilter | list[UUID]]:
     """The verb, and the filter or the ids that it applies to."""
     name, _, all = action.partition("_")
     if name not in VERBS or all not in ("", "all"):
         raise BadArguments(f"there is no action {action[:40]!r}")
-    verb: store.Verb = name
-    if not all:
-        return verb, None, ids_of(fields)
-    wanted = filter_of(dict(fields))
-    states = wanted.states or tuple(VERBS[verb].states)
-    taken = tuple(state for state in states if legal(verb, state))
-    if not taken:
-        raise BadArguments(f"choose a state whose jobs can be {VERBS[verb].done}: filter by state first")
-    return verb, msgspec.structs.replace(wanted, states=taken), []
+    verb = VERBS[name]
+    return verb, verb.narrowed(filter_of(dict(fields))) if all else ids_of(fields)
 
 
 async def _do_one(
@@ -285,34 +226,16 @@ async def _do_one(
     await site.writing.within(work, again=False)
 
 
-async def _act(
-    site: Site, verb: store.Verb, wanted: JobFilter | None, ids: list[UUID], *, who: str, entry: UUID
-) -> None:
-    changed = unchanged = stopping = 0
-    note, past = "", None
-    what = None if wanted is None else msgspec.to_builtins(wanted)
+async def _act(site: Site, verb: Verb, chosen: JobFilter | list[UUID], *, who: str, entry: UUID) -> None:
+    tally = Tally(verb)
     try:
-        while True:
-            if wanted is not None:
-                found = await site.writing.run(store.find_jobs(wanted, past=past, limit=PORTION))
-                ids, past = found.ids, found.next
-            if ids:
-                statement = store.act(verb, ids, who=who, what=what, entry=entry)
-                changes = await site.writing.run(statement, again=False)
-                done = [one for one in changes if one.changed]
-                changed += len(done)
-                stopping += sum(one.state == State.RUNNING for one in done)
-                unchanged += len(ids) - len(done)
-                note = note or next((one.note for one in changes if not one.changed and one.note), "")
-            if past is None:
-                break
+        await site.writing.do(verbs.act(tally, chosen, who=who, entry=entry))
     except Exception as error:
-        site.said[entry] = f"{counted(changed, 'job')} {VERBS[verb].done}, then it failed: {error}"
+        site.said[entry] = f"{tally}, then it failed: {error}"
         raise
-    words = f"{counted(changed - stopping, 'job')} {VERBS[verb].done}"
-    words += f", {number(stopping)} asked to stop" if stopping else ""
-    words += f", {number(unchanged)} not changed{': ' + note if note else ''}" if unchanged else ""
-    site.said[entry] = words
+    notes = [f": {one.note}" for one in tally.unchanged if one.note]
+    unchanged = tally.jobs - tally.changed
+    site.said[entry] = f"{tally}, {number(unchanged)} not changed{''.join(notes[:1])}" if unchanged else str(tally)
 
 
 async def _close_batch(site: Site, id: UUID, *, who: str, entry: UUID, cancelling: bool = False, jobs: int = 0) -> None:

@@ -9,10 +9,10 @@ from uuid import UUID
 import msgspec
 
 from outlive import store
-from outlive.dashboard.actions import VERBS
 from outlive.dashboard.choosing import told
 from outlive.dashboard.rendering import Links
 from outlive.dashboard.visits import Visit
+from outlive.operations.verbs import VERBS
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -35,8 +35,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 def _word(action: str) -> str:
     """What was done, as the button is called that does it."""
-    verbs = {str(name): verb.word for name, verb in VERBS.items()}
-    return verbs.get(action) or action.capitalize()
+    return VERBS[action].word if action in VERBS else action.capitalize()
 
 
 def _told(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:

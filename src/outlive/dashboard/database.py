@@ -16,6 +16,7 @@ import psycopg
 
 from outlive import db
 from outlive.errors import DatabaseBusy, DatabaseUnreachable
+from outlive.operations import Steps, arun
 
 T = TypeVar("T")
 SIZE = 4
@@ -46,6 +47,10 @@ class Database:
 
     async def run(self, statement: db.Statement[T], *, again: bool = True) -> T:
         return await self.within(lambda connection: db.arun(connection, statement), again=again)
+
+    async def do(self, steps: Steps[T]) -> T:
+        """Do an operation of several statements. The audit counts what is done to jobs, so that is not done again."""
+        return await arun(steps, lambda one: self.run(one, again=one.name != "act"))
 
     async def within(self, work: Callable[[db.AsyncConnection], Awaitable[T]], *, again: bool = True) -> T:
         """Do work. Unless it may not be done twice, it is done `again` if an idle connection turns out to be broken."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import msgspec
 
 from outlive import store
 from outlive.dashboard import charts, postmortem
-from outlive.dashboard.actions import VERBS
 from outlive.dashboard.choosing import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import NotFound, Visit
 from outlive.errors import GONE
 from outlive.model import Attempt
-from outlive.states import State, legal
+from outlive.operations import selection
+from outlive.operations.verbs import VERBS
+from outlive.states import State
 from outlive.store import Found, JobFilter
 
 if TYPE_CHECKING:
@@ -44,10 +43,12 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     if wrong or ids:
         found = Found(ids, len(ids), 0, None)
     else:
-        found = await _page_of(site, wanted, visit.get("past"))
+        most_seen = MOST_SEEN if wanted.text is None else MOST_SEEN_FOR_TEXT
+        steps = selection.page(wanted, limit=PAGE, past=visit.get("past"), patience_s=SEARCH_S, most_seen=most_seen)
+        found = await site.database.do(steps)
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
-    verbs = [verb for verb in VERBS if not wanted.states or legal(verb, wanted.states[0])]
+    verbs = [verb for verb in VERBS.values() if not wanted.states or wanted.states[0] in verb.takes]
     return {
         "title": "Jobs",
         "wrong": wrong,
@@ -56,28 +57,14 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         "jobs": rows,
         "given": given,
         "filtered": any(given.values()),
-        "verbs": [(verb, VERBS[verb].word) for verb in verbs],
-        "on_all": [(verb, VERBS[verb].word) for verb in verbs if wanted.states or VERBS[verb].states],
+        "verbs": verbs,
+        "on_all": [verb for verb in verbs if wanted.states or verb.default],
         "past": visit.get("past"),
         "next": found.next,
         "seen": found.seen,
         "full": len(rows) >= PAGE,
         "cut": found.cut,
     }
-
-
-async def _page_of(site: Site, wanted: JobFilter, past: str | None) -> Found:
-    """The next jobs that match. Where few do, a page takes what it has found after some time."""
-    ids: list[UUID] = []
-    began = time.monotonic()
-    look, most = 4 * PAGE, MOST_SEEN if wanted.text is None else MOST_SEEN_FOR_TEXT
-    while True:
-        found = await site.database.run(store.find_jobs(wanted, past=past, limit=PAGE - len(ids), look=look))
-        look = min(4 * look, most)  # Few are enough where most of them match.
-        ids += found.ids
-        past = found.next
-        if past is None or len(ids) >= PAGE or time.monotonic() - began > SEARCH_S:
-            return Found(ids, len(ids), found.seen, past, found.cut)
 
 
 async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -104,7 +91,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "waits_for": msgspec.json.decode(job["waits_for_first"] or b"[]"),
         "now_said": said if said is not None and said.live else None,
         "now_memory": postmortem.memory_chart(said.memory) if said is not None else None,
-        "verbs": [(verb, VERBS[verb].word) for verb in VERBS if legal(verb, State(job["state"]))],
+        "verbs": [verb for verb in VERBS.values() if job["state"] in verb.takes],
         "needed_by": msgspec.json.decode(job["needed_by_first"] or b"[]"),
     }
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import outlive
-from outlive import wording
+from outlive import program, wording
 from outlive.states import State
 
 HERE = Path(__file__).parent
@@ -85,7 +85,7 @@ def environment() -> Environment:
         short_id=wording.short_id,
         tail=wording.tail,
     )
-    made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State))
+    made.globals.update(version=outlive.__version__, stamp=_stamp(), states=list(State), command=program.command)
     # Blocks are also rendered alone, so they can't import the macros themselves.
     made.globals["m"] = made.get_template("macros.html").module
     return made

@@ -23,6 +23,7 @@ from outlive.store.attempts import take_back as take_back
 from outlive.store.attempts import tokens_of as tokens_of
 from outlive.store.attempts import write_progress as write_progress
 from outlive.store.audit import KEEP_AUDIT_S as KEEP_AUDIT_S
+from outlive.store.audit import MOST_IDS as MOST_IDS
 from outlive.store.audit import Verb as Verb
 from outlive.store.audit import act as act
 from outlive.store.audit import list_audit as list_audit

@@ -1,0 +1,58 @@
+"""The jobs that match a filter: how many there are, and a page of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+from uuid import UUID
+
+from outlive import store
+from outlive.operations import Steps
+from outlive.store import Found, JobFilter
+from outlive.wording import counted
+
+
+class Count(NamedTuple):
+    jobs: int
+    more: bool
+    """There are more: counting has ended early."""
+
+    def __str__(self) -> str:
+        return f"{'more than ' if self.more else ''}{counted(self.jobs, 'job')}"
+
+
+def count(wanted: JobFilter, *, patience_s: float = math.inf) -> Steps[Count]:
+    """How many jobs match. Counting ends after 10,000 jobs, or when the patience does."""
+    jobs, past, began = 0, None, time.monotonic()
+    while True:
+        limit = store.MOST_COUNTED + 1 - jobs
+        found: Found = yield store.find_jobs(wanted, past=past, limit=limit, counting=True)
+        jobs, past = jobs + found.count, found.next
+        if jobs > store.MOST_COUNTED:
+            return Count(store.MOST_COUNTED, more=True)
+        if past is None or time.monotonic() - began > patience_s:
+            return Count(jobs, more=past is not None)
+
+
+def page(
+    wanted: JobFilter,
+    *,
+    limit: int,
+    past: str | None = None,
+    patience_s: float = math.inf,
+    most_seen: int | None = None,
+) -> Steps[Found]:
+    """The next jobs that match. Where few do, these are what is found when the patience ends.
+
+    `most_seen` is how many jobs one statement may look at: few are enough where most of them match.
+    """
+    ids: list[UUID] = []
+    seen, began = 0, time.monotonic()
+    while True:
+        look = most_seen and min(4 * max(limit, seen), most_seen)
+        found: Found = yield store.find_jobs(wanted, past=past, limit=limit - len(ids), look=look)
+        ids += found.ids
+        past, seen = found.next, found.seen
+        if past is None or len(ids) >= limit or time.monotonic() - began > patience_s:
+            return Found(ids, len(ids), seen, past, found.cut)
