@@ -13,9 +13,9 @@ from psycopg.conninfo import make_conninfo
 
 from outlive import db, program, store
 from outlive.cli import machine
-from outlive.cli.judging import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
 from outlive.errors import JobFailed
 from outlive.model import Schedule, SourceLimits
+from outlive.operations.findings import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
 from outlive.states import Outcome, State
 from outlive.wording import RESTART
 from tests.driving.commands import Cli
@@ -146,7 +146,7 @@ def test_idle_workers_and_idle_queues_are_no_problem(connection: db.Connection) 
 
 
 def test_dead_rows_that_pile_up_are_found(connection: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlive.cli.judging.DEAD_ROWS", 1000)
+    monkeypatch.setattr("outlive.operations.findings.DEAD_ROWS", 1000)
     make_many(connection, 1500)
     connection.execute("delete from outlive.waiting")
     connection.execute("select pg_stat_force_next_flush()")

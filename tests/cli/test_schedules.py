@@ -145,9 +145,9 @@ def test_set_makes_a_new_schedule_and_remove_deletes_it(cli: Cli, connection: db
         (("--every", "100ms"), "--every is '100ms': it must be a duration of at least one second"),
         (("--missed", "some"), "--missed is 'some': it must be skip, once or all"),
         (("--overlap", "some"), "--overlap is 'some': it must be skip, queue or cancel"),
-        (("--args", "{"), "--args is not JSON"),
-        (("--args", '["\udcff"]'), "--args is not JSON"),
-        (("--args", "3"), "--args must be an object"),
+        (("--args", "{"), "the arguments are not JSON"),
+        (("--args", '["\udcff"]'), "the arguments are not JSON"),
+        (("--args", "3"), "must be a JSON object or array"),
         ((), "nothing is set"),
     ],
 )

@@ -38,9 +38,9 @@ def test_a_question_names_the_number_of_jobs(dashboard: Dashboard, connection: d
     assert "Retry 3 jobs?" in words(dashboard.get("/confirm?action=retry_all&task=import"))
     assert "Retry 1 job?" in words(dashboard.get(f"/confirm?action=retry&id={jobs[0]}"))
     shown = words(dashboard.get(f"/confirm?action=prune&id={jobs[0]}"))
-    assert all(part in shown for part in ("Delete 1 job?", "Its attempts", f"Job {jobs[0]}", "Task import"))
+    assert all(part in shown for part in ("Delete 1 job?", "The attempts", f"Job {jobs[0]}", "Task import"))
     shown = words(dashboard.get("/confirm?action=retry_all&task=import&since=2h&state=failed"))
-    assert all(part in shown for part in ("They run again", "State failed", "Task import", "Since 2 h ago"))
+    assert all(part in shown for part in ("A job runs again", "State failed", "Task import", "Since 2 h ago"))
     assert dashboard.get("/confirm?action=prune_all&task=import").status_code == 400
     assert dashboard.viewer.get("/confirm?action=retry").status_code == 403
 

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlive import db
-from outlive.dashboard.actions import THINGS
 from outlive.dashboard.choosing import FIELDS
+from outlive.operations.controls import CONTROLS
 from outlive.operations.verbs import VERBS
 from outlive.states import Outcome, State
 from tests.dashboard.asking import Dashboard
@@ -41,7 +41,7 @@ WORDS = st.one_of(
     st.text(max_size=300),
 )
 KEYS = st.sampled_from([*FIELDS, "past", "done", "action", "back", "name", "id", "ids", "rate", "proof", "limit"])
-ACTIONS = st.sampled_from([*VERBS, *(f"{verb}_all" for verb in VERBS), *THINGS, "cancel_batch", "nonsense"])
+ACTIONS = st.sampled_from([*VERBS, *(f"{verb}_all" for verb in VERBS), *CONTROLS, "cancel_batch", "nonsense"])
 FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -29,10 +29,10 @@ def test_a_drained_worker_finishes_its_jobs_takes_no_others_and_stops(
     with started() as commands:
         commands.append(drain := cli.process("drain", "web-7", PYTHONUNBUFFERED="1"))
         assert drain.stdout is not None
-        assert drain.stdout.readline() == "web-7 is told to drain\n"
+        assert drain.stdout.readline() == "worker web-7 is told to drain\n"
         assert drain.stdout.readline() == "2 jobs still running\n"
         eventually(lambda: values(connection, "select state from outlive.workers") == ["draining"], within_s=20)
-        assert cli("drain", "web-7", "--no-wait").out == "web-7 is told to drain\n"
+        assert cli("drain", "web-7", "--no-wait").out == "worker web-7 is told to drain\n"
         waiting = faults.hold.enqueue(str(path), "plainly")
         assert worker.process.poll() is None
         assert [job.status() for job in running] == [State.RUNNING] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outlive import db, store
-from outlive.cli.judging import judge_workers
+from outlive.operations.findings import judge_workers
 from tests.driving.making import make, make_many
 from tests.driving.workers import Start, Worker
 from tests.waiting import eventually

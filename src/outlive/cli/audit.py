@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,7 +11,7 @@ from outlive import store
 from outlive.cli import screen
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
-from outlive.wording import few
+from outlive.operations.selection import told
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 def _what(row: Row) -> Text:
     """The ids, the filter or the name, in a few words."""
-    what: dict[str, Any] = msgspec.json.decode(row["what"])
-    parts = []
-    for key, value in what.items():
-        if isinstance(value, list):
-            value = few(value)
-        parts.append(f"{key} {value}")
+    parts = (" ".join(told(key, value)) for key, value in msgspec.json.decode(row["what"]).items())
     return styled(screen.plain("; ".join(parts)))
+
+
+def _shape(rows: Sequence[Row]) -> object:
+    return [{**row, "what": msgspec.Raw(row["what"])} for row in rows]
 
 
 AUDIT = (
@@ -43,9 +42,5 @@ def audit(context: CommandContext, limit: ManyRows = 50, json: Json = False, wat
 
     Example: outlive audit --limit 10
     """
-
-    def shape(rows: Sequence[Row]) -> object:
-        return [{**row, "what": msgspec.Raw(row["what"])} for row in rows]
-
     show = table_or("no operator has changed anything yet", AUDIT)
-    screen.listing(lambda: context.run(store.list_audit(limit=limit)), show, json=json, watch=watch, shape=shape)
+    screen.listing(lambda: context.run(store.list_audit(limit=limit)), show, json=json, watch=watch, shape=_shape)

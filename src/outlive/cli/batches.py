@@ -13,6 +13,7 @@ from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
 from outlive.errors import no_batch
+from outlive.operations.controls import cancel_jobs_of
 
 Id = Annotated[str, typer.Argument(help="The batch; the first digits of its id are enough.")]
 _STYLES = {"open": "yellow", "closed": "bold blue"}
@@ -87,9 +88,7 @@ def cancel(context: CommandContext, id: Id) -> None:
     batch = found_id(context, "batch", id)
     jobs = _batch(context, batch)["unfinished"]
     context.audited(store.close_batch(batch, cancelling=True), "cancel batch", {"batch": batch}, jobs=jobs)
-    past = context.run(store.cancel_batch(batch))
-    while past is not None:
-        past = context.run(store.cancel_batch(batch, past))
+    context.do(cancel_jobs_of(batch))
     _tell(_batch(context, batch))
 
 

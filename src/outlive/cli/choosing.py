@@ -18,6 +18,7 @@ from outlive import store, validation
 from outlive.cli import completion, screen
 from outlive.cli.command import CommandContext
 from outlive.errors import GONE, BadArguments, BatchNotFound, ConfigError, JobNotFound
+from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
 from outlive.wording import few
@@ -46,14 +47,10 @@ class Filter(msgspec.Struct, frozen=True):
     def resolved(self, context: CommandContext, *, older_s: float | None = None) -> JobFilter:
         return JobFilter(
             states=tuple(dict.fromkeys(self.state or ())),
-            task=self.task,
-            queue=self.queue,
-            source=self.source,
-            worker=self.worker,
             batch=None if self.batch is None else found_id(context, "batch", self.batch),
             since_s=validation.optional(validation.seconds)("--since", self.since),
             older_s=older_s,
-            text=self.text or None,
+            **{name: getattr(self, name) or None for name in TEXTS},
         )
 
 
@@ -79,6 +76,17 @@ def found_id(context: CommandContext, thing: Literal["job", "batch"], text: str)
             raise missing(f"there is no {thing} whose id begins with {text}: {GONE}")
         case many:
             raise BadArguments(f"several {several} begin with {text}: {few(many)}; give more digits")
+
+
+def json_arguments(text: str) -> bytes:
+    """The arguments of a job: by name, or in order."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadArguments(f"the arguments are not JSON ({error}); quote them like '{{\"a\": 1}}'") from None
+    if not isinstance(value, dict | list):
+        raise BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")
+    return text.encode()
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -17,9 +17,10 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 import outlive
-from outlive import config, db, errors, logs, migrate, operations, store
+from outlive import config, db, errors, logs, migrate, operations, program
 from outlive.cli import screen
 from outlive.model import new_job_id
+from outlive.operations import controls
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
@@ -151,10 +152,17 @@ class CommandContext:
         """Run an operator's statement, and write it to the audit in the same transaction, unless it did nothing."""
         connection = self._ready_connection
         with db.translated_errors(), connection.transaction():
-            done = db.run(connection, statement)
-            if done is None or done:
-                written = store.write_audit(new_job_id(), who=operator(), action=action, what=what, jobs=jobs)
-                db.run(connection, written)
+            steps = controls.audited(statement, operator(), action, what, jobs=jobs)
+            return operations.run(steps, lambda one: db.run(connection, one))
+
+    def control(self, action: str, name: str) -> Any:
+        """Do something to a queue, a source, a worker or a schedule, and say so, unless nothing was done."""
+        control = controls.CONTROLS[action]
+        done = self.audited(control.make(name), control.action, {control.noun: name})
+        if done is None or done:
+            resume = program.command(f"{control.noun}s resume {name}")
+            hint = f"; `{resume}` resumes it" if control.done == "paused" else ""
+            screen.say(screen.styled(screen.plain(f"{control.told(name)}{hint}")))
         return done
 
     def close(self) -> None:
@@ -162,7 +170,7 @@ class CommandContext:
             self.connection.close()
 
 
-def operator() -> str:
+def operator() -> operations.By:
     """Who runs this command, for the audit."""
     import getpass  # Not at the top: most commands change nothing.
     import socket
@@ -171,7 +179,7 @@ def operator() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # Its id has no name here.
         user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()} (cli)"
+    return operations.By(f"{user}@{socket.gethostname()} (cli)", new_job_id())
 
 
 def command(

@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 
 from outlive import config, db, migrate, store
-from outlive.cli import judging, screen
+from outlive.cli import screen
 from outlive.cli.command import SET_UP, CommandContext, Json, app, command
-from outlive.cli.judging import Finding
 from outlive.cli.machine import judge_machine
 from outlive.errors import SchemaMismatch
-from outlive.operations import selection
+from outlive.operations import findings, selection
+from outlive.operations.findings import Finding
 from outlive.states import State
 from outlive.worker import cgroups
 
@@ -26,13 +26,13 @@ def doctor(context: CommandContext, json: Json = False) -> None:
 
     Example: outlive doctor --json
     """
-    findings = list(examine(context))
+    found = list(examine(context))
     if json:
-        screen.print_json([finding._asdict() for finding in findings])
+        screen.print_json([{"level": one.level, "what": one.what, "next": one.next} for one in found])
     else:
-        for finding in findings:
+        for finding in found:
             screen.say(_line(finding))
-    if any(finding.level == "problem" for finding in findings):
+    if any(finding.level == "problem" for finding in found):
         raise typer.Exit(1)
 
 
@@ -73,21 +73,14 @@ def examine(context: CommandContext) -> Iterator[Finding]:
         )
     [health] = context.run(store.health())
     yield _compared_clocks(context)
-    yield from judging.judge_server(health)
-    yield from judging.judge_vacuum(health)
-    queues = context.run(store.list_queues())
-    yield from judging.judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
-    failed = context.do(selection.count(store.JobFilter(states=(State.FAILED,), since_s=judging.DAY_S)))
-    yield from judging.judge_failures(failed)
-    workers = context.run(store.list_workers())
-    yield from judging.judge_workers(workers)
-    lanes = context.run(store.list_lanes(limit=10_000))
-    yield from judging.judge_tasks(lanes, workers)
-    yield from judging.judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
-    sources = context.run(store.list_sources())
-    yield from judging.judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
-    yield from judging.judge_sources(sources)
-    yield from judging.judge_schedules(context.run(store.list_schedules()))
+    yield from findings.judge_server(health)
+    yield from findings.judge_vacuum(health)
+    queues, workers = context.run(store.list_queues()), context.run(store.list_workers())
+    lanes, sources = context.run(store.list_lanes(limit=10_000)), context.run(store.list_sources())
+    schedules = context.run(store.list_schedules())
+    yield from findings.judge_work(health, queues, workers, lanes, sources, schedules)
+    failed = store.JobFilter(states=(State.FAILED,), since_s=findings.DAY_S)
+    yield findings.judge_failures(context.do(selection.count(failed)))
     yield from judge_machine(context.config.slots or os.cpu_count() or 1)
     yield judge_limits(cgroups.find())
 
@@ -96,7 +89,7 @@ def _compared_clocks(context: CommandContext) -> Finding:
     before = time.time()
     there = context.run(store.clock())
     after = time.time()
-    return judging.judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
+    return findings.judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
 
 
 def judge_limits(place: cgroups.Place | None) -> Finding:

@@ -29,27 +29,22 @@ def drain(
 
     Example: outlive drain web-7 --no-wait
     """
-    ids = context.audited(store.drain_workers(name), "drain worker", {"worker": name})
+    ids = context.control("drain_worker", name)
     if not ids:
         rows = context.run(store.list_workers())
         alive = sorted({row["name"] for row in rows if row["state"] not in ("dead", "stopped")})
         raise WorkerNotFound(f"no worker {name} is alive; these are: {', '.join(alive[:10]) or 'no worker at all'}")
-    screen.say(screen.styled(f"{screen.plain(name)} is told to drain"))
     told = None
     while wait:
         mine = [row for row in context.run(store.list_workers(limit=10_000)) if row["id"] in ids]
         left = [row for row in mine if row["state"] not in ("dead", "stopped")]
         if not left:
-            _tell_end(name, dead=any(row["state"] == "dead" for row in mine))
+            if any(row["state"] == "dead" for row in mine):
+                screen.complain(f"{name} died before it had finished; its jobs run elsewhere")
+                raise typer.Exit(1)
+            screen.say(screen.styled(f"{screen.plain(name)} has stopped"))
             return
         if (jobs := sum(row["running"] for row in left)) != told:
             screen.say(f"{screen.counted(jobs, 'job')} still running")
             told = jobs
         time.sleep(EVERY_S)
-
-
-def _tell_end(name: str, *, dead: bool) -> None:
-    if dead:
-        screen.complain(f"{name} died before it had finished; its jobs run elsewhere")
-        raise typer.Exit(1)
-    screen.say(screen.styled(f"{screen.plain(name)} has stopped"))

@@ -3,17 +3,16 @@
 import difflib
 from typing import Annotated, Any, cast
 
-import msgspec
 import typer
 from rich.text import Text
 
 from outlive import importing
 from outlive.cli import screen
-from outlive.cli.choosing import found_id
+from outlive.cli.choosing import found_id, json_arguments
 from outlive.cli.command import ACT, CommandContext, Json, Target, app, command
 from outlive.client.app import App
 from outlive.client.task import JobOptions, Task
-from outlive.errors import BadArguments, TaskNotFound
+from outlive.errors import TaskNotFound
 from outlive.model import new_job_id
 
 
@@ -57,7 +56,7 @@ def enqueue(
         given |= {"after": [found_id(context, "job", one) for one in after], "on_failure": on_failure}
     id = new_job_id()
     one = find_task(found, where, task).using(**cast("JobOptions", {"id": id, "on_conflict": on_conflict, **given}))
-    args, kwargs = one.codec.unpack(_checked(arguments))
+    args, kwargs = one.codec.unpack(json_arguments(arguments))
     try:
         job = one.enqueue(*args, **kwargs)
     finally:
@@ -68,16 +67,6 @@ def enqueue(
         screen.say(Text(f"{job.id} is enqueued"))
     else:
         screen.say(Text(f"{job.id} already has this dedupe key: nothing was enqueued"))
-
-
-def _checked(text: str) -> bytes:
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadArguments(f"the arguments are not JSON: {error}; quote them like '{{\"a\": 1}}'") from None
-    if not isinstance(value, dict | list):
-        raise BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")
-    return text.encode()
 
 
 def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:

@@ -20,6 +20,7 @@ from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
 from outlive.errors import ConfigError
 from outlive.model import Record
 from outlive.operations import selection
+from outlive.operations.facts import evidence
 from outlive.wording import RESTART, few, short_id
 
 if TYPE_CHECKING:
@@ -106,9 +107,7 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
 
     def look() -> list[dict[str, Any]]:
         ids = context.do(selection.page(wanted, limit=limit)).ids
-        if not ids:
-            return []
-        return context.run(store.list_jobs(ids))
+        return context.run(store.list_jobs(ids)) if ids else []
 
     def show(rows: list[dict[str, Any]]) -> RenderableType:
         waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
@@ -143,17 +142,12 @@ def _jobs_table(rows: Sequence[Row]) -> RenderableType:
 
 def _killer(row: Row) -> Text:
     """A job in quarantine, how its last attempt died, and its last words."""
-    facts = [
-        row["outcome"] and row["outcome"].replace("_", " "),
-        row["signal"] or (row["exit_code"] is not None and f"exit code {row['exit_code']}"),
-        row["peak_memory_bytes"] and f"peak {screen.size(row['peak_memory_bytes'])}",
-        row["cpu_s"] and f"cpu {screen.duration(row['cpu_s'])}",
-    ]
+    outcome = (row["outcome"] or "").replace("_", " ")
     on = f" on {row['killed_on']}" if row["killed_on"] else ""
     last_words = stacks.brief(row["stack"], 5) if row["stack"] else screen.tail(row["output"] or "", 4)
     lines = (
         ("bold magenta", row["details"] or "quarantined"),
-        ("yellow", ", ".join(str(fact) for fact in facts if fact)),
+        ("yellow", ", ".join(filter(None, (outcome, evidence(row))))),
         ("dim", f"{screen.moment(row['last_kill_at'] or row['quarantined_at'])}{on}"),
         ("red", screen.one_line(row["error_message"] or "")),
         ("dim", last_words),

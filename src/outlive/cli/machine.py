@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outlive.cli import screen
-from outlive.cli.judging import Finding, Level
+from outlive.operations.findings import Finding, Level
 
 FEW_FILES = 1024
 FILES_PER_SLOT = 16

@@ -15,7 +15,6 @@ from outlive.cli import choosing, screen
 from outlive.cli.choosing import Filter, Yes
 from outlive.cli.command import ACT, CommandContext, Json, app, command, operator
 from outlive.errors import ConfigError
-from outlive.model import new_job_id
 from outlive.operations import selection, verbs
 from outlive.operations.verbs import CANCEL, PRUNE, RELEASE, RETRY, Tally, Verb
 from outlive.store import JobFilter
@@ -95,7 +94,7 @@ def _act(
             advance(jobs)
             return asked_to_stop()
 
-        context.do(verbs.act(tally, chosen, who=operator(), entry=new_job_id(), stop=stop))
+        context.do(verbs.act(tally, chosen, operator(), stop=stop))
     return tally
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from outlive import program, store
+from outlive import store
 from outlive.cli import choosing, completion, screen
 from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
 from outlive.cli.screen import Column, count_of, estimate_of, of, table_or, time_of
@@ -56,9 +56,7 @@ def pause(context: CommandContext, name: Name, yes: choosing.Yes = False) -> Non
         screen.complain(f"no job is in a queue {shown}, and no worker names it: check the name{others}")
         if sys.stdin.isatty():  # A script may pause a queue before its first job.
             choosing.confirm(f"pause {shown} all the same", yes=yes)
-    context.audited(store.pause_queue(name), "pause queue", {"queue": name})
-    resume_it = program.command(f"queues resume {shown}")
-    screen.say(Text(f"queue {shown} is paused; `{resume_it}` resumes it"))
+    context.control("pause_queue", name)
 
 
 @command(queues_app)
@@ -67,8 +65,7 @@ def resume(context: CommandContext, name: Name) -> None:
 
     Example: outlive queues resume slow
     """
-    if not context.audited(store.resume_queue(name), "resume queue", {"queue": name}):
+    if not context.control("resume_queue", name):
         paused = [row["name"] for row in context.run(store.list_queues()) if row["paused"]]
         screen.complain(f"queue {name} was not paused; the paused queues: {', '.join(paused) or 'none'}")
         raise typer.Exit(1)
-    screen.say(Text(f"queue {screen.plain(name)} is resumed"))

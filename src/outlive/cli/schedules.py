@@ -1,7 +1,7 @@
 """schedules: lists the schedules and their next firings; pauses, resumes, runs, sets, resets and removes them."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -9,12 +9,14 @@ import msgspec
 import typer
 from rich.text import Text
 
-from outlive import program, store, ticks, wire
-from outlive.cli import completion, judging, screen
+from outlive import store, ticks, wire
+from outlive.cli import completion, screen
+from outlive.cli.choosing import json_arguments
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, of, table_or
 from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
+from outlive.operations import facts, findings
 from outlive.validation import identifier
 
 Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=completion.schedules)]
@@ -24,14 +26,13 @@ schedules_app = typer.Typer()
 app.add_typer(schedules_app, name="schedules", rich_help_panel=LOOK)
 
 
+_STYLES = {"in trouble": "bold red", "withdrawn": "dim", "paused": "yellow", "on": "green", "ended": "dim"}
+
+
 def _state(row: Row) -> Text:
-    if row["trouble"]:
-        return Text(f"in trouble: {screen.plain(screen.one_line(row['trouble']))}", style="bold red")
-    if row["withdrawn_at"]:
-        return Text("withdrawn", style="dim")
-    if row["paused"]:
-        return Text("paused", style="yellow")
-    return Text("on", style="green") if row["next"] else Text("ended", style="dim")
+    word = facts.state_of_schedule(row)
+    why = f": {screen.plain(screen.one_line(row['trouble']))}" if row["trouble"] else ""
+    return Text(f"{word}{why}", style=_STYLES[word])
 
 
 def _when(row: Row) -> Text:
@@ -89,10 +90,7 @@ def pause(context: CommandContext, name: Name) -> None:
 
     Example: outlive schedules pause report
     """
-    context.audited(store.pause_schedule(name), "pause schedule", {"schedule": name})
-    shown = screen.plain(name)
-    resume_it = program.command(f"schedules resume {shown}")
-    screen.say(Text(f"schedule {shown} is paused; `{resume_it}` resumes it"))
+    context.control("pause_schedule", name)
 
 
 @command(schedules_app)
@@ -101,8 +99,8 @@ def resume(context: CommandContext, name: Name) -> None:
 
     Example: outlive schedules resume report
     """
-    context.audited(store.resume_schedule(name), "resume schedule", {"schedule": name})
-    _say_done(context, name, "is resumed")
+    context.control("resume_schedule", name)
+    _warn_of_withdrawn(context, name)
 
 
 @command(schedules_app)
@@ -149,28 +147,26 @@ def set_(
     if cron is not None or every is not None:
         values = {"every_s": None, "cron": cron, **values}
     if args is not None:
-        values["args"] = _parsed(args)
+        values["args"] = msgspec.Raw(json_arguments(args))
     if task is not None:
         values["task"] = task
     if not values:
         raise ConfigError("nothing is set: give --cron, --every or another option")
     found = {row["name"]: row for row in context.run(store.list_schedules(limit=1_000_000))}
     _check(identifier("the name of a schedule", name), found.get(name, {}), values)
-    if name in found:
-        context.audited(store.set_schedule(name, values), "set schedule", {"schedule": name, **values})
-    else:
-        context.audited(store.add_schedule(name, values), "add schedule", {"schedule": name, **values})
-    _say_done(context, name, "is set" if name in found else "is made")
+    make, verb, done = (store.set_schedule, "set", "set") if name in found else (store.add_schedule, "add", "made")
+    context.audited(make(name, values), f"{verb} schedule", {"schedule": name, **values})
+    screen.say(Text(f"schedule {screen.plain(name)} is {done}"))
+    _warn_of_withdrawn(context, name)
     if task is not None:
         _warn_of_unknown(context, task)
 
 
-def _say_done(context: CommandContext, name: str, done: str) -> None:
-    """Say what was done, and if the schedule is withdrawn, that it fires nothing all the same."""
-    screen.say(Text(f"schedule {screen.plain(name)} {done}"))
+def _warn_of_withdrawn(context: CommandContext, name: str) -> None:
+    """A schedule that is withdrawn fires nothing, whatever was done to it."""
     for row in context.run(store.list_schedules(limit=1_000_000)):
         if row["name"] == name and row["withdrawn_at"]:
-            finding = judging.withdrawn(row)
+            finding = findings.withdrawn(row)
             screen.complain(f"{finding.what}: {finding.next}")
 
 
@@ -191,7 +187,8 @@ def reset(context: CommandContext, name: Name) -> None:
     Example: outlive schedules reset report
     """
     context.audited(store.reset_schedule(name), "reset schedule", {"schedule": name})
-    _say_done(context, name, "is as its app declares it")
+    screen.say(Text(f"schedule {screen.plain(name)} is as its app declares it"))
+    _warn_of_withdrawn(context, name)
 
 
 @command(schedules_app)
@@ -205,12 +202,8 @@ def remove(context: CommandContext, name: Name) -> None:
 
 
 def _listed(context: CommandContext, limit: int) -> list[dict[str, Any]]:
-    rows = context.run(store.list_schedules(limit=limit))
-    for row in rows:
-        row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
-        row["next"] = ticks.next_firings(row, row.pop("now"), NEXT_IN_JSON)
-        row["args"] = wire.readable(row["args"])
-    return rows
+    rows = facts.schedules(context.run(store.list_schedules(limit=limit)), firings=NEXT_IN_JSON)
+    return [{**row, "args": wire.readable(row["args"])} for row in rows]
 
 
 def _moment(text: str | None) -> object:
@@ -219,16 +212,6 @@ def _moment(text: str | None) -> object:
         return text and datetime.fromisoformat(text)
     except ValueError:
         return text
-
-
-def _parsed(args: str) -> object:
-    try:
-        found = msgspec.json.decode(args)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ConfigError(f"--args is not JSON ({error})") from None
-    if not isinstance(found, dict | list):
-        raise ConfigError("--args must be an object, for arguments by name, or an array")
-    return msgspec.Raw(args.encode())
 
 
 def _check(name: str, row: Mapping[str, Any], values: Mapping[str, object]) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import sys
 import time
+from datetime import datetime
 from textwrap import indent
 from typing import Annotated, Any
 from uuid import UUID
@@ -13,14 +14,14 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from outlive import output, program, stacks, store, wire
+from outlive import output, stacks, store, wire
 from outlive.cli import screen
 from outlive.cli.choosing import found_id
 from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, command
 from outlive.errors import OutliveError, no_job
 from outlive.model import Attempt, MemoryCourse, Said
+from outlive.operations.facts import Part, evidence, facts
 from outlive.states import State
-from outlive.wording import RESTART
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
@@ -109,31 +110,14 @@ def life(
 def _facts(job: dict[str, Any]) -> list[RenderableType]:
     head = Text(screen.plain(job["task"]), style="bold").append(f"  {job['id']}  ", style="not bold")
     head.append_text(screen.state(job["state"]))
-    words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))
-    counters = [screen.counted(job[many], one, many) for many, one in words if job[many]]
-    facts = {
-        "queue": job["queue"]
-        + (f", source {job['source']}" if job["source"] else "")
-        + f", priority {job['priority']}",
-        "arguments": _short(job["args"]),
-        "options": _short(job["options"]),
-        "dedupe key": job["dedupe_key"],
-        "key": _key(job),
-        "fired by": job["schedule"] and f"schedule {job['schedule']}",
-        "created": screen.moment(job["created_at"]),
-        "waiting": None if job["served"] else f"no active worker has this task and serves this queue; {RESTART}",
-        "waits": _paused(job),
-        "next try": screen.moment(job["ready_at"]) if job["state"] in ("pending", "retryable") else None,
-        "counted": ", ".join(counters),
-        "held": job["held_details"] and f"since {screen.moment(job['held_since'])}: {job['held_details']}",
-        "waits for": _others(job, "waits_for"),
-        "needed by": _others(job, "needed_by"),
-        "killer": _known_killer(job),
-        "progress": _progress(job),
-        "checkpoint": _short(job["checkpoint"]),
-        "ended": screen.moment(job["completed_at"]),
-    }
-    return [head, *(_fact(name, str(value)) for name, value in facts.items() if value)]
+    first, *rest = [(name, "".join(map(_part, parts))) for name, parts in facts(job)]
+    given = [("arguments", _short(job["args"])), ("options", _short(job["options"]))]
+    made = [("progress", _progress(job)), ("checkpoint", _short(job["checkpoint"]))]
+    return [head, *(_fact(name, value) for name, value in [first, *given, *rest, *made] if value)]
+
+
+def _part(part: Part) -> str:
+    return screen.moment(part) if isinstance(part, datetime) else str(part)
 
 
 def _fact(name: str, value: str) -> Text:
@@ -145,41 +129,6 @@ def _short(data: bytes | None) -> str | None:
         return None
     text = data.decode(errors="replace")
     return text if len(text) <= MAX_ARGS_CHARS else f"{text[:MAX_ARGS_CHARS]}… ({len(text):,} characters)"
-
-
-def _others(job: dict[str, Any], name: str) -> str | None:
-    """The jobs that it waits for, or those that wait for it: how many, and the first of them."""
-    if not job[name]:
-        return None
-    first = msgspec.json.decode(job[f"{name}_first"])
-    named = [one if isinstance(one, str) else f"{one['id']} ({one['state']})" for one in first]
-    more = ", …" if len(named) < job[name] else ""
-    return f"{screen.counted(job[name], 'job')}: {', '.join(named)}{more}"
-
-
-def _key(job: dict[str, Any]) -> str | None:
-    """The concurrency key, and whether the job waits for a slot of it."""
-    if job["queues"]:
-        taken = f"{job['slots_taken']} of {job['concurrency']} taken"
-        return f"waits for a slot of the key {job['concurrency_key']} ({taken})"
-    return job["concurrency_key"] and f"{job['concurrency_key']}, at most {job['concurrency']} at a time"
-
-
-def _paused(job: dict[str, Any]) -> str | None:
-    """Why no worker claims the job, although it waits."""
-    if job["paused"] is None:
-        return None
-    kind, name = job["paused"], job[job["paused"]]
-    return f"its {kind} {name} is paused; {program.command(f'{kind}s resume {name}')}"
-
-
-def _known_killer(job: dict[str, Any]) -> str | None:
-    """How often the same task with the same arguments crashed as other jobs."""
-    if not job["kills"]:
-        return None
-    times = "once" if job["kills"] == 1 else f"{job['kills']} times"
-    last = f"{job['last_cause']} as job {job['last_killer']} at {screen.moment(job['last_kill_at'])}"
-    return f"the same task and arguments killed their process {times} as other jobs, last with {last}"
 
 
 def _progress(job: dict[str, Any]) -> str | None:
@@ -211,15 +160,9 @@ def _attempt(attempt: Attempt, *, full: bool) -> list[RenderableType]:
 
 def evidence_of(attempt: Attempt, *, full: bool = False) -> list[RenderableType]:
     """Its signal or exit code, error, stack and last output."""
-    facts = [
-        attempt.signal,
-        None if attempt.exit_code is None else f"exit code {attempt.exit_code}",
-        attempt.peak_memory_bytes and f"peak {screen.size(attempt.peak_memory_bytes)}",
-        attempt.cpu_s and f"cpu {screen.duration(attempt.cpu_s)}",
-    ]
     parts: list[RenderableType] = []
-    if any(facts):
-        parts.append(_indented(", ".join(str(fact) for fact in facts if fact), "yellow"))
+    if known := evidence(msgspec.structs.asdict(attempt)):
+        parts.append(_indented(known, "yellow"))
     if attempt.memory is not None:
         parts.append(_indented(memory_line(attempt.memory), "yellow"))
     if attempt.error:

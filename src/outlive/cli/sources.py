@@ -10,11 +10,9 @@ from outlive.cli import completion, screen
 from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
 from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
 from outlive.errors import ConfigError
-from outlive.validation import positive, refused
+from outlive.operations.controls import SETTABLE, limit_of_source
 
 Name = Annotated[str, typer.Argument(help="The source.", autocompletion=completion.sources)]
-SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
-_WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})
 
 sources_app = typer.Typer()
 app.add_typer(sources_app, name="sources", rich_help_panel=LOOK)
@@ -78,9 +76,7 @@ def pause(context: CommandContext, name: Name) -> None:
 
     Example: outlive sources pause shop
     """
-    _expect(context.audited(store.pause_source(name), "pause source", {"source": name}), name)
-    resume = program.command(f"sources resume {name}")
-    screen.say(Text(f"source {name} is paused; `{resume}` resumes it"))
+    _expect(context.control("pause_source", name), name)
 
 
 @command(sources_app)
@@ -89,21 +85,14 @@ def resume(context: CommandContext, name: Name) -> None:
 
     Example: outlive sources resume shop
     """
-    _expect(context.audited(store.resume_source(name), "resume source", {"source": name}), name)
-    screen.say(Text(f"source {name} is resumed"))
+    _expect(context.control("resume_source", name), name)
 
 
 def _parsed(word: str) -> tuple[str, float | None]:
     key, equals, value = word.partition("=")
     if key not in SETTABLE or not equals:
         raise ConfigError(f"{word!r} is not KEY=VALUE: use one of the keys {', '.join(SETTABLE)}")
-    if not value:
-        return key, None
-    try:
-        number = int(value) if key in _WHOLE else float(value)
-    except ValueError:
-        raise refused(key, value, f"a {'whole ' if key in _WHOLE else ''}number") from None
-    return key, positive(key, number)
+    return key, limit_of_source(key, value)
 
 
 def _expect(found: bool, name: str) -> None:

@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 from outlive import store
-from outlive.dashboard.choosing import told
 from outlive.dashboard.rendering import Links
 from outlive.dashboard.visits import Visit
+from outlive.operations.selection import told
 from outlive.operations.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -29,13 +29,9 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     rows = await site.database.run(store.list_audit(past=past, limit=PAGE + 1))
     for row in rows:
         row["what"] = list(_told(msgspec.json.decode(row["what"]), visit.links))
-        row["word"] = _word(row["action"])
+        verb = VERBS.get(row["action"])
+        row["word"] = verb.word if verb else row["action"].capitalize()
     return {"title": "Audit", "rows": rows[:PAGE], "past": rows[PAGE - 1]["id"] if len(rows) > PAGE else None}
-
-
-def _word(action: str) -> str:
-    """What was done, as the button is called that does it."""
-    return VERBS[action].word if action in VERBS else action.capitalize()
 
 
 def _told(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
@@ -49,6 +45,6 @@ def _told(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]
             more = f"and {len(value) - SHOWN_IDS} more" if len(value) > SHOWN_IDS else ""
             yield "", more, [(str(id), at("jobs", id)) for id in value[:SHOWN_IDS]]
         elif key == "batch":
-            yield label, "", [(words, at("batches", words))]
+            yield label.capitalize(), "", [(words, at("batches", words))]
         else:
-            yield label, words, []
+            yield label.capitalize(), words, []

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from outlive import validation
 from outlive.errors import BadArguments, ConfigError
+from outlive.operations.selection import TEXTS
 from outlive.states import State
 from outlive.store import JobFilter
-from outlive.wording import duration
 
-FIELDS = ("state", "task", "queue", "source", "worker", "batch", "since", "text")
+FIELDS = (*TEXTS, "state", "batch", "since")
 MAX_IDS = 1000
 MAX_VALUE = 500
-LABELS = {
-    "states": "State",
-    "task": "Task",
-    "queue": "Queue",
-    "source": "Source",
-    "worker": "Worker",
-    "batch": "Batch",
-    "since_s": "Since",
-    "older_s": "Older than",
-    "text": "With the text",
-    "ids": "Jobs",
-    "name": "Name",
-}
-"""What the parts of a filter are called on the pages."""
 _DIGITS = re.compile(r"[0-9a-f]{4,32}")
 
 
@@ -53,16 +40,9 @@ def filter_of(fields: Mapping[str, str]) -> JobFilter:
         since_s = validation.optional(validation.seconds)("since", given["since"])
     except ConfigError as error:
         raise BadField("since", str(error)) from None
-    return JobFilter(
-        states=() if state is None else (State(state),),
-        task=given["task"],
-        queue=given["queue"],
-        source=given["source"],
-        worker=given["worker"],
-        batch=batch_id,
-        since_s=since_s,
-        text=given["text"],
-    )
+    states = () if state is None else (State(state),)
+    texts: dict[str, Any] = {key: given[key] for key in TEXTS}
+    return JobFilter(states=states, batch=batch_id, since_s=since_s, **texts)
 
 
 def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:
@@ -76,14 +56,6 @@ def ids_of(fields: Iterable[tuple[str, str]]) -> list[UUID]:
     if len(found) > MAX_IDS:
         raise BadArguments(f"more than {MAX_IDS} jobs are selected: use a filter")
     return found
-
-
-def told(key: str, value: object) -> tuple[str, str]:
-    """A part of a filter in words: what it is called, and its value."""
-    label = LABELS.get(key, key.replace("_", " "))
-    if key in ("since_s", "older_s") and isinstance(value, int | float):
-        return label, f"{duration(value)}{' ago' if key == 'since_s' else ''}"
-    return label, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def prefix(text: str | None) -> str | None:

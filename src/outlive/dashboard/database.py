@@ -52,6 +52,15 @@ class Database:
         """Do an operation of several statements. The audit counts what is done to jobs, so that is not done again."""
         return await arun(steps, lambda one: self.run(one, again=one.name != "act"))
 
+    async def do_at_once(self, steps: Steps[T]) -> T:
+        """Do an operation in one transaction, and never again."""
+
+        async def work(connection: db.AsyncConnection) -> T:
+            async with connection.transaction():
+                return await arun(steps, lambda one: db.arun(connection, one))
+
+        return await self.within(work, again=False)
+
     async def within(self, work: Callable[[db.AsyncConnection], Awaitable[T]], *, again: bool = True) -> T:
         """Do work. Unless it may not be done twice, it is done `again` if an idle connection turns out to be broken."""
         with db.translated_errors():

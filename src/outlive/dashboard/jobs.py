@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from outlive import store
 from outlive.dashboard import charts, postmortem
 from outlive.dashboard.choosing import FIELDS, BadField, filter_of, prefix
 from outlive.dashboard.rendering import seconds
-from outlive.dashboard.visits import NotFound, Visit
-from outlive.errors import GONE
+from outlive.dashboard.visits import Visit
+from outlive.errors import no_job
 from outlive.model import Attempt
 from outlive.operations import selection
+from outlive.operations.facts import facts
 from outlive.operations.verbs import VERBS
 from outlive.states import State
 from outlive.store import Found, JobFilter
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 PAGE = 50
 SEARCH_S = 0.03
 """How long a page searches before it shows what it has found."""
-MOST_SEEN, MOST_SEEN_FOR_TEXT = 4000, 1500
-"""How many jobs one statement looks at: some milliseconds."""
 LONGEST_ARGS = 20_000
 SHOWN_ATTEMPTS = 50
 
@@ -43,8 +40,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     if wrong or ids:
         found = Found(ids, len(ids), 0, None)
     else:
-        most_seen = MOST_SEEN if wanted.text is None else MOST_SEEN_FOR_TEXT
-        steps = selection.page(wanted, limit=PAGE, past=visit.get("past"), patience_s=SEARCH_S, most_seen=most_seen)
+        steps = selection.page(wanted, limit=PAGE, past=visit.get("past"), patience_s=SEARCH_S)
         found = await site.database.do(steps)
     rows = await site.database.run(store.list_jobs(found.ids)) if found.ids else []
     given = {key: visit.get(key) for key in FIELDS}
@@ -71,7 +67,7 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
     id = visit.id()
     found = await site.database.run(store.job(id))
     if not found:
-        raise NotFound(f"There is no job {id}: {GONE}.")
+        raise no_job(id)
     (job,) = found
     attempts = await site.database.run(store.list_attempts(id))
     # What a running job says is written only while it is followed, so this is no read.
@@ -88,11 +84,10 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "attempts": [postmortem.told(attempt) for attempt in reversed(attempts[-SHOWN_ATTEMPTS:])],
         "more_attempts": max(0, len(attempts) - SHOWN_ATTEMPTS),
         "timeline": timeline(job, attempts),
-        "waits_for": msgspec.json.decode(job["waits_for_first"] or b"[]"),
+        "facts": facts(job),
         "now_said": said if said is not None and said.live else None,
         "now_memory": postmortem.memory_chart(said.memory) if said is not None else None,
         "verbs": [verb for verb in VERBS.values() if job["state"] in verb.takes],
-        "needed_by": msgspec.json.decode(job["needed_by_first"] or b"[]"),
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from outlive import stacks, store, ticks
+from outlive import stacks, store
 from outlive.dashboard import postmortem
-from outlive.dashboard.visits import NotFound, Visit
-from outlive.errors import GONE
+from outlive.dashboard.visits import Visit
+from outlive.errors import no_batch
+from outlive.operations import facts
 from outlive.states import State
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ async def killers(site: Site, visit: Visit) -> Mapping[str, Any]:
     rows = await site.database.run(store.group_killers(limit=KILLERS))
     for row in rows:
         row["cause"] = postmortem.meaning(row["outcome"], row["signal"])
+        row["evidence"] = facts.evidence(row)
         row["frames"] = stacks.read(row["stack"])
     shown = sum(row["jobs"] for row in rows)
     return {"title": "Killers", "groups": rows, "most": KILLERS if shown == KILLERS else None}
@@ -50,11 +51,8 @@ async def queues(site: Site, visit: Visit) -> Mapping[str, Any]:
 
 
 async def schedules(site: Site, visit: Visit) -> Mapping[str, Any]:
-    rows = await site.database.run(store.list_schedules())
-    for row in rows:
-        row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
-        row["next"] = ticks.next_firings(row, row["now"], NEXT)
-    return {"title": "Schedules", "schedules": rows}
+    rows = facts.schedules(await site.database.run(store.list_schedules()), firings=NEXT)
+    return {"title": "Schedules", "schedules": rows, "state_of": facts.state_of_schedule}
 
 
 async def batches(site: Site, visit: Visit) -> Mapping[str, Any]:
@@ -65,7 +63,7 @@ async def batch(site: Site, visit: Visit) -> Mapping[str, Any]:
     id = visit.id()
     found = await site.database.run(store.batch(id))
     if not found:
-        raise NotFound(f"There is no batch {id}: {GONE}.")
+        raise no_batch(id)
     failed = await site.database.run(store.find_jobs(store.JobFilter(batch=id, states=FAILED), limit=BATCH_JOBS))
     newest = await site.database.run(store.find_jobs(store.JobFilter(batch=id), limit=BATCH_JOBS))
     ids = list(dict.fromkeys([*failed.ids, *newest.ids]))[:BATCH_JOBS]

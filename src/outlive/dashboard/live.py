@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.dashboard.database import Away
 from outlive.dashboard.history import LOOK_S
-from outlive.dashboard.visits import NotFound, Visit
+from outlive.dashboard.visits import Visit
 from outlive.errors import OutliveError
 
 PULSE_S = 15.0
@@ -111,7 +111,7 @@ class Live:
             except Away as error:
                 since = error.since.isoformat(timespec="seconds")
                 watched.tell(watched.fragments, {"text": "The database can't be reached", "since": since})
-            except (OutliveError, NotFound) as error:
+            except OutliveError as error:
                 watched.tell(watched.fragments, {"text": str(error)})
             except Exception:
                 _log.exception("an open page can't be looked at: %s", visit.here)

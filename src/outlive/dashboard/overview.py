@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,17 @@ from markupsafe import Markup
 from outlive import store
 from outlive.dashboard import charts
 from outlive.dashboard.history import MINUTES, History
-from outlive.dashboard.rendering import Links, seconds
+from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
+from outlive.operations import findings
 from outlive.states import Outcome, State
-from outlive.wording import counted, number
+from outlive.wording import number
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
 
-Row = Mapping[str, Any]
 FEW = 5
-DEATH_SHOWN_S = 3600.0
+MOST_STUCK = 1000
 OUTCOMES = [
     Outcome.SUCCEEDED,
     Outcome.RELEASED,
@@ -46,7 +46,7 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     counts = await site.history.counts.get()
     workers = await run(store.list_workers())
     killers = await run(store.list_killers(limit=FEW))
-    stuck = await run(store.list_stuck(limit=FEW))
+    stuck = await run(store.list_stuck(limit=MOST_STUCK))
     lanes = await site.history.lanes.get()
     queues = await site.history.queues.get()
     sources = await run(store.list_sources())
@@ -55,67 +55,22 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
     for row in counts:
         by_state[row["state"]] += row["jobs"]
     rough = {row["state"] for row in counts if row["estimated"]}
-    dead = [row for row in workers if died_lately(row)]
+    dead = [row for row in workers if findings.has_died(row, within_s=findings.HOUR_S)]
+    active = [row for row in workers if row["state"] == "active"]
+    health = {"stuck": len(stuck), "quarantined": by_state["quarantined"], "active_workers": len(active)}
+    found = findings.judge_work(health, queues, workers, lanes, sources, schedules, within_s=findings.HOUR_S)
     return {
         "title": "Overview",
         "by_state": by_state,
         "rough": rough,
         "killers": killers,
         "dead": dead[:FEW],
-        "stuck": stuck,
+        "stuck": stuck[:FEW],
         "charts": drawn(site.history),
-        "troubles": list(troubles(visit.links, by_state, workers, lanes, queues, sources, schedules, len(stuck))),
-        "active": sum(row["state"] == "active" for row in workers),
-        "slots": sum(row["slots"] for row in workers if row["state"] == "active"),
+        "troubles": [one for one in found if one.level != "fine" and one.page],
+        "active": len(active),
+        "slots": sum(row["slots"] for row in active),
     }
-
-
-def troubles(
-    at: Links,
-    by_state: Mapping[str, int],
-    workers: Sequence[Row],
-    lanes: Sequence[Row],
-    queues: Sequence[Row],
-    sources: Sequence[Row],
-    schedules: Sequence[Row],
-    stuck: int,
-) -> Iterator[tuple[str, str, str]]:
-    """What a person should look at: how bad it is, a sentence, and where to look."""
-    if by_state["quarantined"]:
-        words = counted(by_state["quarantined"], "job is in quarantine: it", "jobs are in quarantine: each")
-        yield "bad", f"{words} kept killing its process", at("killers")
-    waiting = by_state["pending"] + by_state["retryable"]
-    if any(row["state"] == "active" for row in workers):
-        for (task, queue), jobs in store.unserved(lanes, workers).most_common(FEW):
-            words = f"No active worker has the task {task} and serves the queue {queue}"
-            yield "bad", f"{words}: {counted(jobs, 'job is', 'jobs are')} ready", at("jobs", task=task, queue=queue)
-    elif waiting:
-        yield "bad", "Jobs wait, and no worker is active", at("workers")
-    if dead := sum(map(died_lately, workers)):
-        yield "bad", f"{counted(dead, 'worker has', 'workers have')} died", at("workers")
-    if stuck:
-        yield "bad", "Running jobs are stuck: their workers are silent", at("jobs", state="running")
-    for row in workers:
-        if row["trouble"]:
-            yield "bad", f"Worker {row['name']} starts no job: {row['trouble']}", at("workers")
-    for row in queues:
-        if row["paused"] and row["ready"]:
-            ready = counted(row["ready"], "job in it is", "jobs in it are")
-            yield "warn", f"Queue {row['name']} is paused, and {ready} ready", at("queues")
-    for row in sources:
-        if row["breaker"] != "closed":
-            yield "warn", f"The breaker of source {row['name']} is {row['breaker']}", at("sources")
-    for row in schedules:
-        if row["trouble"]:
-            yield "warn", f"Schedule {row['name']} can't fire: {row['trouble']}", at("schedules")
-
-
-def died_lately(worker: Row) -> bool:
-    """Whether a worker was declared dead less than an hour ago. The page of workers shows the others, too."""
-    if worker["state"] != "dead":
-        return False
-    until_declared = (worker["died_at"] or worker["last_seen"]) - worker["last_seen"]
-    return bool(worker["time_since_heartbeat_s"] - until_declared.total_seconds() < DEATH_SHOWN_S)
 
 
 def drawn(history: History) -> list[dict[str, Any]]:

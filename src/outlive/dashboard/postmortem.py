@@ -11,6 +11,7 @@ from markupsafe import Markup
 from outlive import output, stacks
 from outlive.dashboard import charts
 from outlive.model import Attempt, MemoryCourse
+from outlive.operations.facts import evidence
 from outlive.states import Outcome
 from outlive.wording import duration, size
 
@@ -55,16 +56,6 @@ def limit_bytes(attempt: Attempt) -> int | None:
     return int(found[1].replace(",", "")) if found else None
 
 
-def facts(attempt: Attempt) -> list[str]:
-    found = [
-        attempt.signal,
-        None if attempt.exit_code is None else f"exit code {attempt.exit_code}",
-        attempt.peak_memory_bytes and f"peak memory {size(attempt.peak_memory_bytes)}",
-        attempt.cpu_s and f"processor time {duration(attempt.cpu_s)}",
-    ]
-    return [str(fact) for fact in found if fact]
-
-
 def pretty(data: bytes | None, most: int) -> tuple[str, int]:
     """JSON with indents, cut after so many characters, and how many bytes it has."""
     if data is None:
@@ -96,7 +87,7 @@ def told(attempt: Attempt) -> dict[str, Any]:
     return {
         "it": attempt,
         "cause": meaning(attempt.outcome, attempt.signal),
-        "facts": facts(attempt),
+        "evidence": evidence(msgspec.structs.asdict(attempt)),
         "stack": stacks.read(attempt.stack),
         "took_s": took_s,
         "limit_bytes": limit,

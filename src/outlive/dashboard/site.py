@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from outlive import db, store
+from outlive import db, errors, store
 from outlive.dashboard import actions
 from outlive.dashboard.access import SESSION_S, Access, Role, is_embedded_elsewhere, refusal
 from outlive.dashboard.database import Away, Database
@@ -30,7 +30,7 @@ from outlive.dashboard.proxy import Proxy
 from outlive.dashboard.rendering import STATIC, Links, Templates
 from outlive.dashboard.shield import Shield
 from outlive.dashboard.visits import Elsewhere, NotFound, Page, Refused, Visit, inside
-from outlive.errors import BadArguments, ConfigError, DatabaseBusy, OutliveError, SchemaMismatch
+from outlive.errors import BadArguments, BatchNotFound, ConfigError, DatabaseBusy, JobNotFound, OutliveError
 from outlive.metrics import exposition
 from outlive.metrics.database import DatabaseMetrics
 from outlive.model import new_job_id
@@ -89,7 +89,6 @@ class Site:
                 routes.append(Route(f"/live{page.path}", self._stream(page), methods=["GET"]))
         answers = {
             OutliveError: self._failed,
-            NotFound: self._failed,
             Refused: self._failed,
             Elsewhere: self._go_back,
             HTTPException: self._refused,
@@ -339,9 +338,9 @@ class Site:
                 return self.say(request, 503, "The database can't be reached", str(error), since=error.since)
             case DatabaseBusy():
                 return self.say(request, 503, "The database is slow", str(error))
-            case SchemaMismatch():
+            case errors.SchemaMismatch():
                 return self.say(request, 503, "The database has another schema", str(error))
-            case NotFound():
+            case NotFound() | JobNotFound() | BatchNotFound():
                 return self.say(request, 404, "Not found", str(error))
             case Refused():
                 return self.say(request, 403, "Refused", str(error))

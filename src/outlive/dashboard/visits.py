@@ -11,6 +11,7 @@ from uuid import UUID
 
 from outlive.dashboard.access import Role
 from outlive.dashboard.rendering import Links
+from outlive.errors import OutliveError
 
 if TYPE_CHECKING:
     from outlive.dashboard.site import Site
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 MAX_VALUE = 500
 
 
-class NotFound(Exception):
+class NotFound(OutliveError):
     """There is nothing at this address. The text says what may have become of it."""
 
 

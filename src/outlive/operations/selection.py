@@ -10,7 +10,22 @@ from uuid import UUID
 from outlive import store
 from outlive.operations import Steps
 from outlive.store import Found, JobFilter
-from outlive.wording import counted
+from outlive.wording import counted, duration, few
+
+TEXTS = ("task", "queue", "source", "worker", "text")
+"""The parts of a filter that are as people write them."""
+MOST_SEEN, MOST_SEEN_FOR_TEXT = 4000, 1500
+"""How many jobs one statement looks at where time is short: some milliseconds."""
+_LABELS = {"states": "state", "since_s": "since", "older_s": "older than", "text": "with the text", "ids": "jobs"}
+
+
+def told(key: str, value: object) -> tuple[str, str]:
+    """A part of a filter, or another choice that the audit has, in words: what it is called, and its value."""
+    if key in ("since_s", "older_s") and isinstance(value, int | float):
+        value = f"{duration(value)}{' ago' if key == 'since_s' else ''}"
+    elif isinstance(value, list | tuple):
+        value = few(value, 3 if key == "ids" else len(value))
+    return _LABELS.get(key, key.replace("_", " ")), str(value)
 
 
 class Count(NamedTuple):
@@ -35,22 +50,13 @@ def count(wanted: JobFilter, *, patience_s: float = math.inf) -> Steps[Count]:
             return Count(jobs, more=past is not None)
 
 
-def page(
-    wanted: JobFilter,
-    *,
-    limit: int,
-    past: str | None = None,
-    patience_s: float = math.inf,
-    most_seen: int | None = None,
-) -> Steps[Found]:
-    """The next jobs that match. Where few do, these are what is found when the patience ends.
-
-    `most_seen` is how many jobs one statement may look at: few are enough where most of them match.
-    """
+def page(wanted: JobFilter, *, limit: int, past: str | None = None, patience_s: float = math.inf) -> Steps[Found]:
+    """The next jobs that match. Where few do, these are what is found when the patience ends."""
     ids: list[UUID] = []
     seen, began = 0, time.monotonic()
+    most = MOST_SEEN if wanted.text is None else MOST_SEEN_FOR_TEXT
     while True:
-        look = most_seen and min(4 * max(limit, seen), most_seen)
+        look = None if patience_s == math.inf else min(4 * max(limit, seen), most)
         found: Found = yield store.find_jobs(wanted, past=past, limit=limit - len(ids), look=look)
         ids += found.ids
         past, seen = found.next, found.seen

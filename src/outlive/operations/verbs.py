@@ -13,7 +13,7 @@ import msgspec
 from outlive import store
 from outlive.errors import ConfigError
 from outlive.model import Change
-from outlive.operations import Steps
+from outlive.operations import By, Steps
 from outlive.states import State, legal
 from outlive.store import Found, JobFilter
 from outlive.wording import counted
@@ -29,9 +29,8 @@ class Verb(msgspec.Struct, frozen=True):
     name: store.Verb
     word: str
     past: str
-    note: str
-    note_on_one: str
     default: tuple[State, ...]
+    note: str
 
     @property
     def takes(self) -> tuple[State, ...]:
@@ -48,38 +47,18 @@ class Verb(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(wanted, states=states)
 
 
-RETRY = Verb(
-    "retry",
-    "Retry",
-    "retried",
-    "They run again now, with all counters at zero.",
-    "It runs again now, with all counters at zero.",
-    (State.FAILED,),
-)
+RETRY = Verb("retry", "Retry", "retried", (State.FAILED,), "A job runs again now, with all counters at zero.")
 CANCEL = Verb(
     "cancel",
     "Cancel",
     "cancelled",
-    "Running jobs are stopped by their workers.",
-    "If it is running, its worker stops it.",
     tuple(state for state in State if legal("cancel", state)),
+    "A job that is running is stopped by its worker.",
 )
 RELEASE = Verb(
-    "release",
-    "Release",
-    "released",
-    "They run again, with crashes and losses at zero.",
-    "It runs again, with crashes and losses at zero.",
-    (State.QUARANTINED,),
+    "release", "Release", "released", (State.QUARANTINED,), "A job runs again, with crashes and losses at zero."
 )
-PRUNE = Verb(
-    "prune",
-    "Delete",
-    "deleted",
-    "Their attempts, results and output are deleted, too.",
-    "Its attempts, result and output are deleted, too.",
-    (),
-)
+PRUNE = Verb("prune", "Delete", "deleted", (), "The attempts, the result and the output of a job are deleted, too.")
 VERBS: dict[str, Verb] = {verb.name: verb for verb in (RETRY, CANCEL, RELEASE, PRUNE)}
 
 
@@ -110,12 +89,7 @@ class Tally(msgspec.Struct):
 
 
 def act(
-    tally: Tally,
-    chosen: JobFilter | Sequence[UUID],
-    *,
-    who: str,
-    entry: UUID,
-    stop: Callable[[int], bool] = lambda _: False,
+    tally: Tally, chosen: JobFilter | Sequence[UUID], by: By, *, stop: Callable[[int], bool] = lambda _: False
 ) -> Steps[None]:
     """Do what the tally counts. `stop` is told the size of each portion, and may end the work."""
     what: object = chosen if isinstance(chosen, JobFilter) else {"ids": chosen[: store.MOST_IDS]}
@@ -123,7 +97,7 @@ def act(
     while True:
         ids, past = yield from _portion(chosen, past)
         if ids:
-            tally.add(ids, (yield store.act(tally.verb.name, ids, who=who, what=what, entry=entry)))
+            tally.add(ids, (yield store.act(tally.verb.name, ids, who=by.who, what=what, entry=by.entry)))
         tally.interrupted = stop(len(ids))
         if past is None or tally.interrupted:
             return

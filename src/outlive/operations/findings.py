@@ -1,18 +1,20 @@
-"""What doctor says about the server, the jobs, the workers and the schedules, from what the database has answered."""
+"""What is wrong with the server, the jobs, the workers and the schedules, from what the database has answered.
+
+`doctor` and the overview of the dashboard judge by these rules.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from outlive import program, store
-from outlive.cli import screen
 from outlive.operations.selection import Count
-from outlive.wording import RESTART
+from outlive.wording import RESTART, counted, duration, few, size
 
 OLDEST_POSTGRES = 14
 NAPTIME_S = 15.0
@@ -20,15 +22,22 @@ SNAPSHOT_S = 60.0
 CLOCK_S = 2.0
 DEAD_ROWS = 100_000
 MUCH_WAL_BYTES = 1024**3
-MOST_TASKS = 5
-DAY_S = 86_400.0
+MOST_NAMED = 5
+HOUR_S, DAY_S = 3600.0, 86_400.0
+_RELOAD = "select pg_reload_conf()"
 Level = Literal["fine", "advice", "problem"]
+Row = Mapping[str, Any]
+Rows = list[dict[str, Any]]
 
 
 class Finding(NamedTuple):
     level: Level
     what: str
     next: str | None = None
+    """What to do about it."""
+    page: str | None = None
+    """The page of the dashboard that shows it; None: the overview leaves it out."""
+    query: Mapping[str, str] = {}
 
 
 def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
@@ -52,10 +61,10 @@ def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
             "problem", "autovacuum is off: claims get slower and slower", f"alter system reset autovacuum; {_RELOAD}"
         )
     elif naptime_s > NAPTIME_S:
-        what = f"autovacuum runs only every {screen.duration(naptime_s)}: a busy queue needs it every 10 s"
+        what = f"autovacuum runs only every {duration(naptime_s)}: a busy queue needs it every 10 s"
         yield Finding("advice", what, f"alter system set autovacuum_naptime = '10s'; {_RELOAD}")
     else:
-        yield Finding("fine", f"autovacuum runs every {screen.duration(naptime_s)}")
+        yield Finding("fine", f"autovacuum runs every {duration(naptime_s)}")
     used, most = health["connections"], health["max_connections"]
     if used > 0.8 * most:
         level: Level = "problem" if used > 0.95 * most else "advice"
@@ -80,7 +89,7 @@ def judge_vacuum(health: dict[str, Any]) -> Iterator[Finding]:
 
 def _held_back(health: dict[str, Any]) -> Iterator[Finding]:
     if health["oldest_snapshot_s"] > SNAPSHOT_S:
-        pid, held = health["oldest_snapshot_pid"], screen.duration(health["oldest_snapshot_s"])
+        pid, held = health["oldest_snapshot_pid"], duration(health["oldest_snapshot_s"])
         what = f"the transaction of backend {pid} has kept vacuum from removing rows for {held}: claims get slower"
         yield Finding("advice", what, f"end the transaction, or: select pg_terminate_backend({pid})")
     for one in msgspec.json.decode(health["prepared"] or b"[]"):
@@ -90,118 +99,129 @@ def _held_back(health: dict[str, Any]) -> Iterator[Finding]:
                 "advice", what, f"rollback prepared '{one['gid']}', or commit it, in database {one['database']}"
             )
     for one in msgspec.json.decode(health["slots"] or b"[]"):
-        what = f"the replication slot {one['name']} has no reader, and keeps {screen.size(one['wal_bytes'])} of WAL"
+        what = f"the replication slot {one['name']} has no reader, and keeps {size(one['wal_bytes'])} of WAL"
         what += " and old rows" if one["rows"] else ""
         level: Level = "problem" if one["wal_bytes"] > MUCH_WAL_BYTES else "advice"
         yield Finding(level, what, f"start its reader, or: select pg_drop_replication_slot('{one['name']}')")
 
 
-_RELOAD = "select pg_reload_conf()"
+def judge_work(
+    health: Row, queues: Rows, workers: Rows, lanes: Rows, sources: Rows, schedules: Rows, *, within_s: float = DAY_S
+) -> Iterator[Finding]:
+    """Findings about jobs, and about all that keeps them from running. A death is one for so long."""
+    yield from judge_jobs(health, sum(row["ready"] for row in queues if not row["paused"]))
+    yield from judge_workers(workers, within_s=within_s)
+    yield from judge_tasks(lanes, workers)
+    yield from _judge_paused(lanes, "queue", {row["name"] for row in queues if row["paused"]})
+    yield from _judge_paused(lanes, "source", {row["name"] for row in sources if not row["enabled"]})
+    yield from _judge_sources(sources)
+    yield from _judge_schedules(schedules)
 
 
-def judge_jobs(health: dict[str, Any], ready: int) -> Iterator[Finding]:
+def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:
     """Findings about jobs that an operator must look at."""
     if stuck := health["stuck"]:
         what = f"{_are(stuck, 'job')} stuck: no reaper has freed the jobs of a silent worker"
-        yield Finding("problem", what, f"{program.command('stuck')}; then start a worker, which frees them")
+        look = program.command("stuck")
+        yield Finding("problem", what, f"{look}; then start a worker, which frees them", "jobs", {"state": "running"})
     else:
         yield Finding("fine", "no job is stuck")
     if quarantined := health["quarantined"]:
+        look = program.command("killers")
         yield Finding(
-            "advice",
-            f"{_are(quarantined, 'job')} in quarantine",
-            f"{program.command('killers')}; then release or prune them",
+            "advice", f"{_are(quarantined, 'job')} in quarantine", f"{look}; then release or prune them", "killers"
         )
     else:
         yield Finding("fine", "no job is in quarantine")
-    workers = health["active_workers"]
-    if workers:
+    if workers := health["active_workers"]:
         yield Finding("fine", f"{_are(workers, 'worker')} active")
     elif ready:
-        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", program.worker())
+        yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", program.worker(), "workers")
     else:
         yield Finding("advice", "no worker is active", f"{program.worker()}, once there are jobs")
 
 
-def judge_failures(failed: Count) -> Iterator[Finding]:
-    """Findings about jobs that have failed for good within a day."""
+def judge_failures(failed: Count) -> Finding:
+    """Whether jobs have failed for good within a day."""
     if not failed.jobs:
-        yield Finding("fine", "no job has failed in the last day")
-    else:
-        what = f"{failed} failed for good in the last day"
-        yield Finding("advice", what, f"{program.command('jobs --state failed --since 1d')}; then retry or prune them")
+        return Finding("fine", "no job has failed in the last day")
+    look = program.command("jobs --state failed --since 1d")
+    return Finding("advice", f"{failed} failed for good in the last day", f"{look}; then retry or prune them")
 
 
-def judge_paused(lanes: list[dict[str, Any]], thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
+def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
     """Findings about jobs that wait because an operator has paused their queue, or their source."""
     ready: Counter[str] = Counter()
     for lane in lanes:
         if lane["ready"] and lane[thing] in paused:
             ready[lane[thing]] += lane["ready"]
-    for name, jobs in ready.most_common(MOST_TASKS):
-        yield Finding(
-            "advice",
-            f"{_are(jobs, 'job')} ready, but the {thing} {name} is paused",
-            program.command(f"{thing}s resume {name}"),
-        )
+    for name, jobs in ready.most_common(MOST_NAMED):
+        what = f"{_are(jobs, 'job')} ready, but the {thing} {name} is paused"
+        yield Finding("advice", what, program.command(f"{thing}s resume {name}"), f"{thing}s")
 
 
-def judge_workers(workers: list[dict[str, Any]]) -> Iterator[Finding]:
+def judge_workers(workers: Rows, *, within_s: float = DAY_S) -> Iterator[Finding]:
     """Findings about workers that have died lately, and about those that are alive and can't start jobs."""
-    died = [one["name"] for one in workers if one["state"] == "dead" and one["time_since_heartbeat_s"] < DAY_S]
-    if died:
-        names = ", ".join([*died[:MOST_TASKS], *(["…"] if len(died) > MOST_TASKS else [])])
-        what = f"{len(died):,} {'worker' if len(died) == 1 else 'workers'} died in the last day: {names}"
-        yield Finding(
-            "advice", what, f"{program.command('workers')}; the log of the worker, or of the kernel, may say why"
-        )
+    if died := [row["name"] for row in workers if has_died(row, within_s=within_s)]:
+        time = "hour" if within_s == HOUR_S else "day"
+        what = f"{counted(len(died), 'worker')} died in the last {time}: {few(died, MOST_NAMED)}"
+        look = program.command("workers")
+        yield Finding("advice", what, f"{look}; the log of the worker, or of the kernel, may say why", "workers")
     for worker in workers:
         if worker["trouble"]:
             yield Finding(
                 "problem",
                 f"worker {worker['name']} can't start any job: {worker['trouble']}",
                 f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed",
+                "workers",
             )
 
 
-def judge_sources(sources: list[dict[str, Any]]) -> Iterator[Finding]:
+def has_died(worker: Row, *, within_s: float) -> bool:
+    """Whether a worker was declared dead lately."""
+    if worker["state"] != "dead":
+        return False
+    until_declared = (worker["died_at"] or worker["last_seen"]) - worker["last_seen"]
+    return bool(worker["time_since_heartbeat_s"] - until_declared.total_seconds() < within_s)
+
+
+def _judge_sources(sources: Rows) -> Iterator[Finding]:
     """Findings about sources whose breaker is open."""
     for source in sources:
-        if source["breaker"] == "open":
+        if source["breaker"] != "closed":
             name, streak = source["name"], source["failure_streak"]
-            what = f"the breaker of the source {name} is open after {streak:,} failures in a row"
+            what = f"the breaker of the source {name} is {source['breaker']} after {streak:,} failures in a row"
             resume = program.command(f"sources resume {name}")
-            yield Finding("advice", what, f"{resume}, once it works; later one job tries it anyway")
+            yield Finding("advice", what, f"{resume}, once it works; later one job tries it anyway", "sources")
 
 
-def judge_schedules(schedules: list[dict[str, Any]]) -> Iterator[Finding]:
+def _judge_schedules(schedules: Rows) -> Iterator[Finding]:
     """Findings about schedules that can't fire."""
     for schedule in schedules:
         if schedule["trouble"]:
-            yield Finding(
-                "problem",
-                f"schedule {schedule['name']} can't fire: {schedule['trouble']}",
-                f"{program.command('schedules set')} {schedule['name']}, or reset it",
-            )
+            what = f"schedule {schedule['name']} can't fire: {schedule['trouble']}"
+            change = program.command(f"schedules set {schedule['name']}")
+            yield Finding("problem", what, f"{change}, or reset it", "schedules")
         if schedule["withdrawn_at"]:
             yield withdrawn(schedule)
 
 
-def withdrawn(schedule: dict[str, Any]) -> Finding:
+def withdrawn(schedule: Row) -> Finding:
     name, app = schedule["name"], schedule["declared_by"]
     what = f"schedule {name} is withdrawn and fires nothing, because its app {app} declares it no more"
     own = program.command(f"schedules set {quote(name)} --task {quote(schedule['task'])}")
     return Finding("advice", what, f"start a worker that declares it, or make it the operators' own: {own}")
 
 
-def judge_tasks(lanes: list[dict[str, Any]], workers: list[dict[str, Any]]) -> Iterator[Finding]:
+def judge_tasks(lanes: Rows, workers: Rows) -> Iterator[Finding]:
     """Findings about jobs that no active worker can run."""
     if not any(worker["state"] == "active" for worker in workers):
         return  # That is a finding of its own.
     unserved = store.unserved(lanes, workers)
-    for (task, queue), ready in unserved.most_common(MOST_TASKS):
+    for (task, queue), ready in unserved.most_common(MOST_NAMED):
         what = f"no active worker has the task {task} and serves the queue {queue}: {_are(ready, 'job')} ready"
-        yield Finding("problem", what, f"{RESTART}, or start one whose app has it; {program.command('workers')}")
+        cure = f"{RESTART}, or start one whose app has it; {program.command('workers')}"
+        yield Finding("problem", what, cure, "jobs", {"task": task, "queue": queue})
     if not unserved:
         yield Finding("fine", "every job that is ready has a worker with its task")
 
@@ -213,10 +233,10 @@ def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:
     how = "ahead of" if ahead_s > 0 else "behind"
     return Finding(
         "advice",
-        f"the database's clock is {screen.duration(abs(ahead_s))} {how} this machine's: log lines and job times differ",
+        f"the database's clock is {duration(abs(ahead_s))} {how} this machine's: log lines and job times differ",
         "run chrony or systemd-timesyncd on both; outlive itself goes by the database's clock",
     )
 
 
 def _are(count: int, thing: str) -> str:
-    return screen.counted(count, f"{thing} is", f"{thing}s are")
+    return counted(count, f"{thing} is", f"{thing}s are")

@@ -1,0 +1,97 @@
+"""What operators do to one queue, source, worker, schedule or batch, and how that is written to the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from outlive import store
+from outlive.operations import By, Steps
+from outlive.statement import Statement
+from outlive.validation import positive, refused
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """`action` is what the audit calls it. `make` takes the name of the thing, and for a rate the new limits."""
+
+    action: str
+    done: str
+    make: Callable[..., Statement[Any]]
+    note: str
+    question: str = "{verb} the {noun} {name}?"
+
+    @property
+    def noun(self) -> str:
+        return self.action.partition(" ")[2]
+
+    def asked(self, name: str) -> str:
+        return self.question.format(verb=self.action.partition(" ")[0].capitalize(), noun=self.noun, name=name)
+
+    def told(self, name: str) -> str:
+        return f"{self.noun} {name} is {self.done}" if self.done != "enqueued" else f"a job of {name} is enqueued"
+
+
+_PAUSED = "Its jobs are claimed no more until it is resumed. Running jobs continue."
+CONTROLS = {
+    "pause_queue": Control("pause queue", "paused", store.pause_queue, _PAUSED),
+    "resume_queue": Control("resume queue", "resumed", store.resume_queue, "Its jobs are claimed again."),
+    "pause_source": Control("pause source", "paused", store.pause_source, _PAUSED),
+    "resume_source": Control(
+        "resume source", "resumed", store.resume_source, "Its jobs are claimed again, and its breaker is closed."
+    ),
+    "set_rate": Control(
+        "set source",
+        "set",
+        store.set_source,
+        "It holds for all workers, at once.",
+        "Set the rate of the {noun} {name}?",
+    ),
+    "drain_worker": Control(
+        "drain worker", "told to drain", store.drain_workers, "It finishes the jobs that it runs, and stops."
+    ),
+    "pause_schedule": Control(
+        "pause schedule", "paused", store.pause_schedule, "It fires no more until it is resumed. Its jobs continue."
+    ),
+    "resume_schedule": Control(
+        "resume schedule", "resumed", store.resume_schedule, "It fires again. Its option missed says what it makes up."
+    ),
+    "run_schedule": Control(
+        "run schedule",
+        "enqueued",
+        store.run_schedule,
+        "A job of it is enqueued now, beside its firings.",
+        "Run the schedule {name} now?",
+    ),
+}
+
+
+SETTABLE = ("rate_limit_per_minute", "burst", "max_concurrency", "breaker_failures", "breaker_pause_s")
+_WHOLE = frozenset({"burst", "max_concurrency", "breaker_failures"})
+
+
+def limit_of_source(key: str, text: str) -> float | None:
+    """A limit that an operator has written; None, if it is empty: what the app declares applies."""
+    try:
+        return positive(key, int(text) if key in _WHOLE else float(text)) if text else None
+    except ValueError:
+        raise refused(key, text, f"a {'whole ' if key in _WHOLE else ''}number") from None
+
+
+def audited(statement: Statement[T], by: By, action: str, what: object, *, jobs: int = 0) -> Steps[T]:
+    """Do it in one transaction, which also writes the audit, unless nothing was done."""
+    done: T = yield statement
+    if done is None or done:
+        yield store.write_audit(by.entry, who=by.who, action=action, what=what, jobs=jobs)
+    return done
+
+
+def cancel_jobs_of(batch: UUID) -> Steps[None]:
+    """Cancel the jobs of a batch that is closed, a portion at a time."""
+    past = yield store.cancel_batch(batch)
+    while past is not None:
+        past = yield store.cancel_batch(batch, past)

@@ -1,0 +1,120 @@
+"""The facts of a job, of an attempt and of a schedule. Both surfaces show these, each in its own way.
+
+A fact is a name and some parts: words, times, states, and links, which are things that have a page of the dashboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from outlive import program, ticks
+from outlive.states import State
+from outlive.wording import RESTART, counted, duration, size
+
+
+class Link(NamedTuple):
+    words: str
+    page: str
+    id: str | None = None
+    query: Mapping[str, str] = {}
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class InState(NamedTuple):
+    state: str
+
+    def __str__(self) -> str:
+        return f"({self.state})"
+
+
+Part = str | datetime | InState | Link
+Job = Mapping[str, Any]
+
+
+def facts(job: Job) -> Iterator[tuple[str, list[Part]]]:
+    """What is known about a job beside its arguments and attempts."""
+    source: list[Part] = [", source ", Link(job["source"], "sources")] if job["source"] else []
+    queue = Link(job["queue"], "jobs", query={"queue": job["queue"]})
+    yield "queue", [queue, *source, f", priority {job['priority']}"]
+    if job["dedupe_key"]:
+        yield "dedupe key", [job["dedupe_key"]]
+    if job["queues"]:
+        taken = f"{job['slots_taken']} of {job['concurrency']} taken"
+        yield "key", [f"waits for a slot of the key {job['concurrency_key']} ({taken})"]
+    elif job["concurrency_key"]:
+        yield "key", [f"{job['concurrency_key']}, at most {job['concurrency']} at a time"]
+    if job["schedule"]:
+        yield "fired by", ["schedule ", Link(job["schedule"], "schedules")]
+    if job["batch"]:
+        yield "batch", [Link(str(job["batch"]), "batches", str(job["batch"]))]
+    yield "created", [job["created_at"]]
+    if not job["served"]:
+        yield "waits", [f"no active worker has this task and serves this queue; {RESTART}"]
+    if kind := job["paused"]:
+        yield "waits", [f"its {kind} {job[kind]} is paused; {program.command(f'{kind}s resume {job[kind]}')}"]
+    if job["state"] in (State.PENDING, State.RETRYABLE):
+        yield "next try", [job["ready_at"]]
+    words = (("failures", "failure"), ("crashes", "crash"), ("losses", "loss"))
+    if counters := [counted(job[many], one, many) for many, one in words if job[many]]:
+        yield "counted", [", ".join(counters)]
+    if job["held_details"]:
+        yield "held", ["since ", job["held_since"], f": {job['held_details']}"]
+    for name in ("waits_for", "needed_by"):
+        if job[name]:
+            yield name.replace("_", " "), [*_others(job, name)]
+    if job["kills"]:
+        times = "once" if job["kills"] == 1 else f"{job['kills']} times"
+        last = f"the same task and arguments killed their process {times} as other jobs, last with {job['last_cause']}"
+        yield "killer", [f"{last} as job ", _job(job["last_killer"]), " at ", job["last_kill_at"]]
+    if job["completed_at"]:
+        yield "ended", [job["completed_at"]]
+
+
+def _others(job: Job, name: str) -> Iterator[Part]:
+    """The jobs that it waits for, or those that wait for it: how many, and the first of them."""
+    first = msgspec.json.decode(job[f"{name}_first"])
+    yield f"{counted(job[name], 'job')}: "
+    for n, one in enumerate(first):
+        yield ", " if n else ""
+        yield _job(one if isinstance(one, str) else one["id"])
+        if not isinstance(one, str):
+            yield " "
+            yield InState(one["state"])
+    yield ", …" if len(first) < job[name] else ""
+
+
+def _job(id: object) -> Link:
+    return Link(str(id), "jobs", str(id))
+
+
+def schedules(rows: list[dict[str, Any]], *, firings: int) -> list[dict[str, Any]]:
+    """The schedules with their next firings, and with all times in UTC."""
+    for row in rows:
+        row |= {key: value.astimezone(UTC) for key, value in row.items() if isinstance(value, datetime)}
+        row["next"] = ticks.next_firings(row, row.pop("now"), firings)
+    return rows
+
+
+def state_of_schedule(row: Mapping[str, Any]) -> str:
+    if row["trouble"]:
+        return "in trouble"
+    if row["withdrawn_at"] or row["paused"]:
+        return "withdrawn" if row["withdrawn_at"] else "paused"
+    return "on" if row["next"] else "ended"
+
+
+def evidence(attempt: Mapping[str, Any]) -> str:
+    """How a process died and what it had used; empty if nothing is known."""
+    found = [
+        attempt["signal"],
+        None if attempt["exit_code"] is None else f"exit code {attempt['exit_code']}",
+        attempt["peak_memory_bytes"] and f"peak {size(attempt['peak_memory_bytes'])}",
+        attempt["cpu_s"] and f"cpu {duration(attempt['cpu_s'])}",
+    ]
+    return ", ".join(fact for fact in found if fact)
