@@ -27,10 +27,10 @@ TESTS = [text for path in modules(ROOT / "tests") if "import pages" in (text := 
 """The tests that run pages."""
 
 COMMANDS: Any = typer.main.get_command(load())
-OF_RUN = {"test", "check", "docs", "audit", "setup"}
+OF_RUN = {"test", "check", "docs", "audit", "setup", "bench", "gameday"}
 """The words of `./run` that are not commands of outlive."""
-WITH_OWN_OPTIONS = {"bench", "demo", "gameday"}
-"""Commands that pass their arguments on."""
+OF_THE_LAB = {"bench", "gameday"}
+"""Pages about commands of the lab, with its options."""
 OTHERS = {"--shm-size", "--backend", "--outlive-database-url", "--max-tasks-per-child"}
 """Options of Docker, of `manage.py outlive_worker`, of the plugin for pytest, and of Celery."""
 
@@ -49,7 +49,7 @@ def test_every_command_and_option_on_the_page_exists(page: Path) -> None:
     for code in code_of(page.read_text(encoding="utf-8")):
         if command := re.search(r"(?:^|(?<!install)[ (])(\./run|outlive) ([a-z].*)", code):
             assert unknown(command[2], own=OF_RUN if command[1] == "./run" else set()) == [], code
-        elif code.startswith("--") and page.stem != "bench":
+        elif code.startswith("--") and page.stem not in OF_THE_LAB:
             assert code.split()[0].split("=")[0] in {*options(COMMANDS), *OTHERS}, code
 
 
@@ -65,7 +65,7 @@ def code_of(text: str) -> Iterator[str]:
 def unknown(line: str, *, own: set[str]) -> list[str]:
     """The words of a command line that are neither commands nor options of outlive."""
     first, *words = words_of(line)
-    if first in own | WITH_OWN_OPTIONS:
+    if first in own:
         return []
     command = COMMANDS.commands.get(first)
     if command is None:
