@@ -7,7 +7,7 @@ value is encoded only if decoding returns the same value, so a job never sees a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 import msgspec
@@ -78,12 +78,25 @@ def _levels(data: bytes) -> int:
     return max(accumulate(1 if one in b"[{" else -1 for one in brackets), default=0)
 
 
-def explain(value: object, name: str, *, any_type: bool = False) -> str | None:
-    """Why the value is not plain JSON that Postgres can store, or None. With `any_type`, types are no reason."""
-    return next(_faults(value, name, any_type, 0), None)
+def in_words(error: Exception, path: str) -> str:
+    """What is wrong with the value that is called `path`: "argument n[0]: expected int, got str"."""
+    if not isinstance(error, msgspec.DecodeError):
+        known = isinstance(error, TypeError | ValueError | ArithmeticError | RecursionError)
+        return f"{path}: {error}" if known else f"{path}: {type(error).__name__}: {error}"
+    text, _, place = str(error).replace("`", "").partition(" - at ")
+    place = place.replace("$", path, 1) or path
+    if place.startswith("key in "):
+        place = f"a key of {place.removeprefix('key in ')}"
+    first, _, rest = text.partition(" ")  # A word of msgspec, or the name of a model's field and a colon.
+    return f"{place}: {first.lower() if first.isalpha() else first} {rest}"
 
 
-def _faults(value: object, path: str, any_type: bool, depth: int) -> Iterator[str]:
+def explain(value: object, name: str, *, encodable: Callable[[object], bool] | None = None) -> str | None:
+    """Why the value is not plain JSON that Postgres can store, or None. With `encodable`, it says which types are."""
+    return next(_faults(value, name, encodable, 0), None)
+
+
+def _faults(value: object, path: str, encodable: Callable[[object], bool] | None, depth: int) -> Iterator[str]:
     """Every reason why JSON would change the value, each with the path to the part that changes."""
     if depth > 200:
         yield f"{path[:60]}… is nested too deeply"
@@ -101,17 +114,17 @@ def _faults(value: object, path: str, any_type: bool, depth: int) -> Iterator[st
                 yield f"{path} is {value}, which JSON does not have"
         case list():
             for n, item in enumerate(value):
-                yield from _faults(item, f"{path}[{n}]", any_type, depth + 1)
+                yield from _faults(item, f"{path}[{n}]", encodable, depth + 1)
         case dict():
             for key, item in value.items():
-                if not isinstance(key, str) and not any_type:
+                if not isinstance(key, str) and encodable is None:
                     yield f"{path} has the key {key!r}: JSON's keys are text"
                 else:
-                    yield from _faults(key, f"a key of {path}", any_type, depth + 1)
-                    yield from _faults(item, f"{path}[{key!r}]", any_type, depth + 1)
-        case _ if any_type:
+                    yield from _faults(key, f"a key of {path}", encodable, depth + 1)
+                    yield from _faults(item, f"{path}[{key!r}]", encodable, depth + 1)
+        case _ if encodable is not None and encodable(value):
             pass
-        case tuple():
+        case tuple() if encodable is None:
             yield f"{path} is a tuple, which would come out as a list: pass a list"
         case _:
             yield f"{path} is of type {type(value).__name__}, which JSON does not have"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, date, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
@@ -18,7 +18,9 @@ import pytest
 
 from outlive import BadArguments
 from outlive.arguments import Codec
-from tests.base.test_forms import codec_of
+from tests.base.test_annotations import codec_of
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass
@@ -49,6 +51,20 @@ class Bag(msgspec.Struct, tag="bag"):
 class Noted:
     name: str
     note: Any = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass
+class Carton(Generic[T]):
+    item: T
+
+
+@dataclasses.dataclass
+class Either:
+    it: str | UUID
+
+
+class Holder(pydantic.BaseModel):
+    either: Either
 
 
 @dataclasses.dataclass
@@ -169,6 +185,8 @@ def test_a_key_that_would_get_lost_is_refused_where_the_job_runs(annotation: Any
         (Purse, Purse.model_construct(money=1.5), ".money"),
         (time, time(12, tzinfo=ZoneInfo("Europe/Berlin")), " is datetime.time(12, 0, tzinfo="),
         (list[time], [time(12, tzinfo=ZoneInfo("Europe/Berlin"))], "[0] is datetime.time(12, 0, tzinfo="),
+        (Carton[Decimal], Carton(1.5), ".item: expected Decimal, got float"),
+        (dict[str, object], {"a": [1j]}, "['a'][0] is of type complex, which JSON does not have"),
         (set[Decimal], {1.5}, ""),
         (dict[Decimal, int], {1.5: 1}, ""),
     ],
@@ -189,7 +207,15 @@ def test_a_time_keeps_its_offset() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Noted("a", [1]), Entity(1, {"a": 1.5}), Member(1, "b"), Account(id=1, data=[None]), Pair(1, "a")],
+    [
+        Noted("a", [1]),
+        Entity(1, {"a": 1.5}),
+        Member(1, "b"),
+        Account(id=1, data=[None]),
+        Pair(1, "a"),
+        Holder(either=Either(UUID(int=1))),
+        Holder(either=Either("a")),
+    ],
     ids=str,
 )
 def test_all_fields_of_an_object_travel_whatever_equality_says(value: Any) -> None:
