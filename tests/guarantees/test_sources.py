@@ -512,6 +512,13 @@ def test_a_dedupe_key_is_the_external_id_or_a_hash_of_what_makes_the_finding() -
     assert len({key, *(dedupe_key(**(facts | one)) for one in changed)}) == 6
 
 
+def test_a_dedupe_key_is_made_of_any_named_parts() -> None:
+    key = dedupe_key(isbn="978-3", edition=2)
+    assert key == dedupe_key(edition="2", isbn="978-3", shelf=None, url="")
+    others = (dedupe_key(isbn="978-3"), dedupe_key(isbn="978-3", edition=3), dedupe_key(isbn="2", edition="978-3"))
+    assert len({key, dedupe_key(), *others}) == 5
+
+
 def test_a_dedupe_key_is_the_same_for_ever() -> None:
     """Keys are stored: a change in how they are made would lose all known findings."""
     from hashlib import sha256
