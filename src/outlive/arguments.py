@@ -184,9 +184,9 @@ class Codec:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            from outlive import words
+            from outlive import foreign_options
 
-            options = (words.suggestion(name, ()) for name in kwargs if name not in self._kinds)
+            options = (foreign_options.suggestion(name, ()) for name in kwargs if name not in self._kinds)
             hint = next((f"; for an option of the job, {one}" for one in options if one), "")
             raise BadArguments(f"{self._task} can't be called with these arguments: {error}{hint}") from None
 

@@ -40,10 +40,10 @@ def known(where: str, kind: str, given: Iterable[str], names: Collection[str]) -
         if name not in names:
             import difflib  # Not at the top: each fork of a zygote would pay for it.
 
-            from outlive import words
+            from outlive import foreign_options
 
             near = difflib.get_close_matches(name, names, n=1)
-            other = words.suggestion(name, names) if kind == "option" else None
+            other = foreign_options.suggestion(name, names) if kind == "option" else None
             hint = other or (f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}")
             raise ConfigError(f"{where} has the unknown {kind} {name}; {hint}")
 

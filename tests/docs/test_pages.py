@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from outlive.foreign_options import WORDS
 from outlive.temporary.server import temporary_home
-from outlive.words import WORDS
 from tests.driving import pages
 from tests.driving.scraping import get, place_in
 from tests.driving.workers import ROOT

@@ -31,7 +31,7 @@ LAYERS = [
         "job_gateway",
         "kernel",
         "validation",
-        "words",
+        "foreign_options",
         "logs",
         "output",
         "importing",
