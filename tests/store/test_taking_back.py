@@ -410,3 +410,15 @@ def test_a_job_in_a_long_transaction_of_its_own_holds_up_no_other(connection: db
     assert counters(connection, other) == (0, 0, 0)
     assert state_of(connection, claimed.id) is State.SUCCEEDED
     assert_sound(connection)
+
+
+def test_a_lease_from_before_the_servers_start_does_not_expire_while_the_server_is_young(
+    connection: db.Connection,
+) -> None:
+    """Its worker could not renew it, and may need a moment to come back and to give up the job at no cost."""
+    make(connection)
+    claim(connection, worker=ANNA, lease_s=-1.0)
+    connection.execute("update outlive.running set heartbeat_at = pg_postmaster_start_time() - interval '1 second'")
+    assert db.run(connection, store.expire(young=True)) == []
+    connection.execute("update outlive.running set heartbeat_at = pg_postmaster_start_time()")
+    assert len(db.run(connection, store.expire(young=True))) == 1

@@ -146,3 +146,7 @@ def health() -> Statement[Table]:
 
 def clock() -> Statement[float]:
     return statement("clock", scalar)
+
+
+def uptime() -> Statement[float]:
+    return statement("uptime", scalar)

@@ -81,6 +81,8 @@ class Reaper:
         self._absences = Absences()
         self._generation = 0
         self._reconnected_at = -math.inf
+        self._server_started_at: tuple[int, float] = (0, -math.inf)
+        """By which connection it is known, and when."""
         self.clock_offset_s: float | None = None
         """The database's clock minus this process' monotonic clock."""
         self.checked_at = time.monotonic()
@@ -226,7 +228,16 @@ class Reaper:
         # While the server was away, no lease could be renewed. Workers that are alive release what they gave up.
         time_to_renew_s = OTHERS_RECONNECT_S + self._config.renew_s
         if await self._trusts_clocks() and now - self._reconnected_at > time_to_renew_s:
-            await self._end_attempts(functools.partial(store.expire, by=self._database_time()), "its lease expired")
+            # A reaper that has just started did not see the server come back.
+            young = now - await self._server_start(now) < time_to_renew_s
+            expire = functools.partial(store.expire, by=self._database_time(), young=young)
+            await self._end_attempts(expire, "its lease expired")
+
+    async def _server_start(self, now: float) -> float:
+        if self._server_started_at[0] != self.session.generation:
+            uptime_s = await self.session.run(store.uptime())
+            self._server_started_at = (self.session.generation, now - uptime_s)
+        return self._server_started_at[1]
 
     async def _end_attempts(self, statement: Callable[..., Statement[list[Lost]]], why: str) -> None:
         after = 0
