@@ -207,7 +207,7 @@ def expire(*, by: float | None = None, young: bool = False, after: int = 0, batc
     """End attempts whose lease has expired as lost, a batch of those with tokens after this one.
 
     `by` is the caller's own reckoning of the database's time; without it, the database's clock is trusted. While the
-    server is young, a lease that was not renewed since its start has not expired.
+    server is young, only leases that were renewed since its start expire.
     """
     return statement("expire", structs(Lost), by=by, young=young, after=after, batch=batch)
 
