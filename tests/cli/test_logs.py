@@ -154,9 +154,10 @@ logs.flush(60)
         process.stdin.write("\n")
         process.stdin.flush()
         lines = [line.partition("Z ")[2].strip() for line in stderr]
-    [at] = [index for index, line in enumerate(lines) if line.startswith("WARNING outlive.logs: ")]
-    dropped = int(lines.pop(at).removeprefix("WARNING outlive.logs: ").split()[0].replace(",", ""))
-    assert len(lines) + dropped == 100_001
+    said = [line for line in lines if line.startswith("WARNING outlive.logs: ")]  # Once or, on a busy machine, twice.
+    at = lines.index(said[0])
+    dropped = sum(int(line.removeprefix("WARNING outlive.logs: ").split()[0].replace(",", "")) for line in said)
+    assert len(lines) - len(said) + dropped == 100_001
     assert dropped > 10_000
     assert lines[:at] == [f"INFO    outlive.test: line {number}" for number in range(at)]
 
