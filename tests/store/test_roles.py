@@ -452,7 +452,13 @@ def test_a_worker_can_run_every_statement_of_the_store(connection: db.Connection
         run(store.note_missed([WORKER], for_s=10))
         run(store.heartbeat(WORKER, "active")), run(store.give_up_silent()), run(store.slowest(30.0))
         run(store.untold_deaths(within_s=60, batch=9))
-        run(store.try_lock("sweep")), run(store.unlock("sweep")), run(store.clock()), run(store.list_workers())
+        (
+            run(store.try_lock("sweep")),
+            run(store.unlock("sweep")),
+            run(store.clock()),
+            run(store.uptime()),
+            run(store.list_workers()),
+        )
         run(store.convict(WORKER, tokens)), run(store.suspects_wait(["work"], None, after_s=60))
         ways = [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CRASHED, Outcome.CANCELLED, Outcome.RELEASED]
         ends = [Ended(token, way, final=way is Outcome.FAILED) for token, way in zip(tokens, ways, strict=False)]
