@@ -2962,6 +2962,7 @@ declare
   notes bigint[];
   late record;
   ends record;
+  behind bigint[] := '{}';
   checked int := 0;
 begin
   notes := array(
@@ -2993,8 +2994,10 @@ begin
     exception when others then
       perform outlive.note_trouble(late.needed, sqlstate, sqlerrm);
     end;
-    update outlive.end_checks c set id = default where c.id = any(late.ids);
+    behind := behind || late.ids;
   end loop;
+  perform set_config('lock_timeout', '100ms', true);
+  update outlive.end_checks c set id = default where c.id = any(behind);
   return checked;
 end $$;
 
@@ -3009,6 +3012,7 @@ declare
   ends record;
   part record;
   among uuid[];
+  behind bigint[] := '{}';
   followed int := 0;
   concerned int := 0;
 begin
@@ -3058,8 +3062,10 @@ begin
     exception when others then
       perform outlive.note_trouble(late.needed, sqlstate, sqlerrm);
     end;
-    update outlive.end_checks c set id = default where c.id = late.id;
+    behind := behind || late.id;
   end loop;
+  perform set_config('lock_timeout', '100ms', true);
+  update outlive.end_checks c set id = default where c.id = any(behind);
   return followed;
 end $$;
 
