@@ -2677,7 +2677,7 @@ set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_pl
 -- wait for them; those that are doomed, because they wait for a bad one, or for one another, with on_failure
 -- cancel; and the jobs that wait for these. Without `among`, if these are too many to be changed at once, only
 -- `mine` are locked. With `among`, other jobs are left alone.
--- While it waits for a lock, more jobs may be enqueued to wait for the doomed ones, so it looks again until it
+-- While it waits for a lock, more jobs may be enqueued to wait for those it locks, so it looks again until it
 -- finds no more. It does not wait for those, nor for those of `among`: the caller may have locked others, and two
 -- such waits could be for each other. If one of `among` is locked, it fails. The others are left to the reaper.
 declare
@@ -2723,7 +2723,7 @@ begin
         select h.id from outlive.held h where h.id = any(fresh) for update skip locked);
       refused := refused || array(select unnest(fresh) except select unnest(locked));
     end if;
-    exit when doomed = '{}';
+    exit when doomed = '{}' and mine = '{}';
     tried := tried || fresh;
   end loop;
   if refused <> '{}' then
