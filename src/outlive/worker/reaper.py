@@ -9,7 +9,8 @@ A worker is declared dead:
 2. if ten seconds have passed since a reaper first missed it after a start of the database server;
 3. if its last heartbeat is older than its own `dead_s`. This finds a worker that is frozen, or behind a pooler, where
    a lock proves nothing.
-In any case, an attempt is lost when its lease expires, whatever is known about its worker.
+In any case, an attempt is lost when its lease expires, whatever is known about its worker. After an outage, workers
+first get the time to renew.
 
 The reaper runs in every worker and as `outlive reap`. All that it does is idempotent and fenced by token: any number
 of reapers may run at once, and a false verdict costs a repeated run, never a second completion.
