@@ -13,8 +13,8 @@ from outlive.states import Outcome, State
 from tests import faults
 from tests.driving.databases import end_sessions
 from tests.driving.jobs import attempts, begun, finished
-from tests.driving.making import make, state_of, value, values
-from tests.driving.workers import Start
+from tests.driving.making import counters, make, state_of, value, values
+from tests.driving.workers import Start, alive
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("faults_app")
@@ -177,6 +177,27 @@ def test_a_worker_works_again_soon_after_a_spell_of_read_only(
     seen = value(connection, "select last_seen from outlive.workers")
     eventually(lambda: value(connection, "select last_seen from outlive.workers") >= seen, within_s=8)
     assert values(connection, backend) == showing
+
+
+def test_a_lease_that_expires_while_an_end_waits_for_the_database_costs_its_job_nothing(
+    start: Start, connection: db.Connection, admin: Admin, tmp_path: Path
+) -> None:
+    """66. A reaper comes first when the spell is over, and the end is refused."""
+    worker, name = start(slots=2), connection.info.dbname
+    job = faults.wait_for.enqueue(str(tmp_path / "go"))
+    (child,) = begun(tmp_path / "go")
+    admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+    end_sessions(admin, keep=connection)
+    worker.says("read-only transaction", within_s=20)
+    (tmp_path / "go").touch()
+    eventually(lambda: not alive(child), what="its child has ended the job")
+    connection.execute("update outlive.running set lease_until = '2000-01-01Z'")
+    assert len(db.run(connection, store.expire())) == 1
+    assert counters(connection, job.id) == (0, 0, 1)
+    connection.execute("update outlive.waiting set ready_at = ready_at + interval '1 hour'")
+    admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+    eventually(lambda: counters(connection, job.id) == (0, 0, 0), within_s=20)
+    assert [one.outcome for one in attempts(connection, job)] == [Outcome.LOST]
 
 
 def test_a_worker_that_starts_in_a_spell_of_read_only_starts_after_it(

@@ -243,7 +243,7 @@ def test_a_job_whose_lease_could_not_be_renewed_is_given_back_at_no_cost(tmp_pat
             async with asyncio.timeout(20):
                 while not heard.ends:
                     await watch.run_once()
-            return heard.outcomes(), watch._leases.given_up
+            return heard.outcomes(), watch._leases.not_kept
 
     assert asyncio.run(play()) == ({1: Outcome.RELEASED}, {1})
 

@@ -228,10 +228,10 @@ def test_a_worker_takes_back_what_it_gave_up_once_its_end_is_known(
         leases, session = Leases(lease_s=300, renew_s=20), Session(database_url)
         service, left = TakingBack(ANNA, session, leases), []
         leases.hold([scene.token], since=0.0)
-        leases.given_up.add(scene.token)
+        leases.not_kept.add(scene.token)
         for _ in range(2):
             await service.run_once()
-            left.append(len(leases.given_up))
+            left.append(len(leases.not_kept))
             leases.drop(scene.token)
         await session.close()
         return left

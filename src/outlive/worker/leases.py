@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, KeysView
 
+from outlive.model import Ended
 from outlive.states import Outcome
 
 GIVEN_UP = (Outcome.LOST, "given up by others")
@@ -20,9 +21,9 @@ class Leases:
         """Monotonic times, by token."""
         self._disowned: set[int] = set()
         """Tokens that the database no longer has under this worker: their processes are killed, no end is written."""
-        self.given_up: set[int] = set()
-        """Tokens of attempts that this worker could not keep although it ran all the time: the database was away. If a
-        reaper has ended one of them as lost, `TakingBack` takes the loss back."""
+        self.not_kept: set[int] = set()
+        """Tokens of attempts that this worker could not keep although it lives: the database was away, or the machine
+        stood still. If a reaper has ended one of them as lost, `TakingBack` takes the loss back."""
         self.renewals = self.fenced = 0
         """How many leases were renewed; how many ends were not written because their attempts belonged to others."""
 
@@ -49,15 +50,23 @@ class Leases:
         self._trusted_until.pop(token, None)
         self._disowned.discard(token)
 
-    def note_refused_end(self, token: int) -> None:
-        """The database has refused the end of an attempt."""
+    def lose(self, token: int) -> None:
+        """Others have ended this attempt."""
+        self.not_kept.add(token)
+        self.drop(token)
+
+    def note_refused_end(self, end: Ended) -> None:
+        """The database has refused the end of an attempt: others have ended it."""
         self.fenced += 1
-        _log.warning(NOT_OURS, token)
+        _log.warning(NOT_OURS, end.token)
+        if end.outcome is not Outcome.LOST:  # Such an end is refused too if it was written before.
+            self.lose(end.token)
 
     def expired(self, token: int, now: float) -> bool:
         return now > self._trusted_until.get(token, now)
 
     def disown(self, token: int) -> None:
+        self.not_kept.add(token)
         self._disowned.add(token)
 
     def disowned(self, token: int) -> bool:

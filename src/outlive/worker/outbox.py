@@ -59,8 +59,8 @@ class Outbox:
     def written(self, ends: list[Ended], stale: Collection[int]) -> None:
         for end in ends:
             self.leases.drop(end.token)
-        for token in stale:
-            self.leases.note_refused_end(token)
+            if end.token in stale:
+                self.leases.note_refused_end(end)
 
     def keep(self, tokens: Collection[int]) -> None:
         """Drop the ends of attempts that the database no longer has under this worker."""

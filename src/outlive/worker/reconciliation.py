@@ -19,6 +19,7 @@ import psycopg
 from outlive import store
 from outlive.config import Config
 from outlive.model import Claimed, Ended
+from outlive.states import Outcome
 from outlive.worker.leases import GIVEN_UP, Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.session import Session
@@ -61,16 +62,16 @@ class Reconciliation:
         started = time.monotonic()
         known = set(self._leases.tokens)
         held, unreadable = await self._read_held()
-        unwritten = {end.token for end in self._outbox.unwritten}
+        unwritten = {end.token: end for end in self._outbox.unwritten}
         self._outbox.keep(held.keys())
-        self._disown((known & self._leases.tokens) - held.keys() - unwritten)
-        for token in unwritten - held.keys():
-            self._leases.drop(token)
+        self._disown((known & self._leases.tokens) - held.keys() - unwritten.keys())
+        for token in unwritten.keys() - held.keys():  # It is written already, or was ended by others.
+            (self._leases.drop if unwritten[token].outcome is Outcome.LOST else self._leases.lose)(token)
         self._outbox.waiting += unreadable
-        known |= self._leases.tokens | unwritten
+        known |= self._leases.tokens | unwritten.keys()
         unknown = [job for token, job in held.items() if token not in known]
         if self.unsure or unknown:
-            ends = len(unwritten - held.keys())
+            ends = len(unwritten.keys() - held.keys())
             _log.info("reconciled: %d ends were written already, %d claims are adopted", ends, len(unknown))
         self._done_at = started
         return unknown
@@ -97,7 +98,7 @@ class Reconciliation:
         are not written, and nothing is claimed until they are gone.
         """
         for one in self._slots.take_unplaced(lambda one: one.job.token in tokens):
-            self._leases.drop(one.job.token)
+            self._leases.lose(one.job.token)
         for one in [one for child in self._slots.busy for one in child.given]:
             if one.job.token in tokens and not one.completing:
                 _log.error("the database no longer knows attempt %d: its process is killed", one.job.token)

@@ -51,7 +51,7 @@ class Renewal:
             if token in lost and not one.completing:
                 # If it waits behind another job, the watch ends it when its turn comes: the other is not to blame.
                 _log.error("attempt %d was given up by another worker: its process is killed", token)
-                self._leases.drop(token)
+                self._leases.lose(token)
                 one.verdict = one.verdict or GIVEN_UP
             elif token not in lost and one.completing:
                 # The job's own transaction has locked the row. Until it ends, no other worker can take the attempt.

@@ -168,7 +168,7 @@ async def write_end(session: Session, worker: UUID, end: Ended, leases: Leases) 
             raise
         stale = True
     if stale:
-        leases.note_refused_end(end.token)
+        leases.note_refused_end(end)
     return None
 
 

@@ -66,7 +66,6 @@ def work(target: str, configure: Configure, url: Callable[[Config], str]) -> int
             continue
         if supervisor.stop_requests or not supervisor.declared_dead:
             return 0
-        # If a job has stopped this process, its loss stands: nothing else can be charged to it.
         formerly = None if supervisor.stalled_by_a_job else supervisor.me.id
 
 
@@ -110,8 +109,6 @@ class Supervisor:
         self._systemd = Systemd(self._vitals)
         self._services: Services | None = None
         self.stop_requests = 0
-        self.stalled_by_a_job = False
-        """A job has stopped this process, and continued it."""
         self._stop_by = 0.0
         self._stopping = asyncio.Event()
         self._started = False
@@ -124,6 +121,10 @@ class Supervisor:
     def declared_dead(self) -> bool:
         """Whether other workers have declared this one dead."""
         return self._services is not None and self._services.reaper.declared_dead
+
+    @property
+    def stalled_by_a_job(self) -> bool:
+        return self._services is not None and self._services.taking_back.stalled_by_a_job
 
     async def run(self) -> None:
         """Work until told to stop."""
@@ -205,7 +206,8 @@ class Supervisor:
     def _obey(self, number: signal.Signals, sender: int) -> None:
         """A signal has arrived. A job that sends one to its worker would stop one worker after the other."""
         if self._zygotes.sent_by_a_job(number.name, sender):
-            self.stalled_by_a_job = self.stalled_by_a_job or number is signal.SIGCONT
+            if self._services is not None and number is signal.SIGCONT:
+                self._services.taking_back.stalled_by_a_job = True
         elif number is signal.SIGHUP:
             self._reload()
         elif number is not signal.SIGCONT:

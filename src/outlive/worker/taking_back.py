@@ -1,7 +1,7 @@
-"""Taking back: a worker that gave up attempts because it could not renew their leases charges no job for it.
+"""Taking back: no job is charged for a lease that its living worker could not renew.
 
-Usually the worker releases them itself when the database is back. But a reaper may have come first and ended them as
-lost, because their leases had expired.
+Usually the worker gives such attempts up and releases them itself when the database is back. But a reaper may have come
+first and ended them as lost. If a job has stopped this process, these losses stand: nothing else can be charged to it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ _log = logging.getLogger("outlive.worker")
 class TakingBack:
     def __init__(self, worker: UUID, session: Session, leases: Leases) -> None:
         self._worker, self._session, self._leases = worker, session, leases
+        self.stalled_by_a_job = False
+        """A job has stopped this process, and continued it."""
 
     async def run_once(self) -> None:
         await asyncio.sleep(LOOK_S)
-        ended = self._leases.given_up - self._leases.tokens  # Of the others the end is not written yet.
-        if ended:
-            if taken := await self._session.run(store.take_back(self._worker, ended)):
-                _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
-            self._leases.given_up -= ended
+        ended = self._leases.not_kept - self._leases.tokens  # Of the others the end is not written yet.
+        if not ended:
+            return
+        if not self.stalled_by_a_job and (taken := await self._session.run(store.take_back(self._worker, ended))):
+            _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
+        self._leases.not_kept -= ended

@@ -116,7 +116,7 @@ class Watch:
         own supervisor is charged when it continues it (`Supervisor._obey`).
         """
         _log.error("job %s: %s; its process is killed", child.current.job.id, GIVEN_UP[1])
-        self._leases.given_up.update(one.job.token for one in child.given)
+        self._leases.not_kept.update(one.job.token for one in child.given)
         self._slots.release_behind(child)  # Their leases are as old.
         for one in child.given:
             one.verdict = GIVEN_UP
