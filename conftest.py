@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from outlive import pytest as plugin
 from tests import faults
 from tests.driving.databases import SETTABLE_CLOCK, TEMPLATE, new_database, reused_database, worker_connections
 from tests.driving.workers import ROOT, Start, Worker, all_gone
-from tests.reporting import Report, left_out, name_of
+from tests.reporting import Report
 
 # Property tests leave no file behind, and a busy machine does not fail them.
 settings.register_profile("quiet", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,23 +37,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", type=Path, metavar="DIRECTORY", help="where the programs of the tests' server are")
 
 
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    left_out.update(name_of(item.nodeid) for item in items if item.get_closest_marker("long"))
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Start the server in the process that starts the run; pytest-xdist's workers inherit its address."""
     for variable in [name for name in os.environ if name.startswith("OUTLIVE_") and name not in KEPT]:
         del os.environ[variable]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # Or each of the many interpreters compiles all that it imports.
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A run in a shell's background, where commands inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     if path := config.option.report:
         config.pluginmanager.register(Report(path))
-    home = Path(
-        tempfile.mkdtemp(prefix="outlive-tests-", dir="/var/tmp")
-    )  # The path is short, and postgres can read it.
+    home = Path(tempfile.mkdtemp(prefix="outlive-tests-", dir="/var/tmp"))  # A short path that postgres can read.
     home.chmod(0o755)
     config.stash[HOME] = home
     settings = {"fsync": "off", "max_connections": "300", "max_prepared_transactions": "0"}

@@ -25,8 +25,6 @@ replaces the rows of the tests that it runs.
 _ROW = re.compile(r"^\| (?P<test>\S+\.py: .*?) \| (?P<outcome>[a-z ]+) \| (?P<seconds>\d*) \| (?P<seen>.*) \|$", re.M)
 NOT_RUN = "not run"
 ROOTS = (Path("tests"), Path("lab", "tests"))
-left_out: set[str] = set()
-"""The long tests that this run has collected and leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ import pytest
 from outlive import State, config
 from outlive.metrics import catalogue
 from outlive.metrics.endpoint import AT_ONCE, MOST, MOST_SILENT, Answer, Endpoint
+from outlive.model import Ended
+from outlive.states import Outcome
 from outlive.worker.alerts import Alerts
 from outlive.worker.leases import Leases
 from outlive.worker.reaper import Reaper
@@ -275,5 +277,5 @@ def test_renewed_leases_and_fenced_ends_are_counted() -> None:
     leases = Leases(lease_s=300, renew_s=20)
     leases.hold([1, 2], since=0.0)
     leases.renew([1, 3], since=1.0)
-    leases.note_refused_end(2)
+    leases.note_refused_end(Ended(2, Outcome.SUCCEEDED))
     assert (leases.renewals, leases.fenced) == (1, 1)

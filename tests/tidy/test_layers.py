@@ -5,9 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.tidy.reading import SOURCE, modules, shown, syntax
+from tests.tidy.reading import SOURCE, modules, none, shown, syntax
 
 LAYERS = [
     {"__init__", "__main__", "cli", "dashboard", "django", "fastapi", "pytest"},
@@ -41,8 +39,10 @@ LAYERS = [
     },
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+GROUND = len(LAYERS) - 1
 APART = {"client", "worker", "child"}
 """They never import each other."""
+CLOSED_TO_JOBS = {"db", "store", "migrate", "sql", "embedded"}
 
 
 def part_of(path: Path) -> str:
@@ -50,56 +50,48 @@ def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Every module that a file imports, with the line."""
-    for node in ast.walk(syntax(path)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{shown(path, node.lineno)}: imports are absolute"
-            if node.module == "outlive":
-                for alias in node.names:
-                    yield node.lineno, f"outlive.{alias.name}"
+def imports() -> Iterator[tuple[str, str, str]]:
+    """Every module that a file of outlive imports: the place, the part of outlive that imports it, and its name."""
+    for path in modules():
+        for node in ast.walk(syntax(path)):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{shown(path, node.lineno)}: imports are absolute"
+                whole = node.module == "outlive"
+                names = [f"outlive.{alias.name}" for alias in node.names] if whole else [node.module or ""]
             else:
-                yield node.lineno, node.module or ""
+                continue
+            yield from ((shown(path, node.lineno), part_of(path), name) for name in names)
 
 
-def parts_imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Every part of outlive that a file imports; names of `outlive` itself are the whole of it."""
-    for line, name in imported(path):
-        first, _, rest = name.partition(".")
-        if first == "outlive":
-            part = rest.partition(".")[0]
-            yield line, part if part in LEVEL else "__init__"
+IMPORTS = [(place, part, name, name.partition(".")[0]) for place, part, name in imports()]
 
 
-@pytest.mark.parametrize("path", modules(), ids=shown)
-def test_imports_only_go_down(path: Path) -> None:
-    mine = part_of(path)
-    assert mine in LEVEL, f"which layer is {mine} in?"
-    for line, part in parts_imported(path):
-        place = f"{shown(path, line)}: {mine} imports {part}"
-        assert LEVEL[part] >= LEVEL[mine], place
-        assert part == mine or not {part, mine} <= APART, place
-        assert mine != "child" or part not in {"db", "store", "migrate", "sql", "embedded"}, place
+def imported(name: str) -> str:
+    """The part that a module of outlive belongs to; a name of `outlive` itself belongs to the whole of it."""
+    part = name.split(".")[1] if "." in name else "__init__"
+    return part if part in LEVEL else "__init__"
 
 
-@pytest.mark.parametrize("path", modules(), ids=shown)
-def test_outlive_imports_nothing_of_the_laboratory(path: Path) -> None:
-    for line, name in imported(path):
-        assert name.partition(".")[0] != "outlive_lab", shown(path, line)
+def test_imports_only_go_down() -> None:
+    assert {part_of(path) for path in modules()} <= LEVEL.keys()
+    ours = [(place, mine, imported(name)) for place, mine, name, first in IMPORTS if first == "outlive"]
+    none(f"{place}: {mine} imports {part}" for place, mine, part in ours if LEVEL[part] < LEVEL[mine])
+    none(f"{place}: {mine} imports {part}" for place, mine, part in ours if mine != part and {mine, part} <= APART)
+    none(f"{place}: child imports {part}" for place, mine, part in ours if mine == "child" and part in CLOSED_TO_JOBS)
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if LEVEL.get(part_of(path)) == len(LAYERS) - 1], ids=shown)
-def test_the_ground_layer_needs_nothing_but_the_standard_library_and_msgspec(path: Path) -> None:
-    for line, name in imported(path):
-        first = name.partition(".")[0]
-        assert first in {"outlive", "msgspec"} or first in sys.stdlib_module_names, shown(path, line)
+def test_outlive_imports_nothing_of_the_laboratory() -> None:
+    none(place for place, _, _, first in IMPORTS if first == "outlive_lab")
 
 
-@pytest.mark.parametrize("path", modules(SOURCE / "embedded"), ids=shown)
-def test_the_embedded_server_needs_nothing_but_the_standard_library_and_our_errors(path: Path) -> None:
-    for line, name in imported(path):
-        ours = name in {"outlive.errors", "outlive.embedded"} or name.startswith("outlive.embedded.")
-        assert ours or name.partition(".")[0] in sys.stdlib_module_names, shown(path, line)
+def test_the_ground_layer_needs_nothing_but_the_standard_library_and_msgspec() -> None:
+    known = {"outlive", "msgspec", *sys.stdlib_module_names}
+    none(place for place, mine, _, first in IMPORTS if LEVEL[mine] == GROUND and first not in known)
+
+
+def test_the_embedded_server_needs_nothing_but_the_standard_library_and_our_errors() -> None:
+    theirs = [(place, name, first) for place, mine, name, first in IMPORTS if mine == "embedded"]
+    foreign = [(place, name) for place, name, first in theirs if first not in sys.stdlib_module_names]
+    none(place for place, name in foreign if not f"{name}.".startswith(("outlive.errors.", "outlive.embedded.")))

@@ -1,48 +1,32 @@
-"""Statements: each is explained, used, and static."""
+"""Statements and the schema: each file and statement is explained, used, and static."""
 
-import ast
 import re
-from pathlib import Path
-
-import pytest
 
 from outlive import migrate, sql
-from tests.tidy.reading import SOURCE, shown, syntax
+from tests.tidy.reading import SOURCE, none, read, shown, strings
 
 MAX_LINE = 115
-SCHEMA = sorted((SOURCE / "sql" / "schema").rglob("*.sql"))
-FILES = sorted(path.name for path in (SOURCE / "sql" / "statements").glob("*.sql"))
-STATEMENTS = [(file, name, text) for file in FILES for name, text in sql.load(f"statements/{file}").items()]
+FILES = sorted((SOURCE / "sql").rglob("*.sql"))
+SCHEMA = [path for path in FILES if SOURCE / "sql" / "schema" in path.parents]
+STATEMENTS = [path for path in FILES if path.parent.name == "statements"]
 
 
-def used_in(file: str) -> set[object]:
-    """The constants of the store's module that belongs to a file of statements."""
-    tree = syntax(SOURCE / "store" / file.replace(".sql", ".py"))
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+def test_a_statement_is_explained_and_its_module_of_the_store_uses_it() -> None:
+    for path in STATEMENTS:
+        used = {text for _, text in strings(SOURCE / "store" / f"{path.stem}.py")}
+        named = sql.load(f"statements/{path.name}")
+        none(f"{shown(path)}: {name} has no comment" for name, text in named.items() if not re.match(r"\n-- \S", text))
+        none(f"{shown(path)}: {name} is not used" for name in named if name not in used)
 
 
-@pytest.mark.parametrize(("file", "name", "text"), STATEMENTS, ids=[name for _, name, _ in STATEMENTS])
-def test_a_statement_is_explained_and_used(file: str, name: str, text: str) -> None:
-    assert re.match(r"\n-- \S", text), f"{file}: {name} has no comment that says what it does"
-    assert name in used_in(file), f"{file}: its module of the store does not use {name}"
+def test_a_file_of_the_schema_or_of_statements_says_what_is_in_it() -> None:
+    none(shown(path) for path in [*SCHEMA, *STATEMENTS] if not read(path).startswith("-- "))
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_of_statements_says_what_is_in_it(file: str) -> None:
-    assert sql.read(f"statements/{file}").startswith("-- ")
+def test_a_line_of_sql_fits_beside_another() -> None:
+    none(shown(path, n) for path in FILES for n, line in strings(path) if len(line) > MAX_LINE)
 
 
-@pytest.mark.parametrize("path", SCHEMA, ids=shown)
-def test_a_file_of_the_schema_says_what_is_in_it(path: Path) -> None:
-    assert path.read_text(encoding="utf-8").startswith("-- ")
-
-
-@pytest.mark.parametrize("path", sorted((SOURCE / "sql").rglob("*.sql")), ids=shown)
-def test_a_line_of_sql_fits_beside_another(path: Path) -> None:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        assert len(line) <= MAX_LINE, f"{shown(path, number)} has {len(line)} characters"
-
-
-@pytest.mark.parametrize("path", [path for path in SCHEMA if path.parent.name == "functions"], ids=shown)
-def test_a_migration_installs_every_file_of_functions(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") in migrate.script()
+def test_a_migration_installs_every_file_of_functions() -> None:
+    script = migrate.script()
+    none(shown(path) for path in SCHEMA if path.parent.name == "functions" and read(path) not in script)

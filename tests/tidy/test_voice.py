@@ -1,13 +1,9 @@
-"""The voice of outlive: log lines, errors, help, docstrings and the names of tests name their subject, in plain
-English."""
+"""The voice of outlive: log lines, errors, help, docstrings, pages and the names of tests name their subject."""
 
-import ast
 import re
 from pathlib import Path
 
-import pytest
-
-from tests.tidy.reading import EXAMPLES, LAB, ROOT, SOURCE, TESTS, TOOLS, modules, shown, syntax
+from tests.tidy.reading import LAB, PAGES, SOURCE, TESTS, TOOLS, functions, modules, none, read, shown, strings
 
 RIDDLES = re.compile(r"\b(somebody|nobody|anybody|whoever|anew|is none|are none|has not|have not)\b", re.IGNORECASE)
 """Words that hide the subject of a sentence: name the worker, the reaper or the caller instead."""
@@ -16,42 +12,22 @@ ACCOUNT = "nobody"
 """In embedded/, and in backticks on a page, this is an account, which every Unix has."""
 
 
-def strings(path: Path) -> list[tuple[int, str]]:
-    """Each string of a module, docstrings among them, and its line."""
-    constants = (node for node in ast.walk(syntax(path)) if isinstance(node, ast.Constant))
-    found = [(node.lineno, node.value) for node in constants if isinstance(node.value, str)]
-    return [(line, text.replace(ACCOUNT, "")) for line, text in found] if path.parent.name == "embedded" else found
+def riddles(path: Path, text: str) -> bool:
+    return bool(RIDDLES.search(text.replace(ACCOUNT, "") if path.parent.name == "embedded" else text))
 
 
-@pytest.mark.parametrize("path", [*modules(SOURCE, LAB, TOOLS), *sorted(SOURCE.rglob("*.sql"))], ids=shown)
-def test_no_text_hides_its_subject(path: Path) -> None:
-    if path.suffix == ".sql":
-        texts = list(enumerate(path.read_text(encoding="utf-8").splitlines(), start=1))
-    else:
-        texts = strings(path)
-    for line, text in texts:
-        assert not RIDDLES.search(text), f"{shown(path, line)}: {text!r:.200}"
+def test_no_text_hides_its_subject() -> None:
+    paths = [*modules(SOURCE, LAB, TOOLS, *TESTS), *sorted(SOURCE.rglob("*.sql"))]
+    said = ((path, *one) for path in paths if path != Path(__file__) for one in strings(path))
+    none(f"{shown(path, line)}: {text!r:.200}" for path, line, text in said if riddles(path, text))
 
 
-HELD = [path for path in modules(*TESTS) if path != Path(__file__)]
+def test_no_name_of_a_test_hides_its_subject() -> None:
+    named = ((path, one) for path in modules(*TESTS) for one in functions(path))
+    none(f"{shown(path, one.lineno)}: {one.name}" for path, one in named if RIDDLES.search(one.name.replace("_", " ")))
 
 
-@pytest.mark.parametrize("path", HELD, ids=shown)
-def test_no_test_hides_its_subject(path: Path) -> None:
-    functions = (node for node in ast.walk(syntax(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    names = [(node.lineno, node.name.replace("_", " ")) for node in functions]
-    for line, text in [*names, *strings(path)]:
-        assert not RIDDLES.search(text), f"{shown(path, line)}: {text!r:.200}"
-
-
-PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reports"),
-    *sorted(EXAMPLES.rglob("*.md")),
-]
-
-
-@pytest.mark.parametrize("path", PAGES, ids=shown)
-def test_no_page_hides_its_subject(path: Path) -> None:
-    text = " ".join(path.read_text(encoding="utf-8").replace(f"`{ACCOUNT}`", "").split())
-    assert RIDDLES.findall(text) == []
+def test_no_page_hides_its_subject() -> None:
+    pages = (path for path in PAGES if path.parent.name != "reports")
+    plain = {path: " ".join(read(path).replace(f"`{ACCOUNT}`", "").split()) for path in pages}
+    none(f"{shown(path)}: {RIDDLES.findall(text)}" for path, text in plain.items() if RIDDLES.search(text))
