@@ -92,9 +92,9 @@ def test_a_database_without_schema_is_a_problem(empty_database_url: str) -> None
     assert "✗ the database has no outlive schema yet\n    → run `outlive migrate --database-url " in ran.out
 
 
+@pytest.mark.fault(54)
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_another_encoding_is_refused_and_named(server_url: str, encoding: str) -> None:
-    """54"""
     with new_database(server_url, template="template0", options=f"encoding '{encoding}' locale 'C'") as url:
         cli = Cli(url)
         refused = cli("migrate")

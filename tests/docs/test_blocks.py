@@ -4,15 +4,14 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-import pytest
 import typer
 
 from outlive.cli import load
 from tests.driving.pages import BLOCK
-from tests.tidy.reading import EXAMPLES, ROOT, modules, shown
+from tests.tidy.reading import EXAMPLES, ROOT, modules, read, shown
 from tools.docs import generating
 
 GENERATED = {path for path in generating.pages() if path.parent == generating.REFERENCE}
@@ -23,7 +22,7 @@ PAGES = [
 ]
 RUN = {"bash", "sh", "sql", "python", "js", "toml"}
 FOR_READERS = {"", "text", "yaml", "dockerfile"}
-TESTS = [text for path in modules(ROOT / "tests") if "import pages" in (text := path.read_text(encoding="utf-8"))]
+TESTS = [text for path in modules(ROOT / "tests") if "import pages" in (text := read(path))]
 """The tests that run pages."""
 
 COMMANDS: Any = typer.main.get_command(load())
@@ -35,22 +34,22 @@ OTHERS = {"--shm-size", "--backend", "--outlive-database-url", "--max-tasks-per-
 """Options of Docker, of `manage.py outlive_worker`, of the plugin for pytest, and of Celery."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_a_test_runs_the_page_unless_all_its_code_is_for_readers(page: Path) -> None:
-    kinds = {kind for _, kind, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
-    assert kinds <= RUN | FOR_READERS
-    if kinds & RUN:
+def test_a_test_runs_each_page_unless_all_its_code_is_for_readers() -> None:
+    for page in PAGES:
+        kinds = {kind for _, kind, _ in BLOCK.findall(read(page))}
+        assert kinds <= RUN | FOR_READERS, shown(page)
         name = f'"{os.path.relpath(page, ROOT / "docs")}"'
-        assert any(name in test for test in TESTS), f"no test runs {shown(page)}: run its code, or give it no language"
+        run = not kinds & RUN or any(name in test for test in TESTS)
+        assert run, f"no test runs {shown(page)}: run its code, or give it no language"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_every_command_and_option_on_the_page_exists(page: Path) -> None:
-    for code in code_of(page.read_text(encoding="utf-8")):
-        if command := re.search(r"(?:^|(?<!install)[ (])(\./run|outlive) ([a-z].*)", code):
-            assert unknown(command[2], own=OF_RUN if command[1] == "./run" else set()) == [], code
-        elif code.startswith("--") and page.stem not in OF_THE_LAB:
-            assert code.split()[0].split("=")[0] in {*options(COMMANDS), *OTHERS}, code
+def test_every_command_and_option_on_a_page_exists() -> None:
+    for page in PAGES:
+        for code in code_of(read(page)):
+            if command := re.search(r"(?:^|(?<!install)[ (])(\./run|outlive) ([a-z].*)", code):
+                assert unknown(command[2], own=OF_RUN if command[1] == "./run" else set()) == [], (page, code)
+            elif code.startswith("--") and page.stem not in OF_THE_LAB:
+                assert code.split()[0].split("=")[0] in {*options(COMMANDS), *OTHERS}, (page, code)
 
 
 def code_of(text: str) -> Iterator[str]:
@@ -84,6 +83,7 @@ def words_of(line: str) -> list[str]:
         return plain.split()
 
 
+@cache
 def options(command: Any) -> set[str]:
     """The options of a command and of those below it."""
     own = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}

@@ -9,25 +9,76 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from outlive import db
 from outlive.foreign_options import WORDS
+from outlive.states import Outcome
 from outlive.temporary.server import temporary_home
 from tests.driving import pages
+from tests.driving.making import make, make_finished, state_of, values
 from tests.driving.scraping import get, place_in
 from tests.driving.workers import ROOT
 from tests.waiting import eventually
 
-RUN = (
-    "how-to/logs.md",
-    "how-to/migrate-from-celery.md",
-    "how-to/migrate-from-procrastinate.md",
-    "how-to/migrate-from-rq.md",
-    "how-to/size.md",
-    "how-to/sources.md",
-    "how-to/test.md",
-    "how-to/tune.md",
-    "how-to/upgrade.md",
-)
-"""The pages that any database will do for. Each starts one worker at most, with its own commands."""
+RESULTS = "select result #>> '{}' from outlive.attempts a join outlive.jobs j on j.id = a.job_id"
+RUN: dict[str, dict[str, list[object]]] = {
+    "how-to/arguments.md": {
+        "select error from outlive.attempts where outcome = 'failed'": [
+            "BadArguments: argument copies: expected int, got str"
+        ]
+    },
+    "how-to/batches.md": {
+        "select count(*) from outlive.batch_states where done_at is not null": [3],
+        f"{RESULTS} where result is not null order by 1": [
+            "edition 7 has gaps",
+            "edition 8 is out",
+            "edition 9 is out",
+        ],
+    },
+    "how-to/check-by-hand.md": {},
+    "how-to/dependencies.md": {
+        "select distinct outlive.state_of(id)::text from outlive.jobs": ["succeeded"],
+        f"{RESULTS} where task = 'shop.cheapest' order by 1": ["18", "18", "19"],
+        f"{RESULTS} where task = 'shop.announce' order by 1": [
+            "all: 18 cents",
+            "me: 18 cents",
+            "them: all: 18 cents cents",
+        ],
+    },
+    "how-to/limits.md": {
+        "select count(*) from outlive.attempts where outcome = 'succeeded'": [14],
+        "select distinct concurrency_key || concurrency from outlive.jobs": ["customer-72"],
+        """select max(n) <= 2 from (
+          select count(*) as n from outlive.attempts a join outlive.attempts b
+            on b.started_at <= a.started_at and b.ended_at > a.started_at
+          group by a.token) t""": [True],
+    },
+    "how-to/logs.md": {},
+    "how-to/migrate-from-celery.md": {},
+    "how-to/migrate-from-procrastinate.md": {},
+    "how-to/migrate-from-rq.md": {},
+    "how-to/results.md": {
+        "select extract(epoch from expires_at - ended_at)::int from outlive.attempts group by 1 order by 1": [
+            3600,
+            None,
+        ]
+    },
+    "how-to/schedules.md": {
+        f"{RESULTS} where result is not null limit 1": ["short"],
+        "select name from outlive.schedules where paused_at is null order by 1": [
+            "evening report",
+            "hourly",
+            "shop.poll",
+            "shop.report",
+        ],
+        "select cron from outlive.schedules where paused_at is not null": ["*/10 * * * *"],
+    },
+    "how-to/size.md": {},
+    "how-to/sources.md": {},
+    "how-to/test.md": {},
+    "how-to/tune.md": {},
+    "how-to/upgrade.md": {},
+}
+"""The pages that any database will do for, and what queries find there after the page."""
 ROLES = ("shop_worker", "shop_web", "shop_charts")
 
 
@@ -51,9 +102,22 @@ def test_installation_and_tutorial_work_in_a_fresh_environment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_a_page_of_how_to_does_what_it_says(page: str, database_url: str, tmp_path: Path) -> None:
+def test_a_page_of_how_to_does_what_it_says(
+    page: str, database_url: str, tmp_path: Path, connection: db.Connection
+) -> None:
     with pages.shell(tmp_path, database_url) as shell:
         pages.run(page, shell, tmp_path, database_url)
+        for query, found in RUN[page].items():
+            eventually(lambda: values(connection, query) == found, within_s=30, what=f"{query} finds {found}")  # noqa: B023
+
+
+def test_the_commands_on_the_page_of_the_command_line_work(
+    database_url: str, tmp_path: Path, connection: db.Connection
+) -> None:
+    jobs = make_finished(connection, Outcome.FAILED, task="shop.fetch"), make(connection, queue="slow")
+    with pages.shell(tmp_path, database_url) as shell:
+        pages.run("how-to/command-line.md", shell, tmp_path, database_url)
+    assert [state_of(connection, job) for job in jobs] == ["pending", "cancelled"]
 
 
 @pytest.fixture

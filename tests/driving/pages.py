@@ -77,7 +77,8 @@ def run(page: str, shell: Shell, folder: Path, url: str | None, *, port: int | N
     """Run a page: write its files, run its commands and SQL, and compare the answers with those that it shows.
 
     A block of Python, JavaScript or TOML begins with the name of its file; one that begins with `# before` is the code
-    of another system, and must only be valid. A block without a language is for people. The port replaces 8000.
+    of another system, and must only be valid. A command whose answer begins with `outlive: ` must fail. A block without
+    a language is for people. The port replaces 8000.
     """
     blocks = [
         Block(kind, text if port is None else text.replace(":8000", f":{port}").replace("port 8000", f"port {port}"))
@@ -96,13 +97,18 @@ def run(page: str, shell: Shell, folder: Path, url: str | None, *, port: int | N
             case "bash" if wanted is not None and READING.match(text):
                 eventually(lambda: shows(shell.run(text), wanted), within_s=60, what=f"{text} shows {wanted}")  # noqa: B023
             case "bash":
-                said = shell.run(text)
+                fails = wanted is not None and wanted.startswith("outlive: ")
+                said = shell.run(f"! {text}" if fails else text)
                 assert wanted is None or shows(said, wanted), said
             case "sql":
                 assert url is not None
                 with psycopg.connect(url, autocommit=True) as connection:
-                    said = answered(connection, text)
-                assert wanted is None or shows(said, wanted), said
+                    if wanted is None or "outlive.enqueue(" in text:
+                        said = answered(connection, text)
+                        assert wanted is None or shows(said, wanted), said
+                    else:
+                        ask = lambda: shows(answered(connection, text), wanted)  # noqa: B023, E731
+                        eventually(ask, within_s=30, what=f"{text} answers {wanted}")
             case "text" | "":
                 pass
             case _:
@@ -110,9 +116,12 @@ def run(page: str, shell: Shell, folder: Path, url: str | None, *, port: int | N
 
 
 def answered(connection: psycopg.Connection[tuple[object, ...]], text: str) -> str:
-    """Run some SQL; returns the rows of its first statement."""
-    rows = connection.execute(text.encode())
-    return "".join(f"{' | '.join(map(str, row))}\n" for row in rows) if rows.description else ""
+    """Run some SQL, each statement in its own transaction; returns the rows of all of them."""
+    said = ""
+    for statement in re.sub(r"--.*", "", text).strip().rstrip(";").split(";\n"):
+        rows = connection.execute(statement.encode())
+        said += "".join(f"{' | '.join(map(str, row))}\n" for row in rows) if rows.description else ""
+    return said
 
 
 def shows(said: str, wanted: str) -> bool:

@@ -52,8 +52,9 @@ def home() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.fault(33)
 def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_path: Path) -> None:
-    """33: no other process does it. The job that runs needs no database until it ends."""
+    """No other process does it. The job that runs needs no database until it ends."""
     worker = start(url="", home=str(home), slots=2)
     faults.app.configure(config.load(flags={"home": str(home)}))
     held = faults.wait_for.enqueue(str(tmp_path / "held"))
@@ -75,9 +76,9 @@ def test_a_worker_brings_its_embedded_server_back(home: Path, start: Start, tmp_
     assert worker.process.poll() is None
 
 
+@pytest.mark.fault(34)
 @pytest.mark.parametrize("times", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_immediate_stops_of_the_server_under_load_lose_nothing(server: Server, start: Start, times: int) -> None:
-    """34"""
     workers = [start(slots=2, **SHORT) for _ in range(2)]
     with Load(most=400 * times) as load:
         for _ in range(times):
@@ -90,8 +91,8 @@ def test_immediate_stops_of_the_server_under_load_lose_nothing(server: Server, s
     assert all(worker.process.poll() is None for worker in workers)
 
 
+@pytest.mark.fault(35)
 def test_a_server_killed_again_while_it_recovers_loses_nothing(server: Server, start: Start) -> None:
-    """35"""
     start(slots=2, **SHORT)
     with Load() as load:
         eventually(lambda: len(load.acknowledged) > 100, within_s=30, what="there is load")
@@ -173,10 +174,10 @@ def small_disk(base: Path) -> Iterator[Path]:
     path.rmdir()
 
 
+@pytest.mark.fault(36)
 def test_a_full_disk_gives_clean_errors_and_loses_nothing(
     small_disk: Path, programs: Programs, pattern: Server, start: Start
 ) -> None:
-    """36"""
     server = Server(programs, small_disk, settings={"max_wal_size": "48MB", "min_wal_size": "32MB"})
     server.copy_from(pattern)
     server.start()
@@ -206,6 +207,7 @@ def fill(path: Path) -> None:
             file.write(b"x" * 65536)
 
 
+@pytest.mark.fault(40)
 @pytest.mark.parametrize(
     ("jobs", "dead", "hold_s", "least"),
     [
@@ -216,7 +218,7 @@ def fill(path: Path) -> None:
 def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
     start: Start, jobs: int, dead: int, hold_s: float, least: float
 ) -> None:
-    """40: in front of its jobs are dead rows: of ten minutes of its own jobs, or of many made at once.
+    """In front of its jobs are dead rows: of ten minutes of its own jobs, or of many made at once.
 
     Jobs are claimed a few at a time, so each claim has to pass the dead rows.
     """
@@ -237,8 +239,9 @@ def test_a_worker_keeps_its_throughput_while_vacuum_is_held_back(
         assert kept(free, held[-ROUNDS:]) >= least
 
 
+@pytest.mark.fault(37)
 def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[..., Server], start: Start) -> None:
-    """37: other clients have all connections, also those for superusers. A worker that has lost its own gets none."""
+    """Other clients have all connections, also those for superusers. A worker that has lost its own gets none."""
     server = new_server(max_connections="15")
     server.start()
     faults.app.configure(config.load(flags={"database_url": server.url}))
@@ -268,8 +271,9 @@ def test_a_server_without_a_free_connection_is_waited_for(new_server: Callable[.
     worker.stop()
 
 
+@pytest.mark.fault(40)
 def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, server: Server) -> None:
-    """40: two minutes pass at once."""
+    """Two minutes pass at once."""
     with psycopg.connect(server.url) as old:
         old.execute("set transaction isolation level repeatable read")
         old.execute("select from outlive.jobs")
@@ -283,8 +287,9 @@ def test_the_doctor_names_a_transaction_that_holds_back_vacuum(clock: Clock, ser
         )
 
 
+@pytest.mark.fault(39)
 def test_batches_in_opposite_order_never_show_a_deadlock_to_their_users(connection: db.Connection) -> None:
-    """39: four threads enqueue, replace and cancel the same keys at once; tests/store has each pair by itself."""
+    """Four threads enqueue, replace and cancel the same keys at once; tests/store has each pair by itself."""
     seed = random.randrange(10_000)
     print(f"seed {seed}")
 
@@ -339,10 +344,10 @@ def pooled_url(database_url: str, programs: Programs) -> Iterator[str]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.fault(42)
 def test_behind_a_pooler_in_transaction_mode_all_works_but_the_fast_notice(
     pooled_url: str, start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    """42"""
     faults.app.configure(config.load(flags={"database_url": pooled_url}))
     worker = start(url=pooled_url, slots=2, **SHORT)
     worker.says("the database is behind a pooler in transaction mode")

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.3"}
 
 
+@pytest.mark.fault(27, 28)
 @pytest.mark.parametrize(
     "ways",
     [
@@ -36,7 +37,6 @@ SHORT = {"lease_s": "4", "renew_s": "1", "sweep_s": "0.3"}
 def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, ways: tuple[Way, ...]
 ) -> None:
-    """27, 28"""
     with Proxy(database_url, tmp_path) as proxy:
         lonely = start(url=proxy.url, slots=2, **SHORT)
         held = faults.wait_for.enqueue(str(tmp_path / "held"))
@@ -60,11 +60,12 @@ def test_a_worker_cut_off_from_the_database_kills_its_jobs_before_its_leases_end
         all_end_once(database_url, jobs)
 
 
+@pytest.mark.fault(30)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, batch: int
 ) -> None:
-    """30: the server commits, and its answer does not reach the client."""
+    """The server commits, and its answer does not reach the client."""
     cuts: list[tuple[object, ...] | None] = []
 
     def cut_once(at: Boundary) -> None:
@@ -89,10 +90,11 @@ def test_an_enqueue_whose_answer_is_cut_off_is_repeated_and_makes_each_job_once(
 CUTS = 8
 
 
+@pytest.mark.fault(30)
 def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    """30: the worker learns which ends were written, and adopts its claims at once, before any lease ends."""
+    """The worker learns which ends were written, and adopts its claims at once, before any lease ends."""
     turns = 0
 
     def cut_often(at: Boundary) -> None:
@@ -115,12 +117,13 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
     assert connection.execute("select distinct outcome from outlive.attempts").fetchall() == [("succeeded",)]
 
 
+@pytest.mark.fault(30)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_connections_cut_at_random_moments_lose_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    """30: each cut may leave a statement whose end is unknown to the client."""
+    """Each cut may leave a statement whose end is unknown to the client."""
     seed = random.randrange(10_000)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -134,13 +137,14 @@ def test_connections_cut_at_random_moments_lose_nothing(
         all_end_once(database_url, jobs)
 
 
+@pytest.mark.fault(27)
 @pytest.mark.parametrize(
     "bound_s", [pytest.param(20.0, id="busy"), pytest.param(6.0, id="exact", marks=pytest.mark.long)]
 )
 def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     network: Network, new_server: Callable[..., Server], start: Start, tmp_path: Path, bound_s: float
 ) -> None:
-    """27: to others, the worker's whole machine seems to be gone."""
+    """To others, the worker's whole machine seems to be gone."""
     server = new_server(listen_addresses=network.host)
     with (server.data / "pg_hba.conf").open("a") as file:
         file.write("host all all 198.18.0.0/15 trust\n")
@@ -164,13 +168,14 @@ def test_a_silent_cut_of_the_network_is_a_death_within_seconds(
     eventually(lambda: not alive(first), what="its process is gone")
 
 
+@pytest.mark.fault(29)
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bad_s", [6.0, 60.0])
 def test_a_network_that_loses_a_third_and_takes_two_seconds_loses_no_job(
     network: Network, start: Start, connection: db.Connection, database_url: str, bad_s: float
 ) -> None:
-    """29: the kernel loses packets, and an answer takes two seconds. A wrong verdict costs no job."""
+    """The kernel loses packets, and an answer takes two seconds. A wrong verdict costs no job."""
     with Proxy(database_url, host=network.host) as proxy:
         far = start(url=proxy.url, within=network.within, slots=2)
         start(slots=1)

@@ -13,6 +13,11 @@ def test_every_row_of_the_matrix_has_a_test_on_the_page_of_faults() -> None:
     assert {number for numbers in told for number in numbers.split(", ")} == ROWS
 
 
+def test_a_mark_names_faults_of_the_page() -> None:
+    marks = (re.findall(r"mark\.fault\((.*)\)", path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
+    assert {number.strip('" ') for found in marks for numbers in found for number in numbers.split(",")} <= ROWS
+
+
 def test_every_test_on_the_page_of_faults_exists() -> None:
     named = re.findall(r"([a-z]+/test_[a-z_]+\.py)::(test_\w+)", PAGE)
     assert len(named) > 50

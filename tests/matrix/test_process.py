@@ -19,6 +19,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
+@pytest.mark.fault(19)
 @pytest.mark.parametrize(
     ("grace_s", "settings"),
     [
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill_it(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, grace_s: float, settings: dict[str, str]
 ) -> None:
-    """19: an orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. The worker shows life until its end."""
+    """An orchestrator sends SIGTERM, and SIGKILL 5 s after the grace. The worker shows life until its end."""
     worker = start(grace_s=str(grace_s), **settings)
     observer = start(**settings | {"queues": "another"})
     polite, deaf = faults.wait_for.enqueue(str(tmp_path / "never")), faults.ignore_all.enqueue(str(tmp_path / "deaf"))
@@ -54,11 +55,11 @@ def test_a_worker_that_is_told_to_stop_is_gone_before_an_orchestrator_would_kill
     assert "Dead worker" not in observer.log()
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize("healthy", [200, pytest.param(9_900, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_hundred_killers_at_once_are_caught_each_after_its_limit(
     start: Start, connection: db.Connection, database_url: str, healthy: int
 ) -> None:
-    """23"""
     worker = start(slots=4)
     limits = [1 + n % 3 for n in range(100)]
     killers = [faults.die_by.using(max_crashes=limit).enqueue("SIGKILL") for limit in limits]

@@ -39,10 +39,10 @@ def pass_time(seconds: float) -> None:
     eventually(lambda: time.monotonic() - since > seconds, within_s=seconds + 60)
 
 
+@pytest.mark.fault(24)
 def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path
 ) -> None:
-    """24"""
     clocks = [Clock(tmp_path / name) for name in ("ahead", "behind")]
     clocks[0].jump("+3600")
     clocks[1].jump("-3600")
@@ -68,10 +68,10 @@ def test_a_workers_clock_that_is_an_hour_wrong_or_jumps_changes_nothing(
     assert not any("jumped" in worker.log() or "Dead worker" in worker.log() for worker in workers)
 
 
+@pytest.mark.fault(25)
 def test_a_jump_of_the_databases_clock_in_the_middle_of_a_sweep_ends_nothing(
     connection: db.Connection, database_url: str
 ) -> None:
-    """25"""
     clock = ReplacedClock(connection)
 
     class Jumping(Session):
@@ -107,10 +107,10 @@ def reaper(server: Server, tmp_path: Path) -> Iterator[Callable[[], str]]:
     assert process.wait(20) == 0
 
 
+@pytest.mark.fault(25)
 def test_a_jump_of_the_databases_clock_is_logged_and_no_worker_is_declared_dead(
     clock: Clock, server: Server, start: Start, reaper: Callable[[], str], tmp_path: Path
 ) -> None:
-    """25"""
     workers = [start(slots=1, **SHORT) for _ in range(2)]
     names = ["first", "second"]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in names]
@@ -149,6 +149,7 @@ def freeze(pids: Sequence[int], seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.fault(26, 68)
 @pytest.mark.parametrize(
     ("frozen_s", "settings"),
     [(8.0, SCALED), pytest.param(180.0, {}, marks=[pytest.mark.long, pytest.mark.timeout(500)])],
@@ -157,7 +158,7 @@ def freeze(pids: Sequence[int], seconds: float) -> None:
 def test_everything_frozen_for_a_while_goes_on_where_it_was(
     server: Server, start: Start, tmp_path: Path, frozen_s: float, settings: dict[str, str]
 ) -> None:
-    """26, 68: nothing is charged for the time in which the supervisors did not run."""
+    """Nothing is charged for the time in which the supervisors did not run."""
     workers = [start(slots=2, **settings) for _ in range(2)]
     held = [
         faults.wait_for.using(timeout="7s", max_attempts=1).enqueue(str(tmp_path / "timeout")),
@@ -175,11 +176,12 @@ def test_everything_frozen_for_a_while_goes_on_where_it_was(
     assert not any("Dead worker" in worker.log() for worker in workers)
 
 
+@pytest.mark.fault(26)
 @pytest.mark.long
 def test_everything_frozen_for_longer_than_a_lease_finishes_nothing_twice(
     server: Server, start: Start, tmp_path: Path
 ) -> None:
-    """26: jobs that were running may run again, because a freeze looks like a death."""
+    """Jobs that were running may run again, because a freeze looks like a death."""
     workers = [start(slots=2, **SHORT) for _ in range(2)]
     held = [faults.wait_for.enqueue(str(tmp_path / name)) for name in ("first", "second")]
     for name in ("first", "second"):

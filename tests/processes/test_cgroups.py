@@ -47,10 +47,10 @@ def kill_for_memory(group: Group) -> None:
     assert group.kills() > before
 
 
+@pytest.mark.fault(58)
 def test_files_that_a_job_leaves_in_shared_memory_count_in_its_group(
     start: Start, connection: db.Connection, group: Group, in_shared_memory: Path
 ) -> None:
-    """58"""
     worker = start(within=group.within)
     assert worker.says("memory is limited by cgroup v1")
     job = faults.leave_in_shared_memory.enqueue(str(in_shared_memory), 300)
@@ -89,8 +89,9 @@ def test_a_job_that_lasts_has_a_group_with_all_that_it_has_started(start: Start,
     assert len((its / "cgroup.procs").read_text().split()) == 2
 
 
+@pytest.mark.fault(62)
 def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, group: Group, tmp_path: Path) -> None:
-    """62: The daemon has nothing in its environment by which it could be found."""
+    """The daemon has nothing in its environment by which it could be found."""
     worker = start(within=group.within)
     faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=True)
     daemon = number_in(tmp_path / "daemon")
@@ -101,10 +102,10 @@ def test_a_worker_that_was_killed_leaves_its_groups_to_the_next(start: Start, gr
     assert [path.name[8:44] for path in group.below() if path.parent == group.path] == [following.id]
 
 
+@pytest.mark.fault(11)
 def test_the_kernel_out_of_memory_kills_the_child_and_not_the_supervisor(
     start: Start, connection: db.Connection, group: Group
 ) -> None:
-    """11"""
     group.limit(250)
     worker = start(within=group.within, slots=2)
     job = faults.eat_without_limit.enqueue()
@@ -128,10 +129,11 @@ def eat_up(group: Group, connection: db.Connection, jobs: list[Job[str]]) -> lis
     return [attempts(connection, job)[0] for job in jobs]
 
 
+@pytest.mark.fault(67)
 def test_jobs_that_the_kernel_kills_because_a_stranger_takes_all_memory_are_not_charged(
     start: Start, connection: db.Connection, tmp_path: Path, group: Group
 ) -> None:
-    """67: The kernel prefers them to the stranger, also those that are far below a limit of their own."""
+    """The kernel prefers them to the stranger, also those that are far below a limit of their own."""
     group.limit(300)
     start(within=group.within, slots=2)
     tasks = faults.wait_for.using(max_crashes=1, max_losses=1), faults.wait_for.using(memory="200MB", max_crashes=1)
@@ -146,10 +148,11 @@ def test_jobs_that_the_kernel_kills_because_a_stranger_takes_all_memory_are_not_
     assert [job.result(timeout=60) for job in jobs] == 2 * ["seen"]
 
 
+@pytest.mark.fault(67)
 def test_a_job_whose_group_was_full_of_page_cache_is_not_charged_when_a_stranger_takes_all_memory(
     start: Start, connection: db.Connection, tmp_path: Path, group: Group
 ) -> None:
-    """67: In version 1 the kernel counts it as a failure that it dropped page cache at the limit of a group."""
+    """In version 1 the kernel counts it as a failure that it dropped page cache at the limit of a group."""
     group.limit(400)
     start(within=group.within, slots=1)
     job = faults.copy_a_file.enqueue(str(tmp_path / "go"))
@@ -193,11 +196,12 @@ def test_a_strangers_death_for_want_of_memory_is_no_evidence_where_there_are_gro
     assert (only.outcome, only.error) == (Outcome.CRASHED, "the process was killed by SIGKILL")
 
 
+@pytest.mark.fault(12)
 @pytest.mark.timeout(300)
 def test_a_job_that_has_its_container_killed_for_memory_is_a_suspect_and_then_proven(
     start: Start, connection: db.Connection, group: Group
 ) -> None:
-    """12: The kernel chooses the supervisor, which is PID 1 of its container: with it the kernel kills all others."""
+    """The kernel chooses the supervisor, which is PID 1 of its container: with it the kernel kills all others."""
     if os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("choom"):
         pytest.skip("a container is made by root, with unshare and choom")
     group.limit(115)  # Little enough for the supervisor to be worse than the job by the kernel's measure.

@@ -21,11 +21,12 @@ def states(connection: db.Connection, jobs: list[Job[Any]]) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
+@pytest.mark.fault(12)
 @pytest.mark.timeout(300)  # It starts many workers, which takes long on a machine that is busy.
 def test_a_job_that_kills_its_container_is_caught_and_no_healthy_one_is(
     start: Start, connection: db.Connection
 ) -> None:
-    """12: Two containers, each replaced when it is gone, as an orchestrator does."""
+    """Two containers, each replaced when it is gone, as an orchestrator does."""
     poison = faults.take_all_down.enqueue()
     well = faults.app.enqueue_many(faults.add.job(n, n) for n in range(200))
     containers = [start(wait=False, slots=4, sweep_s="1") for _ in range(2)]

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("faults_app")
 CODES = {"exits": 5, "raises": 1, "returns": 0, "reports": 1, "asks": 1}
 
 
+@pytest.mark.fault(59)
 @pytest.mark.parametrize("task", [faults.fork_fresh, faults.fork_async], ids=["plain", "async"])
 def test_a_forked_copy_answers_for_no_job(
     start: Start, connection: db.Connection, task: outlive.Task[[str], list[int], Any]
 ) -> None:
-    """59"""
     start(slots=2)
     jobs = {how: task.enqueue(how) for how in CODES}
     assert {how: finished(job) for how, job in jobs.items()} == dict.fromkeys(CODES, State.SUCCEEDED)
@@ -30,8 +30,8 @@ def test_a_forked_copy_answers_for_no_job(
     assert connection.execute("select from outlive.jobs where dedupe_key is not null").fetchall() == []
 
 
+@pytest.mark.fault(59)
 def test_a_copy_in_a_warm_child_costs_the_next_job_nothing(start: Start, connection: db.Connection) -> None:
-    """59"""
     start(slots=1)
     seen = [faults.fork_warm.enqueue(how).result(timeout=20) for how in CODES]
     assert [code for code, _ in seen] == list(CODES.values())

@@ -47,11 +47,11 @@ def exact(busy_s: float, quiet_s: float) -> list[object]:
     return [pytest.param(busy_s, id="busy"), pytest.param(quiet_s, id="exact", marks=pytest.mark.long)]
 
 
+@pytest.mark.fault(1)
 @pytest.mark.parametrize("within_s", exact(1.0, 0.1))
 def test_a_killed_child_is_recorded_at_once(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
-    """1"""
     start()
     for n in range(5):
         job = faults.wait_for.using(max_crashes=1).enqueue(str(tmp_path / f"never-{n}"))
@@ -62,8 +62,8 @@ def test_a_killed_child_is_recorded_at_once(
         assert found[0].signal == "SIGKILL"
 
 
+@pytest.mark.fault(3)
 def test_a_supervisor_killed_at_any_moment_loses_nothing(start: Start, connection: db.Connection) -> None:
-    """3"""
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(1000))
     chance = random.Random(3)
     settings = {"lease_s": "2", "sweep_s": "1", "max_losses": "none"}
@@ -125,12 +125,12 @@ def kill_at(start: Start, url: str, folder: Path, n: int, side: Side) -> list[in
     return tree
 
 
+@pytest.mark.fault(3)
 @pytest.mark.timeout(1800)  # It starts many workers, which takes long on a machine that is busy.
 @pytest.mark.parametrize("most", [5, pytest.param(None, marks=pytest.mark.long)])
 def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, most: int | None
 ) -> None:
-    """3"""
     needed = count_boundaries(start, connection, database_url, tmp_path)
     boundaries = [(n, side) for n in range(1, needed + 1) for side in Side]
     if most:
@@ -152,11 +152,12 @@ def test_a_supervisor_killed_at_a_statements_boundary_loses_nothing(
     assert heir.stop() == 0
 
 
+@pytest.mark.fault("4b")
 @pytest.mark.parametrize("within_s", exact(5.0, 1.0))
 def test_a_killed_zygote_costs_no_job_anything_and_is_replaced(
     start: Start, connection: db.Connection, tmp_path: Path, within_s: float
 ) -> None:
-    """4b: the new zygote has imported the app, and has run a job."""
+    """The new zygote has imported the app, and has run a job."""
     worker = start()
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -172,10 +173,10 @@ def test_a_killed_zygote_costs_no_job_anything_and_is_replaced(
     eventually(lambda: not worker.orphaned_parents(), what="its parents are gone")
 
 
+@pytest.mark.fault(67)
 def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """67"""
     worker = start(slots=3)
     jobs = [faults.wait_for.enqueue(str(tmp_path / "go")) for _ in range(2)]
     begun(tmp_path / "go", times=2)
@@ -188,10 +189,11 @@ def test_six_deaths_of_the_zygote_under_one_job_are_charged_to_no_job(
         assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.fault("4b")
 def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """4b: its parent, its own process, or its supervisor."""
+    """Its parent, its own process, or its supervisor."""
     worker = start(slots=3)
     jobs = [faults.orphan_and_wait.using(max_crashes=1).enqueue(str(tmp_path / str(n))) for n in range(3)]
     below = [[number_in(tmp_path / name) for name in (str(n), f"{n}.plain")] for n in range(3)]
@@ -212,8 +214,8 @@ def test_a_job_whose_zygote_is_dead_ends_with_its_evidence_whatever_dies_next(
     eventually(lambda: not any(alive(pid) for pid in (*below[2], children[jobs[2].id])), within_s=5)
 
 
+@pytest.mark.fault("4b")
 def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, connection: db.Connection) -> None:
-    """4b"""
     worker = start(max_losses="none")
     jobs = faults.app.enqueue_many(faults.work_a_little.job(n) for n in range(400))
     for part in range(1, 4):
@@ -224,8 +226,8 @@ def test_a_zygote_killed_again_and_again_loses_no_job_and_no_slot(start: Start, 
     eventually(lambda: len(worker.children()) >= 4, what="all slots are there again")
 
 
+@pytest.mark.fault("4b", 7)
 def test_a_stopped_parent_goes_on(start: Start, connection: db.Connection) -> None:
-    """4b, 7"""
     worker = start(slots=1)
     job = faults.stop_parent.enqueue()
     assert finished(job) is State.FAILED
@@ -237,19 +239,20 @@ def test_a_stopped_parent_goes_on(start: Start, connection: db.Connection) -> No
 RAISED = ("sh", "-c", 'echo 400 > /proc/self/oom_score_adj && exec "$0" "$@"')
 
 
+@pytest.mark.fault(11)
 @pytest.mark.parametrize("within", [(), RAISED], ids=["as it is", "raised"])
 def test_the_kernel_prefers_to_kill_the_child(start: Start, within: tuple[str, ...]) -> None:
-    """11: rather than what is above it, and its zygote rather than the supervisor."""
+    """Rather than what is above it, and its zygote rather than the supervisor."""
     worker = start(within=within)
     above = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (worker.zygote(), worker.pid)]
     assert faults.own_oom_score.enqueue().result(timeout=20) > above[0] > above[1]
     assert {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in worker.parents()} == {above[0]}
 
 
+@pytest.mark.fault(14)
 def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
     start: Start, connection: db.Connection
 ) -> None:
-    """14"""
     group = PIDS / f"outlive-test-{uuid4().hex[:8]}"
     try:
         group.mkdir()
@@ -274,8 +277,8 @@ def test_a_refused_fork_stops_claims_and_is_over_when_it_can_fork_again(
         group.rmdir()
 
 
+@pytest.mark.fault(18)
 def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connection: db.Connection) -> None:
-    """18"""
     worker = start(slots=2)
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     usual = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
@@ -288,11 +291,11 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
     eventually(lambda: len(os.listdir(f"/proc/{worker.pid}/fd")) <= len(opened) + 3, what="none has leaked")
 
 
+@pytest.mark.fault(15)
 @pytest.mark.parametrize("megabytes", [500, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     start: Start, connection: db.Connection, megabytes: int
 ) -> None:
-    """15"""
     worker = start(slots=2)
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     before = worker.peak_bytes()
@@ -310,11 +313,11 @@ def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     assert worker.peak_bytes() - before < 16_000_000
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("megabytes", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
     start: Start, connection: db.Connection, admin: psycopg.Connection[Any], megabytes: int
 ) -> None:
-    """16"""
     worker = start(slots=1)  # One after the other: each needs several times as much memory as it says.
     assert faults.add.enqueue(1, 1).result(timeout=20) == 2
     before = worker.peak_bytes()
@@ -334,8 +337,8 @@ def test_a_value_too_large_for_its_message_fails_the_job_or_is_cut(
     assert worker.process.poll() is None
 
 
+@pytest.mark.fault(17)
 def test_a_child_that_says_nonsense_harms_only_itself(start: Start, connection: db.Connection) -> None:
-    """17"""
     worker = start(slots=2)
     nonsense = ("noise", "long frame", "wrong token", "no outcome")
     killed = [faults.say_garbage.enqueue(kind) for kind in nonsense]
@@ -361,21 +364,21 @@ def test_an_exception_that_makes_no_sense_is_no_crash(start: Start, connection: 
     assert {one.outcome for one in attempts(connection, paused)} == {Outcome.RELEASED}
 
 
+@pytest.mark.fault(17)
 def test_progress_that_cannot_be_written_harms_no_job(start: Start) -> None:
-    """17"""
     start()
     assert finished(faults.say_garbage.enqueue("bad progress")) is State.SUCCEEDED
     assert faults.step_by_step.enqueue(2).result(timeout=20) == [2, 2]
 
 
+@pytest.mark.fault(17)
 def test_a_job_may_close_its_output(start: Start) -> None:
-    """17"""
     start()
     assert faults.close_output.enqueue().result(timeout=20) == "quiet"
 
 
+@pytest.mark.fault(20)
 def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Path) -> None:
-    """20"""
     within = ["unshare", "--fork", "--pid", "--mount-proc"]
     if os.spawnvp(os.P_WAIT, within[0], [*within, "true"]) != 0:
         pytest.skip("no PID namespace can be made here")
@@ -390,8 +393,8 @@ def test_as_pid_1_it_heeds_signals_and_reaps_zombies(start: Start, tmp_path: Pat
     assert "stopped" in worker.log()
 
 
+@pytest.mark.fault(21)
 def test_a_job_claimed_and_not_begun_is_given_back(start: Start, connection: db.Connection, tmp_path: Path) -> None:
-    """21"""
     worker, path = start(slots=1), tmp_path / "begun"
     eventually(worker.children)
 
@@ -423,16 +426,16 @@ def signal_all(pids: list[int], *numbers: int) -> None:
             kernel.kill(pid, number)
 
 
+@pytest.mark.fault(21)
 def test_a_worker_can_be_stopped_while_it_starts(start: Start, tmp_path: Path) -> None:
-    """21"""
     (tmp_path / "slow.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(600)\n")
     worker = start(target="slow:app", wait=False, folder=tmp_path)
     eventually((tmp_path / "importing").exists, within_s=20)
     assert worker.stop(within_s=10) == 0
 
 
+@pytest.mark.fault(22)
 def test_an_app_that_cannot_be_imported_harms_no_job(start: Start) -> None:
-    """22"""
     job = faults.add.enqueue(1, 1)
     worker = start(target="tests.no_such_module:app", wait=False)
     assert worker.process.wait(30) == 3
@@ -445,10 +448,10 @@ def test_an_app_that_cannot_be_imported_harms_no_job(start: Start) -> None:
 # The database and the way to it
 
 
+@pytest.mark.fault(30)
 def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(
     start: Start, connection: db.Connection, admin: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
-    """30"""
     start(lease_s="20")
     jobs = faults.app.enqueue_many(faults.leave_a_mark.job(str(tmp_path), n) for n in range(4000))
     last = 0
@@ -460,11 +463,11 @@ def test_sessions_killed_in_the_middle_of_turns_run_nothing_twice(
     assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
 
 
+@pytest.mark.fault(31)
 @pytest.mark.parametrize("beyond_s", exact(8.0, 0.0))
 def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
     start: Start, database_url: str, tmp_path: Path, beyond_s: float
 ) -> None:
-    """31"""
     with Proxy(database_url, tmp_path) as proxy:
         worker = start(url=proxy.url, grace_s="6")
         faults.clean_up.enqueue(str(tmp_path / "out"))
@@ -476,10 +479,10 @@ def test_a_worker_stops_within_its_grace_when_the_database_is_silent(
         assert not any(alive(pid) for pid in tree)
 
 
+@pytest.mark.fault(37)
 def test_a_worker_that_gets_no_connection_waits_for_one(
     start: Start, database_url: str, admin: psycopg.Connection[Any]
 ) -> None:
-    """37"""
     role = sql.Identifier(f"limited_{uuid4().hex[:8]}")
     admin.execute(sql.SQL("create role {} login in role outlive_worker").format(role))
     try:
@@ -497,10 +500,10 @@ def test_a_worker_that_gets_no_connection_waits_for_one(
         admin.execute(sql.SQL("drop role {}").format(role))
 
 
+@pytest.mark.fault(38)
 def test_short_timeouts_of_the_database_stop_no_work(
     start: Start, connection: db.Connection, admin: psycopg.Connection[Any]
 ) -> None:
-    """38"""
     jobs = [*faults.app.enqueue_many(faults.warm.job(n) for n in range(300)), *some_of_each()]
     name = sql.Identifier(str(conninfo_to_dict(admin.info.dsn)["dbname"]))
     for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
@@ -518,11 +521,12 @@ CALM_S = 0.6
 """So long after its last job a worker looks only once a second."""
 
 
+@pytest.mark.fault(41)
 @pytest.mark.parametrize("within_s", exact(2.5, 1.1))
 def test_a_worker_that_lost_its_listener_still_begins_at_once(
     start: Start, connection: db.Connection, database_url: str, tmp_path: Path, within_s: float
 ) -> None:
-    """41: the worker looks every second, and then claims the job."""
+    """The worker looks every second, and then claims the job."""
     listeners: list[Link] = []
 
     def note(at: Boundary) -> None:
@@ -547,14 +551,14 @@ def test_a_worker_that_lost_its_listener_still_begins_at_once(
     assert listeners
 
 
+@pytest.mark.fault(44)
 def test_arguments_of_10_megabytes_are_refused_with_a_sentence() -> None:
-    """44"""
     with pytest.raises(outlive.BadArguments, match="bytes"):
         faults.length_of.enqueue("x" * 10_000_000)
 
 
+@pytest.mark.fault(44)
 def test_arguments_as_large_as_they_may_be_arrive(start: Start) -> None:
-    """44"""
     start()
     assert faults.length_of.enqueue("x" * 1_000_000).result(timeout=20) == 1_000_000
 

@@ -16,9 +16,9 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
+@pytest.mark.fault(60)
 @pytest.mark.parametrize("where", ["the same worker", "another worker"])
 def test_a_job_cannot_replace_the_checkpoint_of_another(start: Start, tmp_path: Path, where: str) -> None:
-    """60"""
     start(slots=2, queues="a,b" if where == "the same worker" else "a")
     if where == "another worker":
         start(slots=2, queues="b")
@@ -29,8 +29,8 @@ def test_a_job_cannot_replace_the_checkpoint_of_another(start: Start, tmp_path: 
     assert victim.result(timeout=20) == {"page": 7}
 
 
+@pytest.mark.fault(60)
 def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp_path: Path) -> None:
-    """60"""
     worker = start(slots=2)
     spoiling = faults.spoil_progress.enqueue(str(tmp_path / "enough"))
     worker.says("is dropped", within_s=20)
@@ -42,6 +42,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp
     assert "progress failed" not in worker.log()
 
 
+@pytest.mark.fault(60)
 @pytest.mark.parametrize(
     ("where", "end"),
     [("socket", State.QUARANTINED), ("tickets", State.RETRYABLE), ("tickets, opened again", State.QUARANTINED)],
@@ -49,7 +50,6 @@ def test_a_checkpoint_that_cannot_be_written_costs_only_itself(start: Start, tmp
 def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(
     start: Start, connection: db.Connection, where: str, end: State
 ) -> None:
-    """60"""
     worker = start(slots=1)
     quick = faults.app.enqueue_many(
         faults.babble.job() for _ in range(500)
@@ -64,8 +64,8 @@ def test_a_warm_job_that_writes_garbage_costs_no_job_before_or_behind_it(
     assert "Traceback" not in worker.log()
 
 
+@pytest.mark.fault(60)
 def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
-    """60"""
     worker = start(slots=2)
     refusals = faults.ask_nonsense.enqueue().result(timeout=20)
     assert (len(refusals), set(refusals)) == (6, {"BadArguments", "OutliveError"})
@@ -73,8 +73,8 @@ def test_a_call_that_cannot_be_read_costs_only_its_job(start: Start) -> None:
     assert "job call failed" not in worker.log()
 
 
+@pytest.mark.fault(60)
 def test_a_flood_of_calls_costs_only_its_sender(start: Start, connection: db.Connection) -> None:
-    """60"""
     worker = start(slots=2)
     flooding = faults.flood_with_calls.enqueue(100_000)
     assert len(faults.spawn_more.enqueue(2).result(timeout=20)) == 3
@@ -83,11 +83,11 @@ def test_a_flood_of_calls_costs_only_its_sender(start: Start, connection: db.Con
     assert worker.process.poll() is None
 
 
+@pytest.mark.fault(60)
 @pytest.mark.parametrize("whom", ["parent", "zygote"])
 def test_a_flood_of_frames_while_a_process_above_dies_does_not_hold_the_worker(
     start: Start, tmp_path: Path, whom: str
 ) -> None:
-    """60"""
     worker = start(slots=2)
     flooding = faults.flood_and_kill.enqueue(str(tmp_path / "begun"), whom)
     eventually((tmp_path / "begun").exists, within_s=20)
@@ -98,8 +98,8 @@ def test_a_flood_of_frames_while_a_process_above_dies_does_not_hold_the_worker(
     assert worker.stop(within_s=10) == 0
 
 
+@pytest.mark.fault(60)
 def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path: Path) -> None:
-    """60"""
     worker = start(slots=4)
     paths = [tmp_path / str(n) for n in range(4)]
     for path in paths:
@@ -114,8 +114,8 @@ def test_a_worker_answers_signals_while_its_jobs_flood_it(start: Start, tmp_path
     assert heard_s < 1
 
 
+@pytest.mark.fault(16)
 def test_a_child_that_says_more_than_it_may_is_killed(start: Start, connection: db.Connection) -> None:
-    """16"""
     worker = start(slots=2)
     jobs = {kind: faults.say_large.enqueue(kind, 2) for kind in ("checkpoint", "result", "error")}
     words = {"checkpoint": "progress", "result": "result", "error": "error"}
@@ -126,8 +126,8 @@ def test_a_child_that_says_more_than_it_may_is_killed(start: Start, connection: 
     assert worker.process.poll() is None
 
 
+@pytest.mark.fault(16)
 def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start: Start, connection: db.Connection) -> None:
-    """16"""
     start(slots=1)
     job = faults.say_too_much.enqueue("checkpoint", 2)
     assert finished(job) is State.FAILED
@@ -136,9 +136,9 @@ def test_a_checkpoint_over_the_limit_is_refused_with_a_sentence(start: Start, co
     assert "the checkpoint has 2,000,002 bytes, over the limit of 1,048,576" in (only.error or "")
 
 
+@pytest.mark.fault(16)
 @pytest.mark.long
 def test_the_supervisor_stays_small_whatever_its_jobs_say_at_once(start: Start, connection: db.Connection) -> None:
-    """16"""
     worker = start(slots=8)
     jobs: list[Any] = [faults.say_large.enqueue("records", 15) for _ in range(6)]
     jobs += [faults.say_large.enqueue("call", 15) for _ in range(6)]

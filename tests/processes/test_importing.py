@@ -21,11 +21,11 @@ BROKEN = {
 }
 
 
+@pytest.mark.fault(64)
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
     start: Start, connection: db.Connection, changing: Any, tmp_path: Path, how: str
 ) -> None:
-    """64"""
     source = tmp_path / f"{changing.__name__}.py"
     text = source.read_text().replace(*COLD)
     source.write_text(text)
@@ -45,10 +45,10 @@ def test_a_job_whose_interpreter_cannot_import_the_app_is_given_back(
     assert worker.log().count("are retried every") == 1
 
 
+@pytest.mark.fault(64)
 def test_an_interpreter_that_cannot_be_executed_blames_no_job(
     start: Start, connection: db.Connection, changing: Any, tmp_path: Path
 ) -> None:
-    """64"""
     source = tmp_path / f"{changing.__name__}.py"
     source.write_text("import sys; sys.executable = '/nowhere/python'\n" + source.read_text().replace(*COLD))
     start(target=f"{changing.__name__}:app", folder=tmp_path, slots=1)
@@ -60,10 +60,10 @@ def test_an_interpreter_that_cannot_be_executed_blames_no_job(
     assert job.status() in (State.PENDING, State.RUNNING)
 
 
+@pytest.mark.fault(64)
 def test_a_child_that_has_imported_the_app_for_one_job_is_not_believed_to_have_it_for_the_next(
     start: Start, connection: db.Connection, changing: Any, tmp_path: Path
 ) -> None:
-    """64"""
     source = tmp_path / f"{changing.__name__}.py"
     options, cold = COLD
     text = source.read_text().replace(options, cold.replace("preload=False", "preload=False, recycle_after=100"))

@@ -68,10 +68,10 @@ def beside_locked_calls(
     asyncio.run(use())
 
 
+@pytest.mark.fault(75)
 def test_twenty_calls_at_one_locked_key_leave_the_sessions_to_other_calls(
     connection: db.Connection, connect: Connect, database_url: str
 ) -> None:
-    """75"""
 
     async def work(calls: JobCalls, asking: list[Asking], stranger: db.Connection) -> None:
         neighbour = Asking(calls)

@@ -154,8 +154,8 @@ def with_sources(lanes: Lanes, sources: int, priority: int = 5) -> Lanes:
     return lanes
 
 
+@pytest.mark.fault(76)
 def test_a_lane_without_a_source_gets_every_second_turn_beside_thousands_of_sources() -> None:
-    """76"""
     lanes = with_sources(Lanes(), 3000)
     lanes.add([LaneKey("default", "", "fresh", 5)])
     served = []
@@ -217,11 +217,11 @@ def test_a_look_through_some_sources_says_nothing_of_the_others() -> None:
 # The real thing
 
 
+@pytest.mark.fault(65)
 @pytest.mark.usefixtures("faults_app")
 def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
     start: Start, connection: db.Connection
 ) -> None:
-    """65"""
     tasks = (
         faults.warm.using(queue="a"),
         faults.add.using(queue="b"),
@@ -239,9 +239,10 @@ def test_jobs_are_claimed_in_the_order_of_their_priorities_whatever_their_kind(
     assert priorities == sorted(priorities)
 
 
+@pytest.mark.fault(65)
 @pytest.mark.usefixtures("faults_app")
 def test_an_urgent_job_waits_for_no_backlog(start: Start, connection: db.Connection) -> None:
-    """65: once the worker knows of it, every job that it claims is at least as urgent."""
+    """Once the worker knows of it, every job that it claims is at least as urgent."""
     faults.app.enqueue_many(faults.work_a_little.using(priority=9).job(n) for n in range(3000))
     start(slots=2)
 

@@ -65,9 +65,9 @@ def test_a_stopped_zygote_does_not_outlive_its_worker(start: Start) -> None:
     all_gone(tree, within_s=10, what="the zygote and its tree are gone")
 
 
+@pytest.mark.fault(62)
 @pytest.mark.parametrize("end", ["its job", "its parent", "its worker"])
 def test_a_daemon_without_environment_is_gone_with_what_it_belongs_to(start: Start, tmp_path: Path, end: str) -> None:
-    """62"""
     worker = start(slots=1)
     job = faults.leave_a_daemon.enqueue(str(tmp_path / "daemon"), stay=end != "its job")
     pid = number_in(tmp_path / "daemon")
@@ -94,8 +94,8 @@ def test_a_process_started_by_the_script_that_became_the_worker_stays(start: Sta
     os.kill(older, signal.SIGKILL)
 
 
+@pytest.mark.fault(57)
 def test_a_process_that_the_worker_may_not_kill_holds_up_nothing(start: Start, tmp_path: Path) -> None:
-    """57"""
     setpriv = shutil.which("setpriv")
     if os.getuid() != 0 or setpriv is None:
         pytest.skip("only root can leave a process of root's behind")

@@ -35,10 +35,10 @@ def run_others() -> None:
         assert faults.add.enqueue(n, n).result(timeout=8) == 2 * n
 
 
+@pytest.mark.fault(55)
 def test_an_uncommitted_cancel_delays_only_the_job_that_it_names(
     start: Start, connection: db.Connection, stranger: Admin, tmp_path: Path
 ) -> None:
-    """55"""
     start(slots=2)
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -51,10 +51,10 @@ def test_an_uncommitted_cancel_delays_only_the_job_that_it_names(
     assert [one.outcome for one in attempts(connection, job)] == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.fault(55)
 def test_a_locked_dedupe_key_delays_only_the_end_of_its_job(
     start: Start, connection: db.Connection, stranger: Admin, tmp_path: Path
 ) -> None:
-    """55"""
     start(slots=2)
     job = faults.wait_for.using(dedupe_key="mine").enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -66,10 +66,10 @@ def test_a_locked_dedupe_key_delays_only_the_end_of_its_job(
     assert finished(job, within_s=8) is State.SUCCEEDED
 
 
+@pytest.mark.fault(55)
 def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     start: Start, connection: db.Connection, stranger: Admin, admin: Admin, tmp_path: Path
 ) -> None:
-    """55"""
     start(slots=2)
     job = faults.wait_for.using(source="shop").enqueue(str(tmp_path / "go"))
     begun(tmp_path / "go")
@@ -88,10 +88,10 @@ def test_a_locked_source_delays_only_its_own_jobs_and_hears_later_how_they_went(
     eventually(lambda: value(connection, succeeded), within_s=8, what="the source hears how it went")
 
 
+@pytest.mark.fault(55)
 def test_a_locked_batch_delays_only_the_end_that_would_cancel_a_job_of_it_and_no_goodbye(
     start: Start, connection: db.Connection, stranger: Admin
 ) -> None:
-    """55"""
     failing = faults.raise_error.using(max_attempts=1).enqueue()
     with faults.app.batch("theirs") as batch:
         faults.add.using(after=[failing], on_failure="cancel", batch=batch).enqueue(1, 1)
@@ -112,10 +112,10 @@ LIMITED = "import outlive\napp = outlive.App()\nshop = app.source('shop', rate_l
 LIMITED += "@app.task\ndef answer(): return 42\n"
 
 
+@pytest.mark.fault(55)
 def test_a_worker_starts_while_its_source_is_locked_and_the_limits_follow(
     start: Start, connection: db.Connection, stranger: Admin, tmp_path: Path
 ) -> None:
-    """55"""
     (tmp_path / "limited.py").write_text(LIMITED)
     db.run(connection, store.register_sources([SourceLimits("shop", rate_limit_per_minute=7)]))
     stranger.execute("select from outlive.sources where name = 'shop' for update")
@@ -129,10 +129,10 @@ def test_a_worker_starts_while_its_source_is_locked_and_the_limits_follow(
     eventually(lambda: value(connection, rate) == 600, what="the limits of the app hold")
 
 
+@pytest.mark.fault(55)
 def test_a_jobs_call_that_waits_for_a_lock_delays_no_heartbeat_and_no_other_jobs_call_and_says_so(
     start: Start, connection: db.Connection, stranger: Admin
 ) -> None:
-    """55"""
     start(slots=4, heartbeat_s="0.1")
     faults.add.using(dedupe_key="theirs", connection=stranger).enqueue(1, 1)
     asking = [faults.ask_for.using(max_attempts=1).enqueue("theirs") for _ in range(2)]
@@ -154,10 +154,10 @@ def test_a_jobs_call_that_waits_for_a_lock_delays_no_heartbeat_and_no_other_jobs
 # Sessions
 
 
+@pytest.mark.fault(53)
 def test_a_worker_works_again_soon_after_a_spell_of_read_only(
     start: Start, connection: db.Connection, admin: Admin
 ) -> None:
-    """53"""
     worker = start(slots=2)
     run_others()
     name = connection.info.dbname
@@ -179,10 +179,11 @@ def test_a_worker_works_again_soon_after_a_spell_of_read_only(
     assert values(connection, backend) == showing
 
 
+@pytest.mark.fault(66)
 def test_a_lease_that_expires_while_an_end_waits_for_the_database_costs_its_job_nothing(
     start: Start, connection: db.Connection, admin: Admin, tmp_path: Path
 ) -> None:
-    """66. A reaper comes first when the spell is over, and the end is refused."""
+    """A reaper comes first when the spell is over, and the end is refused."""
     worker, name = start(slots=2), connection.info.dbname
     job = faults.wait_for.enqueue(str(tmp_path / "go"))
     (child,) = begun(tmp_path / "go")
@@ -215,10 +216,10 @@ def test_a_worker_that_starts_in_a_spell_of_read_only_starts_after_it(
 # Ends
 
 
+@pytest.mark.fault(61)
 def test_a_huge_end_under_a_short_statement_timeout_is_written_and_delays_no_other(
     start: Start, connection: db.Connection, admin: Admin
 ) -> None:
-    """61"""
     admin.execute(f"alter database {connection.info.dbname} set statement_timeout = '200ms'".encode())
     start(slots=2)
     flood = faults.spawn_many.enqueue(20_000)
@@ -229,10 +230,10 @@ def test_a_huge_end_under_a_short_statement_timeout_is_written_and_delays_no_oth
     assert [one.outcome for one in attempts(connection, flood)] == [Outcome.SUCCEEDED]
 
 
+@pytest.mark.fault(61)
 def test_an_end_that_fails_again_and_again_becomes_a_failure_that_says_why(
     start: Start, connection: db.Connection
 ) -> None:
-    """61"""
     connection.execute(
         "create function no() returns trigger language plpgsql as $$ begin raise 'no room for records'; end $$;"
         "create trigger no before insert on outlive.records execute function no()"

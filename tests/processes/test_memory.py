@@ -32,10 +32,10 @@ def in_shared_memory() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
+@pytest.mark.fault(58)
 def test_memory_that_no_process_has_for_itself_counts(
     start: Start, connection: db.Connection, in_shared_memory: Path
 ) -> None:
-    """58"""
     start()
     jobs = [faults.fill_shared_memory.enqueue(how, 300) for how in ("mmap", "memfd", str(in_shared_memory))]
     for job in jobs:
@@ -113,12 +113,12 @@ def test_memory_both_mapped_and_open_counts_once_and_files_of_others_not_at_all(
     assert reader.result(timeout=20) == 1 << 20
 
 
+@pytest.mark.fault(72)
 @pytest.mark.parametrize("how", ["open", "read", "write"])
 @pytest.mark.parametrize("made", ["before the job", "while it runs"])
 def test_shared_memory_of_a_neighbour_counts_against_no_job_that_attaches_to_it(
     start: Start, connection: db.Connection, in_shared_memory: Path, made: str, how: str
 ) -> None:
-    """72"""
     start()
     waits = None
     if made == "while it runs":
@@ -149,8 +149,8 @@ def test_a_file_of_another_process_counts_as_far_as_the_job_makes_it_grow(
     assert attempts(connection, job)[0].outcome is Outcome.OUT_OF_MEMORY
 
 
+@pytest.mark.fault(58)
 def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start: Start, connection: db.Connection) -> None:
-    """58"""
     worker = start(slots=1)
     first = faults.eat_when_idle.enqueue(2_000)
     pid = first.result(timeout=20)
@@ -160,10 +160,10 @@ def test_a_warm_child_that_goes_on_eating_when_it_is_idle_is_replaced(start: Sta
     assert faults.eat_when_idle.enqueue(1).result(timeout=20) != pid
 
 
+@pytest.mark.fault(58)
 def test_a_warm_child_that_has_kept_more_than_the_limit_takes_no_further_job(
     start: Start, connection: db.Connection
 ) -> None:
-    """58"""
     start(slots=1)
     jobs = [faults.use_memory.enqueue(40, keep=True) for _ in range(8)]
     pids = [job.result(timeout=30) for job in jobs]

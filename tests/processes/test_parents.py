@@ -107,10 +107,10 @@ def test_no_job_is_blamed_for_a_parent_that_another_may_have_killed(
     assert back.error == "the process was killed with its parent"
 
 
+@pytest.mark.fault(69)
 def test_parents_that_a_stranger_kills_six_times_are_charged_to_no_job(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """69"""
     start(slots=2)
     job = faults.wait_for.using(max_crashes=1, max_losses=1).enqueue(str(tmp_path / "go"))
     for n in range(1, 7):

@@ -134,10 +134,10 @@ def test_a_job_that_kills_the_zygote_harms_no_job(start: Start, connection: db.C
     eventually(lambda: not worker.orphaned_parents(), what="the parents of the dead zygote go with its last job")
 
 
+@pytest.mark.fault(67)
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_job_that_kills_every_zygote_is_lost_in_the_end(start: Start, connection: db.Connection) -> None:
-    """67"""
     start(slots=3)
     killer = faults.kill_every_zygote.using(max_losses=1).enqueue()
     assert finished(killer, State.QUARANTINED, within_s=150) is State.QUARANTINED

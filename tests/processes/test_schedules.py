@@ -117,10 +117,10 @@ def test_a_deploy_changes_and_removes_schedules(start: Start, connection: db.Con
     worker.says("the app scheduled_shop:app runs and declares them no more: scheduled_shop.report. They are deleted")
 
 
+@pytest.mark.fault(78)
 def test_two_services_of_the_same_name_leave_each_others_schedules_alone(
     start: Start, connection: db.Connection, tmp_path: Path
 ) -> None:
-    """78"""
     workers = {}
     for name in ("invoice", "digest"):
         (tmp_path / name).mkdir()

@@ -18,10 +18,10 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("faults_app")
 
 
+@pytest.mark.fault(70)
 def test_a_job_that_signals_its_worker_is_charged_and_the_worker_works_on(
     start: Start, connection: db.Connection
 ) -> None:
-    """70"""
     worker = start(slots=2)
     names = ["SIGTERM", "SIGHUP", "SIGCONT"]
     job = faults.signal_worker.enqueue(*names)

@@ -84,8 +84,8 @@ def test_options_that_are_too_deep_to_be_read_cost_their_job_and_no_other(
     assert finished(bad) is State.FAILED
 
 
+@pytest.mark.fault(54)
 def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start: Start, connection: db.Connection) -> None:
-    """54"""
     bad, good = spoil_one_of_five(connection, "update outlive.waiting set ready_at = '0044-03-15 BC'")
     start()
     assert [job.result(timeout=20) for job in good] == [2, 4, 6, 8]
@@ -95,8 +95,8 @@ def test_a_row_that_cannot_be_read_costs_its_job_and_no_other(start: Start, conn
     assert faults.add.enqueue(4, 4).result(timeout=20) == 8
 
 
+@pytest.mark.fault(54)
 def test_texts_are_utf8_whatever_the_environment_asks_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """54"""
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     faults.app.connections.close()
     start()

@@ -403,8 +403,8 @@ def check(connection: db.Connection) -> list[tuple[str, str, bool]]:
     return db.run(connection, store.check_schedules())
 
 
+@pytest.mark.fault(78)
 def test_two_services_with_the_same_name_delete_no_schedule_of_each_other(connection: db.Connection) -> None:
-    """78"""
     billing = start(connection, "invoice", app="main:app")
     connection.execute("update outlive.schedules set jitter_s = 7")
     mail = start(connection, "digest", app="main:app")
