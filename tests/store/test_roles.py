@@ -103,6 +103,8 @@ CALLS = {
     "lost_so_far": "select outlive.lost_so_far(null)",
     "loss_charge": "select outlive.loss_charge(1, 0, 0, 3)",
     "suspicion": "select outlive.suspicion(2, 3)",
+    "end_attempts": f"select outlive.end_attempts('{NO_ID}', '{{1}}')",
+    "claim_lanes": f"select outlive.claim_lanes('{NO_ID}', '{{}}', '{{}}', '{{}}', '{{}}', null, null, 1, 1, true)",
     "settle": "select outlive.settle(r, 'succeeded') from outlive.running r where false",
     "watch": f"select outlive.watch('{NO_ID}')",
     "silent_workers": "select outlive.silent_workers()",

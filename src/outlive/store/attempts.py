@@ -22,7 +22,6 @@ from outlive.store.building import Names, first_column, first_column_set, nothin
 if TYPE_CHECKING:
     from outlive.protocol import Progress
 
-_TOKEN = attrgetter("token")
 _EVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -36,17 +35,16 @@ def end_and_claim(
     begun: bool = True,
 ) -> Statement[Turn]:
     """End attempts and claim at most `limit` jobs from the lanes. Jobs that will wait behind others are not `begun`."""
-    ended = sorted(ended, key=_TOKEN)
+    ended = sorted(ended, key=attrgetter("token"))
     all_succeeded = all(end.outcome is Outcome.SUCCEEDED for end in ended)
     others = () if all_succeeded else ended  # A success has no value in their columns.
     return statement(
         "end_and_claim",
-        _turn,
+        lambda _, rows: Turn([Claimed(*row[1:]) for row in rows if row[1] is not None], rows[0][0]),
         worker=worker,
         limit=limit,
         lease_s=lease_s,
         begun=begun,
-        at_once=True,
         tokens=[end.token for end in ended],
         outcomes=[end.outcome for end in others],
         errors=[end.error for end in others],
@@ -67,13 +65,6 @@ def end_and_claim(
         priorities=[lane.priority for lane in lanes],
         marks=[lane.watermark or _EVER for lane in lanes],
         quotas=[lane.quota for lane in lanes],
-    )
-
-
-def _turn(_: Names, rows: list[Row]) -> Turn:
-    return Turn(
-        [Claimed(*row) for row in rows if row[1] is not None],
-        [row[0] for row in rows if row[1] is None],
     )
 
 

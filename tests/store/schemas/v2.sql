@@ -1324,6 +1324,7 @@ end $$;
 
 -- Completion: how the end of an attempt is written.
 --
+--     end_attempts           writes the ends of a worker's attempts
 --     settle                 writes the end of any attempt, as outlive.verdict decides
 --     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
 --     complete               the same inside the job's own transaction, by the attempt's secret
@@ -1334,6 +1335,57 @@ end $$;
 -- that deletes nothing has lost the attempt and writes nothing.
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
+create or replace function outlive.end_attempts(
+  by_worker uuid, tokens bigint[], outcomes text[] default null, errors text[] default null,
+  exit_codes int[] default null, signals text[] default null, peaks_bytes bigint[] default null,
+  cpus_s double precision[] default null, outputs text[] default null, stacks text[] default null,
+  results json[] default null, kills boolean[] default null, finals boolean[] default null,
+  afters_s double precision[] default null, memories json[] default null, at_once boolean default false)
+returns bigint[] language plpgsql as $$
+-- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is this
+-- worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
+-- Tokens are sorted, and `n` is an attempt's place in all arrays. An outcome that is null is a success. Successes
+-- are written together, all other ends by outlive.settle. `at_once`: as in outlive.follow_up.
+declare
+  me outlive.workers;
+  some_expire boolean := exists (select from outlive.tasks t where t.keep_finished_s is not null);
+  succeeded uuid[];
+  others uuid[];
+  states text[];
+  lost bigint[];
+begin
+  if tokens = '{}' then
+    return tokens;
+  end if;
+  select k.* into me from outlive.workers k where k.id = by_worker;
+  with ended as (
+    delete from outlive.running r where r.token = any(tokens) and r.worker = by_worker
+    returning r as had, r.*, width_bucket(r.token, tokens) as n),
+  written as (
+    insert into outlive.attempts (
+      job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at,
+      ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at)
+    select
+      e.id, e.attempt, e.token, by_worker, 'succeeded', 'succeeded', peaks_bytes[e.n], cpus_s[e.n], outputs[e.n],
+      results[e.n], e.started_at, outlive.now(), e.failures, e.crashes, e.losses, me.name, me.hostname,
+      memories[e.n], case when some_expire then outlive.expiry(e.task) end
+    from ended e where coalesce(outcomes[e.n], 'succeeded') = 'succeeded'
+    returning job_id),
+  settled as materialized (
+    select e.id, outlive.settle(
+      e.had, outcomes[e.n], errors[e.n], exit_codes[e.n], signals[e.n], peaks_bytes[e.n], cpus_s[e.n],
+      outputs[e.n], stacks[e.n], results[e.n], coalesce(kills[e.n], false), coalesce(finals[e.n], false),
+      afters_s[e.n], memories[e.n]) as state
+    from ended e where outcomes[e.n] <> 'succeeded')
+  select array(select w.job_id from written w), array(select s.id from settled s),
+    array(select s.state from settled s), array(select unnest(tokens) except select e.token from ended e)
+  into succeeded, others, states, lost;
+  delete from outlive.dedupe_keys k where k.id = any(succeeded);
+  perform outlive.follow_up(
+    succeeded || others, array_fill('succeeded'::text, array[cardinality(succeeded)]) || states, at_once);
+  return lost;
+end $$;
+
 create or replace function outlive.settle(
   had outlive.running, outcome text, error text default null, exit_code int default null,
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
@@ -1343,7 +1395,6 @@ create or replace function outlive.settle(
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
--- (The hot statement writes successes itself, in bulk.)
 -- A loss that is not charged becomes a release: it costs the job nothing, and nothing can be taken back later.
 declare
   v record;
@@ -1667,8 +1718,57 @@ begin
   end if;
 end $$;
 
--- Claims: what every claim of a job needs. The claims themselves are outlive.claim_sourced (sources.sql) and the
--- statements end_and_claim and claim_suspect.
+-- Claims: how jobs that wait begin.
+--
+--     claim_lanes    claims jobs from lanes. outlive.claim_sourced (sources.sql) asks their sources first
+--     caught         quarantines a job instead of starting it
+--     carried        the arguments, if a claim may carry them
+--
+-- Suspects do not wait in lanes: the statement claim_suspect claims them.
+
+create or replace function outlive.claim_lanes(
+  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], marks timestamptz[],
+  quotas int[], most int, lease_s double precision, begun boolean)
+returns table (
+  token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint, ready_at timestamptz,
+  failures smallint, crashes smallint, losses smallint, args json, options jsonb)
+language plpgsql as $$
+-- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
+-- A lane without a row has no ready job, or its jobs are locked. A worker that was declared dead claims nothing. A
+-- job that has reached its crash limit is quarantined instead. Jobs that will wait behind others in their worker
+-- have not `begun`, so that its death is not charged to them. One that was claimed before always has: its mere
+-- arrival may kill.
+#variable_conflict use_column
+begin
+  return query
+    with picked as materialized (
+      select w.ctid
+      from unnest(queues, sources, tasks, priorities, marks, quotas)
+          lane(queue, source, task, priority, mark, quota),
+        lateral (
+          select w.ctid from outlive.waiting w
+          where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
+            and w.priority = lane.priority and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
+          order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
+      where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
+      limit most),
+    taken as (
+      delete from outlive.waiting w where w.ctid = any(array(select p.ctid from picked p))
+      returning w as had, w.*),
+    started as (
+      insert into outlive.running (
+        id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
+        failures, crashes, losses, begun)
+      select
+        t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
+        outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
+        claim_lanes.begun or t.attempt > 0
+      from taken t where t.crashes = 0 or not outlive.caught(t.had)
+      returning *)
+    select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
+      s.losses, outlive.carried(j.args), j.options
+    from started s join outlive.jobs j on j.id = s.id;
+end $$;
 
 create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
 -- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).
@@ -3219,20 +3319,25 @@ language plpgsql as $$
 -- A row without an id names a source that admits none, and when to ask again. A locked source is skipped.
 #variable_conflict use_column
 declare
-  named text;
+  offered record;
   s outlive.sources;
   may record;
   begun int;
   left_over int := most;
   last_token bigint;
-  given_up boolean := exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead');
 begin
-  for named in select o.name from unnest(sources) with ordinality o(name, n) group by o.name order by min(o.n) loop
-    exit when left_over < 1 or given_up;
-    token := null; id := null; source := named;
-    select t.* into s from outlive.sources t where t.name = named for update skip locked;
+  for offered in
+    select o.source, array_agg(o.queue) as queues, array_agg(o.source) as sources, array_agg(o.task) as tasks,
+      array_agg(o.priority) as priorities
+    from (select * from unnest(queues, sources, tasks, priorities)
+        with ordinality u(queue, source, task, priority, n) order by u.n) o
+    group by o.source order by min(o.n)
+  loop
+    exit when left_over < 1;
+    token := null; id := null; source := offered.source; wait_s := null;
+    select t.* into s from outlive.sources t where t.name = offered.source for update skip locked;
     if not found then
-      perform outlive.know_sources(array[named], '{null}');
+      perform outlive.know_sources(array[offered.source], '{null}');
       wait_s := 0.02;
       return next;
       continue;
@@ -3244,29 +3349,10 @@ begin
       continue;
     end if;
     begun := 0;
-    wait_s := null;
     for token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options in
-      with pick as materialized (
-        select w.tid from unnest(queues, sources, tasks, priorities) lane(queue, source, task, priority),
-          lateral (
-            select w.ctid as tid from outlive.waiting w
-            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
-              and w.priority = lane.priority and w.ready_at <= outlive.now()
-            order by w.ready_at, w.id limit least(may.free, left_over) for update skip locked) w
-        where lane.source = named limit least(may.free, left_over)),
-      taken as (delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
-      started as (
-        insert into outlive.running (
-          id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
-          failures, crashes, losses)
-        select
-          t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
-          outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
-        from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
-        returning *)
-      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,
-        r.losses, outlive.carried(j.args), j.options
-      from started r join outlive.jobs j on j.id = r.id
+      select * from outlive.claim_lanes(
+        by_worker, offered.queues, offered.sources, offered.tasks, offered.priorities, null, null,
+        least(may.free, left_over), lease_s, true)
     loop
       begun := begun + 1;
       last_token := token;
@@ -3949,6 +4035,7 @@ declare
   place text[] := coalesce(nullif(current_setting('outlive.sources_after', true), ''), '{"",""}')::text[];
   page int;
   next record;
+  offered record;
   got bigint[] := '{}';
 begin
   select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
@@ -3976,29 +4063,22 @@ begin
     select l.priority, l.source <> '' as sourced from unnest(lanes) l group by 1, 2 order by 1, random()
   loop
     exit when cardinality(got) >= most;
+    select array_agg(l.queue order by l.at) as queues, array_agg(l.source order by l.at) as sources,
+      array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities,
+      array_agg(case when l.ready_at > '2000-01-01Z' then l.ready_at end order by l.at) as marks
+    into offered from (select u.*, random() as at from unnest(lanes) u) l
+    where l.priority = next.priority and (l.source <> '') = next.sourced;
     if next.sourced then
       got := got || array(
-        select c.token from (
-          select array_agg(l.queue order by l.at) as queues, array_agg(l.source order by l.at) as sources,
-            array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities
-          from (select u.*, random() as at from unnest(lanes) u) l
-          where l.priority = next.priority and l.source <> '') o,
-          lateral outlive.claim_sourced(
-            me.id, o.queues, o.sources, o.tasks, o.priorities, most - cardinality(got), lease_s) c
+        select c.token from outlive.claim_sourced(
+          me.id, offered.queues, offered.sources, offered.tasks, offered.priorities, most - cardinality(got),
+          lease_s) c
         where c.id is not null);
     else
       got := got || array(
-        select c.token from (
-          select array_agg(l.queue order by l.at) as queues, array_agg(l.source) as sources,
-            array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities,
-            array_agg(most) as quotas, array_agg(case
-              when l.ready_at > '2000-01-01Z' then l.ready_at else '-infinity' end order by l.at) as marks
-          from (select u.*, random() as at from unnest(lanes) u) l
-          where l.priority = next.priority and l.source = '') o,
-          lateral outlive.statement_end_and_claim(
-            worker => me.id, queues => o.queues, sources => o.sources, tasks => o.tasks,
-            priorities => o.priorities, marks => o.marks, quotas => o.quotas, "limit" => most - cardinality(got),
-            lease_s => lease_s, begun => true) c);
+        select c.token from outlive.claim_lanes(
+          me.id, offered.queues, offered.sources, offered.tasks, offered.priorities, offered.marks, null,
+          most - cardinality(got), lease_s, true) c);
     end if;
   end loop;
   return got;
@@ -4173,13 +4253,11 @@ begin
     coalesce(cpu_s, 0) between 0 and 1e9 and coalesce(peak_memory_bytes, 0) >= 0,
     'cpu_s is a number from 0 to 1e9, and peak_memory_bytes is not negative');
   select r.source into named from outlive.running r where r.token = token and r.worker = worker;
-  if exists (select from outlive.statement_end_and_claim(
-    worker => worker, tokens => array[token], outcomes => array[outcome], errors => array[left(error, 8000)],
-    finals => array[not retry], afters_s => array[extract(epoch from after)::double precision],
-    kills => array[outcome = 'out_of_memory' and signal is not null], exit_codes => array[exit_code],
-    signals => array[left(signal, 100)], outputs => array[right(output, 65536)],
-    stacks => array[left(stack, 65536)], peaks_bytes => array[peak_memory_bytes], cpus_s => array[cpu_s]) c
-    where c.id is null)
+  if outlive.end_attempts(
+    worker, array[token], array[outcome], array[left(error, 8000)], array[exit_code], array[left(signal, 100)],
+    array[peak_memory_bytes], array[cpu_s], array[right(output, 65536)], array[left(stack, 65536)],
+    kills => array[outcome = 'out_of_memory' and signal is not null], finals => array[not retry],
+    afters_s => array[extract(epoch from after)::double precision]) <> '{}'
   then
     perform outlive.refuse_stale(token);
   end if;
@@ -4202,11 +4280,9 @@ declare
     order by 1);
   many int := cardinality(given_back);
 begin
-  if many > 0 then
-    perform from outlive.statement_end_and_claim(
-      worker => goodbye.worker, tokens => given_back, outcomes => array_fill('released'::text, array[many]),
-      errors => array_fill('its worker stopped'::text, array[many]));
-  end if;
+  perform outlive.end_attempts(
+    goodbye.worker, given_back, array_fill('released'::text, array[many]),
+    array_fill('its worker stopped'::text, array[many]));
   perform pg_advisory_unlock(l.key) from outlive.liveness l
   where l.worker = goodbye.worker and outlive.holds_lock(l);
   perform outlive.statement_stop_worker(worker => goodbye.worker);
@@ -4479,123 +4555,6 @@ select l.worker, l.key from outlive.liveness l
 where l.postmaster_started = pg_postmaster_start_time() and not exists (
   select from locked k
   where k.key = l.key and k.pid = l.backend_pid and coalesce(k.backend_start = l.backend_started, true));
-
-create or replace function outlive.statement_end_and_claim("worker" uuid default null, "tokens" bigint[] default null, "peaks_bytes" bigint[] default null, "cpus_s" double precision[] default null, "outputs" text[] default null, "results" json[] default null, "memories" json[] default null, "outcomes" text[] default null, "errors" text[] default null, "exit_codes" int[] default null, "signals" text[] default null, "stacks" text[] default null, "kills" boolean[] default null, "finals" boolean[] default null, "afters_s" double precision[] default null, "at_once" boolean default null, "queues" text[] default null, "sources" text[] default null, "tasks" text[] default null, "priorities" smallint[] default null, "marks" timestamptz[] default null, "quotas" int[] default null, "limit" int default null, "lease_s" double precision default null, "begun" boolean default null)
-returns table (
-   token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint,
-   ready_at timestamptz, failures smallint, crashes smallint, losses smallint, args json, options jsonb) language sql as $statement$
-with me as materialized (
-  select k.state = 'dead' as given_up, k.name, k.hostname from outlive.workers k where k.id = $1::uuid),
-ended as (
-  delete from outlive.running r
-  where r.token = any($2::bigint[]) and r.worker = $1::uuid
-  returning r.*, width_bucket(r.token, $2::bigint[]) as n),
-done as (
-  insert into outlive.attempts (
-    job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at, ended_at,
-    failures, crashes, losses, worker_name, hostname, memory, expires_at)
-  select
-    e.id,
-    e.attempt,
-    e.token,
-    e.worker,
-    'succeeded',
-    'succeeded',
-    ($3::bigint[])[e.n],
-    ($4::double precision[])[e.n],
-    ($5::text[])[e.n],
-    ($6::json[])[e.n],
-    e.started_at,
-    (select outlive.now()),
-    e.failures,
-    e.crashes,
-    e.losses,
-    (select name from me),
-    (select hostname from me),
-    ($7::json[])[e.n],
-    case when exists (select from outlive.tasks t where t.keep_finished_s is not null) then (
-      select outlive.now() + t.keep_finished_s * interval '1 second'
-      from outlive.tasks t where t.name = e.task) end
-  from ended e where coalesce(($8::text[])[e.n], 'succeeded') = 'succeeded'
-  returning job_id),
-keys as (
-  delete from outlive.dedupe_keys k where k.id = any(array(select job_id from done))),
-unsuccessful as materialized (
-  select outlive.settle(
-    row(e.token, e.id, e.attempt, e.worker, e.lease_until, e.heartbeat_at, e.started_at, e.cancel_requested,
-      e.alone, e.queue, e.source, e.task, e.priority, e.ready_at, e.failures, e.crashes, e.losses,
-      e.begun)::outlive.running,
-    ($8::text[])[e.n],
-    ($9::text[])[e.n],
-    ($10::int[])[e.n],
-    ($11::text[])[e.n],
-    ($3::bigint[])[e.n],
-    ($4::double precision[])[e.n],
-    ($5::text[])[e.n],
-    ($12::text[])[e.n],
-    ($6::json[])[e.n],
-    coalesce(($13::boolean[])[e.n], false),
-    coalesce(($14::boolean[])[e.n], false),
-    ($15::double precision[])[e.n],
-    ($7::json[])[e.n]) as state, e.id
-  from ended e where ($8::text[])[e.n] <> 'succeeded'),
-followed as materialized (
-  select outlive.follow_up(
-    array_agg(d.job_id) || array(select u.id from unsuccessful u),
-    array_agg('succeeded'::text) || array(select u.state from unsuccessful u),
-    $16::boolean) as changed
-  from done d having count(*) > 0 or exists (select from unsuccessful)),
-pick as materialized (
-  select s.tid
-  from unnest(
-      $17::text[],
-      $18::text[],
-      $19::text[],
-      $20::smallint[],
-      $21::timestamptz[],
-      $22::int[]) lane(queue, source, task, priority, mark, quota),
-    lateral (
-      select w.ctid as tid from outlive.waiting w
-      where w.queue = lane.queue and w.source = lane.source and w.task = lane.task and w.priority = lane.priority
-        and w.ready_at >= lane.mark and w.ready_at <= (select outlive.now())
-      order by w.ready_at, w.id limit lane.quota for update skip locked) s
-  where not coalesce((select given_up from me), false)
-  limit $23::int),
-taken as (
-  delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
-started as (
-  insert into outlive.running (
-    id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at, failures,
-    crashes, losses, begun)
-  select
-    t.id,
-    t.attempt + 1,
-    $1::uuid,
-    (select outlive.now()) + $24::double precision * interval '1 second',
-    (select outlive.now()),
-    (select outlive.now()),
-    t.queue,
-    t.source,
-    t.task,
-    t.priority,
-    t.ready_at,
-    t.failures,
-    t.crashes,
-    t.losses,
-    $25::boolean or t.attempt > 0
-  from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
-  returning token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses)
-select s.*, outlive.carried(j.args), j.options
-from started s join outlive.jobs j on j.id = s.id
-union all
-select g.token, null, null, null, null, null, null, null, null, null, null, null, null
-from unnest($2::bigint[]) g(token)
-where cardinality($2::bigint[]) <> (select count(*) from ended)
-  and not exists (select from ended e where e.token = g.token)
-union all
-select null, null, null, null, null, null, null, null, null, null, null, null, null
-from followed where changed is null;  -- Never a row: it makes Postgres run `followed`.;
-$statement$;
 
 create or replace function outlive.statement_locked_ends("tokens" bigint[] default null, "worker" uuid default null)
 returns table (token bigint) language sql as $statement$

@@ -1,5 +1,54 @@
--- Claims: what every claim of a job needs. The claims themselves are outlive.claim_sourced (sources.sql) and the
--- statements end_and_claim and claim_suspect.
+-- Claims: how jobs that wait begin.
+--
+--     claim_lanes    claims jobs from lanes. outlive.claim_sourced (sources.sql) asks their sources first
+--     caught         quarantines a job instead of starting it
+--     carried        the arguments, if a claim may carry them
+--
+-- Suspects do not wait in lanes: the statement claim_suspect claims them.
+
+create or replace function outlive.claim_lanes(
+  by_worker uuid, queues text[], sources text[], tasks text[], priorities smallint[], marks timestamptz[],
+  quotas int[], most int, lease_s double precision, begun boolean)
+returns table (
+  token bigint, id uuid, attempt int, queue text, source text, task text, priority smallint, ready_at timestamptz,
+  failures smallint, crashes smallint, losses smallint, args json, options jsonb)
+language plpgsql as $$
+-- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
+-- A lane without a row has no ready job, or its jobs are locked. A worker that was declared dead claims nothing. A
+-- job that has reached its crash limit is quarantined instead. Jobs that will wait behind others in their worker
+-- have not `begun`, so that its death is not charged to them. One that was claimed before always has: its mere
+-- arrival may kill.
+#variable_conflict use_column
+begin
+  return query
+    with picked as materialized (
+      select w.ctid
+      from unnest(queues, sources, tasks, priorities, marks, quotas)
+          lane(queue, source, task, priority, mark, quota),
+        lateral (
+          select w.ctid from outlive.waiting w
+          where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
+            and w.priority = lane.priority and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
+          order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
+      where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
+      limit most),
+    taken as (
+      delete from outlive.waiting w where w.ctid = any(array(select p.ctid from picked p))
+      returning w as had, w.*),
+    started as (
+      insert into outlive.running (
+        id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
+        failures, crashes, losses, begun)
+      select
+        t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
+        outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses,
+        claim_lanes.begun or t.attempt > 0
+      from taken t where t.crashes = 0 or not outlive.caught(t.had)
+      returning *)
+    select s.token, s.id, s.attempt, s.queue, s.source, s.task, s.priority, s.ready_at, s.failures, s.crashes,
+      s.losses, outlive.carried(j.args), j.options
+    from started s join outlive.jobs j on j.id = s.id;
+end $$;
 
 create or replace function outlive.caught(w outlive.waiting) returns boolean language plpgsql as $$
 -- waiting -> quarantined, if the job has reached its crash limit (the limit may have been lowered since).

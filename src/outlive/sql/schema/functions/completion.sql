@@ -1,5 +1,6 @@
 -- Completion: how the end of an attempt is written.
 --
+--     end_attempts           writes the ends of a worker's attempts
 --     settle                 writes the end of any attempt, as outlive.verdict decides
 --     complete_with_records  a success with its result, its records and the jobs that it spawns, for the worker
 --     complete               the same inside the job's own transaction, by the attempt's secret
@@ -10,6 +11,57 @@
 -- that deletes nothing has lost the attempt and writes nothing.
 -- SQLSTATE OL002: the attempt belongs to this worker or job no longer.
 
+create or replace function outlive.end_attempts(
+  by_worker uuid, tokens bigint[], outcomes text[] default null, errors text[] default null,
+  exit_codes int[] default null, signals text[] default null, peaks_bytes bigint[] default null,
+  cpus_s double precision[] default null, outputs text[] default null, stacks text[] default null,
+  results json[] default null, kills boolean[] default null, finals boolean[] default null,
+  afters_s double precision[] default null, memories json[] default null, at_once boolean default false)
+returns bigint[] language plpgsql as $$
+-- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is this
+-- worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
+-- Tokens are sorted, and `n` is an attempt's place in all arrays. An outcome that is null is a success. Successes
+-- are written together, all other ends by outlive.settle. `at_once`: as in outlive.follow_up.
+declare
+  me outlive.workers;
+  some_expire boolean := exists (select from outlive.tasks t where t.keep_finished_s is not null);
+  succeeded uuid[];
+  others uuid[];
+  states text[];
+  lost bigint[];
+begin
+  if tokens = '{}' then
+    return tokens;
+  end if;
+  select k.* into me from outlive.workers k where k.id = by_worker;
+  with ended as (
+    delete from outlive.running r where r.token = any(tokens) and r.worker = by_worker
+    returning r as had, r.*, width_bucket(r.token, tokens) as n),
+  written as (
+    insert into outlive.attempts (
+      job_id, attempt, token, worker, outcome, state, peak_memory_bytes, cpu_s, output, result, started_at,
+      ended_at, failures, crashes, losses, worker_name, hostname, memory, expires_at)
+    select
+      e.id, e.attempt, e.token, by_worker, 'succeeded', 'succeeded', peaks_bytes[e.n], cpus_s[e.n], outputs[e.n],
+      results[e.n], e.started_at, outlive.now(), e.failures, e.crashes, e.losses, me.name, me.hostname,
+      memories[e.n], case when some_expire then outlive.expiry(e.task) end
+    from ended e where coalesce(outcomes[e.n], 'succeeded') = 'succeeded'
+    returning job_id),
+  settled as materialized (
+    select e.id, outlive.settle(
+      e.had, outcomes[e.n], errors[e.n], exit_codes[e.n], signals[e.n], peaks_bytes[e.n], cpus_s[e.n],
+      outputs[e.n], stacks[e.n], results[e.n], coalesce(kills[e.n], false), coalesce(finals[e.n], false),
+      afters_s[e.n], memories[e.n]) as state
+    from ended e where outcomes[e.n] <> 'succeeded')
+  select array(select w.job_id from written w), array(select s.id from settled s),
+    array(select s.state from settled s), array(select unnest(tokens) except select e.token from ended e)
+  into succeeded, others, states, lost;
+  delete from outlive.dedupe_keys k where k.id = any(succeeded);
+  perform outlive.follow_up(
+    succeeded || others, array_fill('succeeded'::text, array[cardinality(succeeded)]) || states, at_once);
+  return lost;
+end $$;
+
 create or replace function outlive.settle(
   had outlive.running, outcome text, error text default null, exit_code int default null,
   signal text default null, peak_memory_bytes bigint default null, cpu_s double precision default null,
@@ -19,7 +71,6 @@ create or replace function outlive.settle(
 returns text language plpgsql as $$
 -- Write the end of the attempt `had`, and return the job's new state. The caller has just deleted its row from
 -- `running`, in the same statement, and calls outlive.follow_up when all ends of its statement are written.
--- (The hot statement writes successes itself, in bulk.)
 -- A loss that is not charged becomes a release: it costs the job nothing, and nothing can be taken back later.
 declare
   v record;

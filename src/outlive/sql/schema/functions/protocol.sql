@@ -145,6 +145,7 @@ declare
   place text[] := coalesce(nullif(current_setting('outlive.sources_after', true), ''), '{"",""}')::text[];
   page int;
   next record;
+  offered record;
   got bigint[] := '{}';
 begin
   select array_agg(row(l.queue, l.source, l.task, l.priority, l.ready_at, null, 0, 0, 0, 0)::outlive.waiting)
@@ -172,29 +173,22 @@ begin
     select l.priority, l.source <> '' as sourced from unnest(lanes) l group by 1, 2 order by 1, random()
   loop
     exit when cardinality(got) >= most;
+    select array_agg(l.queue order by l.at) as queues, array_agg(l.source order by l.at) as sources,
+      array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities,
+      array_agg(case when l.ready_at > '2000-01-01Z' then l.ready_at end order by l.at) as marks
+    into offered from (select u.*, random() as at from unnest(lanes) u) l
+    where l.priority = next.priority and (l.source <> '') = next.sourced;
     if next.sourced then
       got := got || array(
-        select c.token from (
-          select array_agg(l.queue order by l.at) as queues, array_agg(l.source order by l.at) as sources,
-            array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities
-          from (select u.*, random() as at from unnest(lanes) u) l
-          where l.priority = next.priority and l.source <> '') o,
-          lateral outlive.claim_sourced(
-            me.id, o.queues, o.sources, o.tasks, o.priorities, most - cardinality(got), lease_s) c
+        select c.token from outlive.claim_sourced(
+          me.id, offered.queues, offered.sources, offered.tasks, offered.priorities, most - cardinality(got),
+          lease_s) c
         where c.id is not null);
     else
       got := got || array(
-        select c.token from (
-          select array_agg(l.queue order by l.at) as queues, array_agg(l.source) as sources,
-            array_agg(l.task order by l.at) as tasks, array_agg(l.priority) as priorities,
-            array_agg(most) as quotas, array_agg(case
-              when l.ready_at > '2000-01-01Z' then l.ready_at else '-infinity' end order by l.at) as marks
-          from (select u.*, random() as at from unnest(lanes) u) l
-          where l.priority = next.priority and l.source = '') o,
-          lateral outlive.statement_end_and_claim(
-            worker => me.id, queues => o.queues, sources => o.sources, tasks => o.tasks,
-            priorities => o.priorities, marks => o.marks, quotas => o.quotas, "limit" => most - cardinality(got),
-            lease_s => lease_s, begun => true) c);
+        select c.token from outlive.claim_lanes(
+          me.id, offered.queues, offered.sources, offered.tasks, offered.priorities, offered.marks, null,
+          most - cardinality(got), lease_s, true) c);
     end if;
   end loop;
   return got;
@@ -369,13 +363,11 @@ begin
     coalesce(cpu_s, 0) between 0 and 1e9 and coalesce(peak_memory_bytes, 0) >= 0,
     'cpu_s is a number from 0 to 1e9, and peak_memory_bytes is not negative');
   select r.source into named from outlive.running r where r.token = token and r.worker = worker;
-  if exists (select from outlive.statement_end_and_claim(
-    worker => worker, tokens => array[token], outcomes => array[outcome], errors => array[left(error, 8000)],
-    finals => array[not retry], afters_s => array[extract(epoch from after)::double precision],
-    kills => array[outcome = 'out_of_memory' and signal is not null], exit_codes => array[exit_code],
-    signals => array[left(signal, 100)], outputs => array[right(output, 65536)],
-    stacks => array[left(stack, 65536)], peaks_bytes => array[peak_memory_bytes], cpus_s => array[cpu_s]) c
-    where c.id is null)
+  if outlive.end_attempts(
+    worker, array[token], array[outcome], array[left(error, 8000)], array[exit_code], array[left(signal, 100)],
+    array[peak_memory_bytes], array[cpu_s], array[right(output, 65536)], array[left(stack, 65536)],
+    kills => array[outcome = 'out_of_memory' and signal is not null], finals => array[not retry],
+    afters_s => array[extract(epoch from after)::double precision]) <> '{}'
   then
     perform outlive.refuse_stale(token);
   end if;
@@ -398,11 +390,9 @@ declare
     order by 1);
   many int := cardinality(given_back);
 begin
-  if many > 0 then
-    perform from outlive.statement_end_and_claim(
-      worker => goodbye.worker, tokens => given_back, outcomes => array_fill('released'::text, array[many]),
-      errors => array_fill('its worker stopped'::text, array[many]));
-  end if;
+  perform outlive.end_attempts(
+    goodbye.worker, given_back, array_fill('released'::text, array[many]),
+    array_fill('its worker stopped'::text, array[many]));
   perform pg_advisory_unlock(l.key) from outlive.liveness l
   where l.worker = goodbye.worker and outlive.holds_lock(l);
   perform outlive.statement_stop_worker(worker => goodbye.worker);

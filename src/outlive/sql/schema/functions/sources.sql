@@ -138,20 +138,25 @@ language plpgsql as $$
 -- A row without an id names a source that admits none, and when to ask again. A locked source is skipped.
 #variable_conflict use_column
 declare
-  named text;
+  offered record;
   s outlive.sources;
   may record;
   begun int;
   left_over int := most;
   last_token bigint;
-  given_up boolean := exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead');
 begin
-  for named in select o.name from unnest(sources) with ordinality o(name, n) group by o.name order by min(o.n) loop
-    exit when left_over < 1 or given_up;
-    token := null; id := null; source := named;
-    select t.* into s from outlive.sources t where t.name = named for update skip locked;
+  for offered in
+    select o.source, array_agg(o.queue) as queues, array_agg(o.source) as sources, array_agg(o.task) as tasks,
+      array_agg(o.priority) as priorities
+    from (select * from unnest(queues, sources, tasks, priorities)
+        with ordinality u(queue, source, task, priority, n) order by u.n) o
+    group by o.source order by min(o.n)
+  loop
+    exit when left_over < 1;
+    token := null; id := null; source := offered.source; wait_s := null;
+    select t.* into s from outlive.sources t where t.name = offered.source for update skip locked;
     if not found then
-      perform outlive.know_sources(array[named], '{null}');
+      perform outlive.know_sources(array[offered.source], '{null}');
       wait_s := 0.02;
       return next;
       continue;
@@ -163,29 +168,10 @@ begin
       continue;
     end if;
     begun := 0;
-    wait_s := null;
     for token, id, attempt, queue, source, task, priority, ready_at, failures, crashes, losses, args, options in
-      with pick as materialized (
-        select w.tid from unnest(queues, sources, tasks, priorities) lane(queue, source, task, priority),
-          lateral (
-            select w.ctid as tid from outlive.waiting w
-            where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
-              and w.priority = lane.priority and w.ready_at <= outlive.now()
-            order by w.ready_at, w.id limit least(may.free, left_over) for update skip locked) w
-        where lane.source = named limit least(may.free, left_over)),
-      taken as (delete from outlive.waiting w where w.ctid = any(array(select tid from pick)) returning w.*),
-      started as (
-        insert into outlive.running (
-          id, attempt, worker, lease_until, heartbeat_at, started_at, queue, source, task, priority, ready_at,
-          failures, crashes, losses)
-        select
-          t.id, t.attempt + 1, by_worker, outlive.now() + lease_s * interval '1 second', outlive.now(),
-          outlive.now(), t.queue, t.source, t.task, t.priority, t.ready_at, t.failures, t.crashes, t.losses
-        from taken t where t.crashes = 0 or not outlive.caught(row(t.*)::outlive.waiting)
-        returning *)
-      select r.token, r.id, r.attempt, r.queue, r.source, r.task, r.priority, r.ready_at, r.failures, r.crashes,
-        r.losses, outlive.carried(j.args), j.options
-      from started r join outlive.jobs j on j.id = r.id
+      select * from outlive.claim_lanes(
+        by_worker, offered.queues, offered.sources, offered.tasks, offered.priorities, null, null,
+        least(may.free, left_over), lease_s, true)
     loop
       begun := begun + 1;
       last_token := token;
