@@ -1342,8 +1342,8 @@ create or replace function outlive.end_attempts(
   results json[] default null, kills boolean[] default null, finals boolean[] default null,
   afters_s double precision[] default null, memories json[] default null, at_once boolean default false)
 returns bigint[] language plpgsql as $$
--- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is this
--- worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
+-- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is
+-- this worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
 -- Tokens are sorted, and `n` is an attempt's place in all arrays. An outcome that is null is a success. Successes
 -- are written together, all other ends by outlive.settle. `at_once`: as in outlive.follow_up.
 declare
@@ -1736,8 +1736,8 @@ language plpgsql as $$
 -- pending, retryable -> running, for at most `most` jobs, and from each lane at most its quota, from its mark on.
 -- A lane without a row has no ready job, or its jobs are locked. A worker that was declared dead claims nothing. A
 -- job that has reached its crash limit is quarantined instead. Jobs that will wait behind others in their worker
--- have not `begun`, so that its death is not charged to them. One that was claimed before always has: its mere
--- arrival may kill.
+-- are not `begun`, so that its death is not charged to them. A job that was claimed before is begun in any case:
+-- its mere arrival may kill.
 #variable_conflict use_column
 begin
   return query
@@ -1748,7 +1748,8 @@ begin
         lateral (
           select w.ctid from outlive.waiting w
           where w.queue = lane.queue and w.source = lane.source and w.task = lane.task
-            and w.priority = lane.priority and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
+            and w.priority = lane.priority
+            and w.ready_at between coalesce(lane.mark, '-infinity') and outlive.now()
           order by w.ready_at, w.id limit coalesce(lane.quota, most) for update skip locked) w
       where not exists (select from outlive.workers k where k.id = by_worker and k.state = 'dead')
       limit most),

@@ -18,8 +18,8 @@ create or replace function outlive.end_attempts(
   results json[] default null, kills boolean[] default null, finals boolean[] default null,
   afters_s double precision[] default null, memories json[] default null, at_once boolean default false)
 returns bigint[] language plpgsql as $$
--- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is this
--- worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
+-- running -> succeeded, failed, retryable, pending, quarantined, cancelled, for each of these attempts that is
+-- this worker's. Returns the tokens of the others: the worker has lost them, and nothing about them is written.
 -- Tokens are sorted, and `n` is an attempt's place in all arrays. An outcome that is null is a success. Successes
 -- are written together, all other ends by outlive.settle. `at_once`: as in outlive.follow_up.
 declare
