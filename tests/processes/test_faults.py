@@ -292,7 +292,7 @@ def test_a_worker_without_descriptors_says_so_and_recovers(start: Start, connect
 
 
 @pytest.mark.fault(15)
-@pytest.mark.parametrize("megabytes", [500, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("megabytes", [100, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_flood_without_a_newline_keeps_its_end_and_disturbs_no_other_job(
     start: Start, connection: db.Connection, megabytes: int
 ) -> None:

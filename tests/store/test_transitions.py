@@ -11,12 +11,14 @@ from tests.store.acting import (
     ENDS,
     EVENTS,
     FENCED,
+    NOW,
     TOMORROW,
     Place,
     Scene,
     arrange,
     assert_sound,
     bring,
+    clear,
     contents,
     fire,
     legal,
@@ -47,22 +49,22 @@ def test_every_outcome_that_a_worker_can_report_is_tried() -> None:
     assert {end["outcome"] for end in ENDS.values()} == set(Outcome) - {Outcome.LOST}
 
 
-@pytest.mark.parametrize("place", Place, ids=named)
 @pytest.mark.parametrize("event", EVENTS)
-def test_an_event_does_what_the_page_says_and_otherwise_nothing(
-    connection: db.Connection, event: str, place: Place
-) -> None:
-    scene = bring(connection, place)
-    set_now(connection, TOMORROW)  # Leases are over, and backoffs too.
-    arrange(connection, scene, event)
-    before = contents(connection)
-    fire(connection, event, scene)
-    if expected := legal(event, place):
-        assert state_of(connection, scene.job) in expected
-        assert contents(connection) != before
-    else:
-        assert contents(connection) == before
-    assert_sound(connection)
+def test_an_event_does_what_the_page_says_and_otherwise_nothing(connection: db.Connection, event: str) -> None:
+    for place in Place:
+        clear(connection)
+        set_now(connection, NOW)
+        scene = bring(connection, place)
+        set_now(connection, TOMORROW)  # Leases are over, and backoffs too.
+        arrange(connection, scene, event)
+        before = contents(connection)
+        fire(connection, event, scene)
+        if expected := legal(event, place):
+            assert state_of(connection, scene.job) in expected, place
+            assert contents(connection) != before, place
+        else:
+            assert contents(connection) == before, place
+        assert_sound(connection)
 
 
 @pytest.mark.parametrize(("event", "before", "after"), ARROWS, ids=named)
