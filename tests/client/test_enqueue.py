@@ -5,7 +5,6 @@ import json
 import select
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 from uuid import uuid4
@@ -16,9 +15,7 @@ import pytest
 import outlive
 from outlive import db, store
 from outlive.client.task import BoundJob, JobOptions
-from outlive.states import Outcome
-from tests.client.example import aadd, add, fetch, take
-from tests.driving.making import claim_job, run_job
+from tests.client.example import aadd, add, take
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -117,25 +114,6 @@ def test_behind_a_pooler_a_job_is_enqueued_without_a_prepared_statement(
     assert count() == 1
 
 
-def test_a_job_of_a_task_with_a_queue_and_a_source_has_them(app: outlive.App, query: Query) -> None:
-    fetch.enqueue("u")
-    fetch.using(queue="fast", source="example.org").enqueue("u")
-    assert sorted(query("select queue, source from outlive.waiting")) == [("fast", "example.org"), ("slow", "shop")]
-
-
-def test_enqueuing_again_with_the_same_id_changes_nothing(app: outlive.App, count: Callable[[], int]) -> None:
-    once = add.using(id=uuid4())
-    assert once.enqueue(1).id == once.enqueue(1).id
-    assert [job.id for job in app.enqueue_many([once.job(1), once.job(1)])] == [once.enqueue(1).id] * 2
-    assert count() == 1
-
-
-def test_enqueuing_again_does_not_revive_a_job_that_has_ended(app: outlive.App, connection: db.Connection) -> None:
-    once = add.using(id=uuid4())
-    run_job(connection, once.enqueue(1).id, Outcome.SUCCEEDED)
-    assert once.enqueue(1).status() is outlive.State.SUCCEEDED
-
-
 def test_each_job_has_an_id_of_its_own(app: outlive.App, count: Callable[[], int]) -> None:
     bound = add.job(1)
     app.enqueue_many([bound, bound, add.job(1)])
@@ -179,31 +157,10 @@ def test_many_at_once_from_an_event_loop(app: outlive.App, count: Callable[[], i
     assert len({job.id for job in jobs}) == count() == 3000
 
 
-def test_a_delayed_job_is_ready_after_its_delay(app: outlive.App, query: Query) -> None:
-    add.using(delay="5m").enqueue(1)
-    (((wait),),) = query("select ready_at - created_at from outlive.jobs")
-    assert wait == timedelta(minutes=5)
-    add.using(delay=timedelta(days=1)).enqueue(2)
-    assert query("select count(*) from outlive.waiting where ready_at <= outlive.now()") == [(0,)]
-
-
-def test_a_job_for_a_moment_is_ready_at_that_moment(app: outlive.App, query: Query) -> None:
-    moment = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-    add.using(run_at=moment).enqueue(1)
-    add.using(run_at=moment.astimezone(tz=None)).enqueue(1)
-    assert query("select ready_at from outlive.waiting") == [(moment,), (moment,)]
-
-
 def test_a_moment_that_no_calendar_of_the_database_has_is_refused(app: outlive.App, count: Callable[[], int]) -> None:
     with pytest.raises(outlive.ConfigError, match="at most 300 years"):
         add.using(delay=9e11).enqueue(1)
     assert count() == 0
-
-
-@pytest.mark.parametrize("priority", [0, 9])
-def test_priorities_go_from_0_to_9(app: outlive.App, query: Query, priority: int) -> None:
-    add.using(priority=priority).enqueue(1)
-    assert query("select priority from outlive.waiting") == [(priority,)]
 
 
 def test_overrides_of_one_job_travel_as_options_in_the_names_that_the_database_knows(
@@ -223,49 +180,9 @@ def test_overrides_of_one_job_travel_as_options_in_the_names_that_the_database_k
     }
 
 
-def test_a_taken_dedupe_key_gives_the_job_that_has_it(app: outlive.App, count: Callable[[], int]) -> None:
-    only = add.using(dedupe_key="k")
-    first = only.enqueue(1)
-    assert only.enqueue(2) == first
-    assert app.enqueue_many([only.job(3), add.job(4)])[0] == first
-    assert fetch.using(dedupe_key="k").enqueue("another task's key").id != first.id
-    assert count() == 3
-
-
-def test_a_taken_dedupe_key_raises_when_asked_to_and_names_the_job(app: outlive.App, count: Callable[[], int]) -> None:
-    first = add.using(dedupe_key="k").enqueue(1)
-    with pytest.raises(outlive.DuplicateJob, match="'k'") as raised:
-        add.using(dedupe_key="k", on_conflict="raise").enqueue(2)
-    assert raised.value.existing == first.id
-    assert count() == 1
-
-
 def test_repeating_an_enqueue_that_raises_on_conflict_does_not_conflict_with_itself(app: outlive.App) -> None:
     once = add.using(id=uuid4(), dedupe_key="k", on_conflict="raise")
     assert once.enqueue(1) == once.enqueue(1)
-
-
-def test_a_job_that_replaces_another_cancels_it(app: outlive.App) -> None:
-    first = add.using(dedupe_key="k").enqueue(1)
-    second = add.using(dedupe_key="k", on_conflict="replace").enqueue(2)
-    assert (first.status(), second.status()) == (outlive.State.CANCELLED, outlive.State.PENDING)
-
-
-def test_a_running_job_is_not_replaced(app: outlive.App, connection: db.Connection) -> None:
-    first = add.using(dedupe_key="k").enqueue(1)
-    claim_job(connection, first.id)
-    assert add.using(dedupe_key="k", on_conflict="replace").enqueue(2) == first
-
-
-@pytest.mark.parametrize("on_conflict", ["skip", "raise", "replace"])
-def test_a_dedupe_key_is_free_again_when_its_job_has_ended(
-    app: outlive.App, connection: db.Connection, on_conflict: Any
-) -> None:
-    first = add.using(dedupe_key="k").enqueue(1)
-    run_job(connection, first.id, Outcome.SUCCEEDED)
-    second = add.using(dedupe_key="k", on_conflict=on_conflict).enqueue(1)
-    assert second != first
-    assert (first.status(), second.status()) == (outlive.State.SUCCEEDED, outlive.State.PENDING)
 
 
 def test_enqueuing_wakes_only_a_sleeping_worker(app: outlive.App, connection: db.Connection) -> None:
@@ -306,10 +223,3 @@ def test_a_concurrency_key_goes_with_every_way_to_enqueue(app: outlive.App, conn
         (None, None),
         ("customer-7", 2),
     ]
-
-
-def test_a_concurrency_key_alone_lets_one_job_run_at_a_time(app: outlive.App, connection: db.Connection) -> None:
-    add.using(concurrency_key="customer-7").enqueue(1)
-    add.using(concurrency_key="customer-7").using(concurrency_key=None).enqueue(2)
-    rows = connection.execute("select concurrency_key, concurrency from outlive.jobs order by id").fetchall()
-    assert rows == [("customer-7", 1), (None, None)]

@@ -35,14 +35,6 @@ def in_a_loop(database_url: str, use: Callable[[psycopg.AsyncConnection[Any]], A
     asyncio.run(main())
 
 
-def test_a_job_is_there_when_the_caller_commits(mine: psycopg.Connection[Any], count: Callable[[], int]) -> None:
-    mine.execute("insert into mine values (1)")
-    add.using(connection=mine).enqueue(1)
-    assert count() == 0
-    mine.commit()
-    assert count() == 1
-
-
 @pytest.mark.parametrize("jobs", [1, MANY])
 @pytest.mark.parametrize("began", [True, False])
 def test_jobs_are_gone_when_the_caller_rolls_back(
@@ -169,17 +161,6 @@ def test_a_serialisation_failure_reaches_the_caller_as_it_is_because_the_caller_
         add.using(connection=other, dedupe_key="k").enqueue(1)
     with pytest.raises(psycopg.errors.SerializationFailure):
         add.using(connection=mine, dedupe_key="k").enqueue(1)
-
-
-def test_an_error_of_the_job_reaches_the_caller_in_our_words(
-    app: outlive.App, mine: psycopg.Connection[Any], count: Callable[[], int]
-) -> None:
-    with pytest.raises(outlive.BadArguments), mine.transaction():
-        add.using(connection=mine).enqueue({1})  # type: ignore[arg-type]
-    add.using(dedupe_key="k").enqueue(1)
-    with pytest.raises(outlive.DuplicateJob), mine.transaction():
-        add.using(connection=mine, dedupe_key="k", on_conflict="raise").enqueue(1)
-    assert count() == 1
 
 
 def test_a_job_for_many_has_no_connection_of_its_own(mine: psycopg.Connection[Any]) -> None:

@@ -1,6 +1,5 @@
 """One worker, one job at a time: how jobs run, end, and leave evidence."""
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -61,16 +60,6 @@ def test_exceptions_are_failures_and_never_crashes(start: Start, connection: db.
     assert "SystemExit: 7" in (attempts(connection, left)[0].error or "")
 
 
-def test_a_job_that_takes_too_long_is_ended_whatever_it_does(start: Start, connection: db.Connection) -> None:
-    start()
-    jobs = {task: task.enqueue() for task in (faults.hang, faults.ignore_sigterm, faults.hold_the_gil)}
-    for task, job in jobs.items():
-        assert finished(job) is State.FAILED
-        (only,) = attempts(connection, job)
-        assert (only.outcome, only.error) == (Outcome.TIMED_OUT, "Hard timeout of 0.5 s exceeded")
-        assert f"in {task.name.rpartition('.')[2]}" in (only.stack or "") or task is faults.ignore_sigterm
-
-
 def test_a_stopped_child_is_ended_too(start: Start, connection: db.Connection) -> None:
     start()
     job = faults.stop_itself.using(timeout=0.5).enqueue()
@@ -93,15 +82,6 @@ def test_exceptions_that_cannot_be_printed_or_are_huge_are_kept_within_bounds(
     assert finished(odd) is finished(huge) is State.FAILED
     assert "Unprintable" in (attempts(connection, odd)[0].error or "")
     assert len(attempts(connection, huge)[0].error or "") < 10_000
-
-
-def test_a_flood_of_output_keeps_its_end(start: Start, connection: db.Connection) -> None:
-    start()
-    job = faults.flood.enqueue(200)
-    assert job.result(timeout=60) == "done"
-    output = attempts(connection, job)[0].output or ""
-    assert output.endswith("the end")
-    assert len(output) <= 65536
 
 
 def test_descriptors_that_a_job_uses_up_are_its_own_trouble(start: Start) -> None:
@@ -160,21 +140,6 @@ def test_a_job_may_wait_for_other_jobs(start: Start, connection: db.Connection) 
     eventually(lambda: connection.execute("select from outlive.awaited").fetchall() == [], what="no wish is left")
 
 
-def test_a_drained_worker_lets_jobs_finish_and_costs_no_job_an_attempt(
-    start: Start, connection: db.Connection, tmp_path: Path
-) -> None:
-    worker = start(grace_s="6")
-    polite, rude = faults.wait_for.enqueue(str(tmp_path / "never")), faults.clean_up.enqueue(str(tmp_path / "out"))
-    begun(tmp_path / "never")
-    eventually((tmp_path / "out.started").exists)
-    assert worker.stop() == 0
-    assert polite.result(timeout=5) == "stopped by itself"
-    assert rude.status() is State.PENDING
-    assert attempts(connection, rude)[0].outcome is Outcome.RELEASED
-    assert (tmp_path / "out").read_text() == "cleaned up"
-    assert connection.execute("select state from outlive.workers").fetchall() == [("stopped",)]
-
-
 def test_many_threads_live_within_a_memory_limit(start: Start) -> None:
     start()
     assert faults.many_threads.using(memory="256MB").enqueue(100).result(timeout=30) == 100
@@ -193,16 +158,6 @@ def test_every_backend_gone_at_once_loses_nothing(
     assert connection.execute(
         "select count(*), count(distinct job_id) from outlive.attempts where state = 'succeeded'"
     ).fetchone() == (3000, 3000)
-
-
-def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
-    worker = start()
-    faults.wait_for.using(timeout=None).enqueue(str(tmp_path / "never"))
-    faults.ignore_sigterm.using(timeout=None).enqueue()
-    begun(tmp_path / "never")
-    os.kill(worker.pid, signal.SIGTERM)
-    worker.says(" stops: ")
-    assert worker.stop(signal.SIGINT, within_s=15) == 0
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -16,7 +16,6 @@ from tests.store.acting import (
     TOMORROW,
     Place,
     Scene,
-    assert_sound,
     bring,
     complete,
     contents,
@@ -48,46 +47,6 @@ def service(connect: Connect) -> db.Connection:
 
 def effects(connection: db.Connection) -> list[str]:
     return [what for (what,) in connection.execute("select what from effects").fetchall()]
-
-
-def test_effects_and_completion_commit_together(own: db.Connection, service: db.Connection) -> None:
-    scene = bring(service, Place.RUNNING, dedupe_key="k")
-    with own.transaction():
-        own.execute("insert into effects values ('paid')")
-        complete(own, ANNA, scene.token, '{"paid": true}')
-        assert (effects(service), state_of(service, scene.job)) == ([], State.RUNNING)
-    assert (effects(service), state_of(service, scene.job)) == (["paid"], State.SUCCEEDED)
-    [attempt] = db.run(service, store.list_attempts(scene.job))
-    assert attempt.outcome is Outcome.SUCCEEDED
-    assert attempt.result is not None
-    assert bytes(attempt.result) == b'{"paid": true}'
-    assert make(service, dedupe_key="k") != scene.job
-    assert_sound(service)
-
-
-def test_neither_is_left_when_the_jobs_transaction_rolls_back(own: db.Connection, service: db.Connection) -> None:
-    scene = bring(service, Place.RUNNING, dedupe_key="k")
-    before = contents(service)
-    with own.transaction(force_rollback=True):
-        own.execute("insert into effects values ('paid')")
-        complete(own, ANNA, scene.token)
-    assert effects(service) == []
-    assert contents(service) == before
-    assert end_by(service, ANNA, scene.token, "crash") == []
-
-
-def test_neither_is_left_when_the_job_dies_before_it_commits(
-    own: db.Connection, service: db.Connection, connect: Connect
-) -> None:
-    scene = bring(service, Place.RUNNING)
-    before = contents(service)
-    dying = connect()
-    dying.execute("begin")
-    dying.execute("insert into effects values ('paid')")
-    complete(dying, ANNA, scene.token)
-    own.execute("select pg_terminate_backend(%s, 5000)", [dying.info.backend_pid])
-    assert effects(service) == []
-    assert contents(service) == before
 
 
 @pytest.mark.parametrize("why", ["ended", "reclaimed", "another worker's", "unknown"])

@@ -277,21 +277,6 @@ def test_a_counter_at_the_end_of_its_range_stops_no_reaper(connection: db.Connec
 # When it may run again.
 
 
-def test_the_backoff_doubles_with_every_failure_and_crash_up_to_its_cap(connection: db.Connection) -> None:
-    register_task(connection, max_attempts=1000, max_crashes=1000, backoff_s=(60.0, 120.0, 240.0, 300.0))
-    job = make(connection)
-    for event, longest_s in [("fail", 60), ("crash", 120), ("time_out", 240), ("overrun", 300), ("exhaust", 300)]:
-        [claimed] = claim(connection, limit=1)
-        end_by(connection, ANNA, claimed.token, event)
-        assert longest_s / 2 <= ready_in_s(connection, job) <= longest_s
-        assert claim(connection, limit=1) == []
-        db.run(connection, store.retry([job]))
-        connection.execute(
-            "update outlive.waiting set failures = %s, crashes = %s where id = %s",
-            [claimed.failures + (event in FAILURES), claimed.crashes + (event in CRASHES), job],
-        )
-
-
 def test_the_default_backoff_starts_at_a_minute_and_ends_at_a_day(connection: db.Connection) -> None:
     job = make(connection, options={"max_attempts": 100})
     for failures, longest_s in [(0, 60), (1, 120), (10, 61440), (11, 86400), (50, 86400)]:
@@ -299,26 +284,6 @@ def test_the_default_backoff_starts_at_a_minute_and_ends_at_a_day(connection: db
         [claimed] = claim(connection, limit=1)
         end_by(connection, ANNA, claimed.token, "fail")
         assert longest_s / 2 <= ready_in_s(connection, job) <= longest_s
-
-
-def test_the_jitter_spreads_the_backoff_between_half_and_all_of_it(connection: db.Connection) -> None:
-    register_task(connection, backoff_s=(100.0,))
-    jobs = [make(connection) for _ in range(200)]
-    ends = [Ended(claimed.token, **ENDS["fail"]) for claimed in claim(connection, limit=200)]
-    db.run(connection, store.end_and_claim(ANNA, ends))
-    waits_s = sorted(ready_in_s(connection, job) for job in jobs)
-    assert 50 <= waits_s[0] < 55
-    assert 95 < waits_s[-1] <= 100
-
-
-def test_a_job_becomes_claimable_when_its_backoff_is_over_and_not_before(connection: db.Connection) -> None:
-    scene = bring(connection, Place.RUNNING)
-    end_by(connection, ANNA, scene.token, "fail")
-    ready_at = row_of(connection, scene.job)["next_retry_at"]
-    set_now(connection, ready_at - timedelta(microseconds=1))
-    assert claim(connection, limit=1) == []
-    set_now(connection, ready_at)
-    assert [claimed.id for claimed in claim(connection, limit=1)] == [scene.job]
 
 
 @pytest.mark.parametrize("event", [*FAILURES, *CRASHES, "hand_back"])
@@ -663,18 +628,4 @@ def test_a_finished_job_frees_its_dedupe_key(connection: db.Connection, event: s
 @pytest.mark.parametrize("place", [Place.QUARANTINED, Place.BLOCKED, Place.SUSPECT, Place.RETRYABLE])
 def test_a_job_that_waits_for_something_keeps_its_dedupe_key(connection: db.Connection, place: Place) -> None:
     scene = bring(connection, place, dedupe_key="k")
-    assert make(connection, dedupe_key="k") == scene.job
-
-
-def test_a_retry_takes_its_dedupe_key_again_or_is_refused(connection: db.Connection) -> None:
-    scene = bring(connection, Place.FAILED, dedupe_key="k")
-    other = make(connection, dedupe_key="k")
-    before = contents(connection)
-    [change] = db.run(connection, store.retry([scene.job]))
-    assert not change.changed
-    assert change.note == f"its dedupe key 'k' is taken by job {other}"
-    assert contents(connection) == before
-    fire(connection, "cancel", Scene(other))
-    [change] = db.run(connection, store.retry([scene.job]))
-    assert change.changed
     assert make(connection, dedupe_key="k") == scene.job

@@ -79,19 +79,6 @@ def test_a_job_waits_until_the_last_of_the_jobs_that_it_needs_has_succeeded(conn
     assert count(connection, "dependencies") == 0
 
 
-def test_a_job_is_released_in_the_transaction_that_ends_the_last_one(connect: Connect) -> None:
-    worker, watcher = connect(), connect()
-    needed = make(worker)
-    job = make_after(worker, needed)
-    claimed = claim_job(worker, needed)
-    with worker.transaction():
-        end(worker, Ended(claimed.token))
-        assert state_of(watcher, needed) is State.RUNNING
-        assert state_of(watcher, job) is State.BLOCKED
-    assert state_of(watcher, needed) is State.SUCCEEDED
-    assert state_of(watcher, job) is State.PENDING
-
-
 def test_a_job_that_is_needed_may_fail_and_succeed_later(connection: db.Connection) -> None:
     needed = make(connection)
     job = make_after(connection, needed)
@@ -99,17 +86,6 @@ def test_a_job_that_is_needed_may_fail_and_succeed_later(connection: db.Connecti
     assert (state_of(connection, needed), state_of(connection, job)) == (State.RETRYABLE, State.BLOCKED)
     run_job(connection, needed)
     assert state_of(connection, job) is State.PENDING
-
-
-def end_badly(connection: db.Connection, how: str) -> UUID:
-    """Make a job that ends without success."""
-    match how:
-        case "failed":
-            return make_finished(connection, Outcome.FAILED)
-        case "cancelled":
-            return make_finished(connection, Outcome.CANCELLED)
-        case _:
-            return make_quarantined(connection)
 
 
 BADLY = ("failed", "cancelled", "quarantined")

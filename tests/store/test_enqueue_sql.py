@@ -12,14 +12,13 @@ import pytest
 from psycopg import errors
 
 from outlive import db, store
-from outlive.model import Ended, new_job_id
+from outlive.model import new_job_id
 from outlive.states import Outcome, State
 from tests.driving.making import (
     NOON,
     Connect,
     claim,
     count,
-    end,
     enqueue,
     make,
     make_finished,
@@ -204,14 +203,6 @@ def test_the_same_arguments_have_the_same_fingerprint_however_they_are_written(c
 # Repeats
 
 
-def test_a_repeated_id_is_a_no_op(connection: db.Connection) -> None:
-    job = new_job_id()
-    for args in ('{"a": 1}', '{"a": 2}'):
-        assert asked(connection, "'task', %s::json, id => %s", args, job) == job
-    assert (count(connection, "jobs"), count(connection, "waiting")) == (1, 1)
-    assert value(connection, "select args from outlive.jobs") == {"a": 1}
-
-
 @pytest.mark.parametrize("key", [None, "key"])
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
 def test_the_repeated_id_of_a_finished_job_stays_finished(
@@ -310,25 +301,9 @@ def test_two_batches_follow_each_other(connection: db.Connection) -> None:
 # Dedupe keys
 
 
-def test_skip_gives_the_unfinished_job_that_has_the_key(connection: db.Connection) -> None:
-    first = asked(connection, "'task', dedupe_key => 'key'")
-    assert asked(connection, "'task', dedupe_key => 'key'") == first
-    assert count(connection, "jobs") == 1
-
-
 def test_a_key_is_unique_per_task_only(connection: db.Connection) -> None:
     assert asked(connection, "'task', dedupe_key => 'key'") != asked(connection, "'other', dedupe_key => 'key'")
     assert asked(connection, "'task'") != asked(connection, "'task'")
-
-
-def test_raise_names_the_unfinished_job_that_has_the_key(connection: db.Connection) -> None:
-    first = asked(connection, "'task', dedupe_key => 'it''s'")
-    with pytest.raises(psycopg.Error) as refused:
-        asked(connection, "'task', dedupe_key => 'it''s', on_conflict => 'raise'")
-    assert refused.value.sqlstate == "OL001"
-    assert refused.value.diag.message_detail == str(first)
-    assert str(first) in str(refused.value.diag.message_primary)
-    assert count(connection, "jobs") == 1
 
 
 def test_one_taken_key_with_raise_refuses_the_whole_batch(connection: db.Connection) -> None:
@@ -357,16 +332,6 @@ def test_replace_cancels_the_job_that_has_the_key(connection: db.Connection, bef
     assert count(connection, "waiting") == 1
 
 
-def test_replacing_a_running_job_means_skip(connection: db.Connection) -> None:
-    old = make(connection, dedupe_key="key")
-    (claimed,) = claim(connection)
-    assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
-    assert state_of(connection, old) is State.RUNNING
-    assert end(connection, Ended(claimed.token)) == []
-    assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") != old
-    assert state_of(connection, old) is State.SUCCEEDED
-
-
 def test_a_killer_is_not_replaced_and_kills_no_more(connection: db.Connection) -> None:
     """A job in its place would kill just as often."""
     old = make_quarantined(connection, dedupe_key="key")
@@ -382,11 +347,6 @@ def test_a_suspect_is_not_replaced_and_keeps_its_losses(connection: db.Connectio
     assert [one.id for one in db.run(connection, store.expire())] == [old]
     assert asked(connection, "'work', dedupe_key => 'key', on_conflict => 'replace'") == old
     assert values(connection, "select losses from outlive.held where why = 'suspect'") == [1]
-
-
-def test_a_job_in_quarantine_counts_as_unfinished(connection: db.Connection) -> None:
-    old = make_quarantined(connection, dedupe_key="key")
-    assert asked(connection, "'work', dedupe_key => 'key'") == old
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED])

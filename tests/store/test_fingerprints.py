@@ -119,20 +119,6 @@ def test_a_job_is_not_blamed_twice_for_its_own_crash(connection: db.Connection) 
     assert hold_of(connection, job) == ("quarantined", "killed its process 3 times (max_crashes = 3)")
 
 
-def test_a_task_that_counts_by_job_shows_the_history_and_does_not_count_it(connection: db.Connection) -> None:
-    register_task(connection, quarantine_by="job")
-    jobs = [crash(connection) for _ in range(3)]
-    set_now(connection, NOW + timedelta(seconds=1))
-    jobs.append(crash(connection))
-    assert {state_of(connection, job) for job in jobs} == {State.RETRYABLE}
-    fifth = claimed(connection)
-    assert convict(connection, fifth) == []
-    row = row_of(connection, fifth.id)
-    history = (row["kills"], row["killers"], row["last_killer"], row["last_cause"], row["last_kill_at"])
-    assert history == (4, 4, jobs[-1], "SIGSEGV", NOW + timedelta(seconds=1))
-    assert row_of(connection, jobs[0])["kills"] == 3  # Its own is no other's.
-
-
 def test_only_kills_are_remembered_each_with_its_cause(connection: db.Connection) -> None:
     for event in ENDS:
         job = make(connection)

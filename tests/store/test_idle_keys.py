@@ -115,14 +115,6 @@ def test_a_job_that_is_taken_away_as_its_time_comes_leaves_its_key(
     assert job not in values(connection, "select job_id from outlive.keyed_jobs")
 
 
-def test_a_job_that_waits_for_its_retry_holds_no_slot(connection: db.Connection) -> None:
-    make_keyed(connection)
-    [running] = claim(connection)
-    other = make_keyed(connection)
-    end(connection, Ended(running.token, Outcome.FAILED, after_s=60.0))
-    assert admitted(connection) == [other]
-
-
 def make_suspect(connection: db.Connection) -> UUID:
     register_task(connection, max_losses=2)
     suspect = make_keyed(connection)

@@ -287,20 +287,6 @@ def suspect_waits(connection: db.Connection) -> bool:
     return db.run(connection, store.unsourced_lanes([TASK])).suspect_waits
 
 
-def test_a_suspect_that_waits_for_a_worker_holds_no_slot(connection: db.Connection) -> None:
-    """FAULTS 74."""
-    suspect = suspect_of_key(connection)
-    assert admitted(connection) == []
-    for _ in range(2):
-        other = make_keyed(connection)
-        [running] = claim(connection)
-        assert running.id == other
-        succeed(connection, running)
-    assert suspect_waits(connection)
-    assert_sound(connection)
-    assert state_of(connection, suspect) is State.PENDING
-
-
 def test_a_suspect_queues_for_a_slot_when_a_worker_asks_for_it(connection: db.Connection) -> None:
     suspect = suspect_of_key(connection)
     other = make_keyed(connection)

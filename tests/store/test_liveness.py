@@ -443,17 +443,6 @@ def test_a_worker_that_was_never_looked_at_goes_from_active_to_dead(connection: 
     assert dead == Dead(ANNA, "crawler-1", "host", 42, NOW, "no heartbeat for 120 s", 1)
 
 
-def test_a_worker_that_renews_its_leases_is_stale_but_not_dead(connection: db.Connection) -> None:
-    register_worker(connection, ANNA)
-    make(connection)
-    [claimed] = claim(connection, worker=ANNA, limit=1)
-    set_now(connection, NOW + timedelta(seconds=119))
-    db.run(connection, store.renew(ANNA, [claimed.token]))
-    assert silent(connection, timedelta(seconds=239)) == []
-    assert state_of(connection) == "stale"
-    assert silent(connection, timedelta(seconds=239) + A_TICK) == [ANNA]
-
-
 def test_the_leases_of_another_worker_do_not_count(connection: db.Connection) -> None:
     register_worker(connection, ANNA)
     make(connection)

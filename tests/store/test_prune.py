@@ -180,19 +180,6 @@ def test_revived_jobs_take_no_room_in_a_batch(connection: db.Connection, then: s
     assert state_of(connection, forgotten) is None
 
 
-def test_two_pruners_at_once_do_not_wait_for_each_other(connect: Connect) -> None:
-    first, second = connect(), connect()
-    set_now(first), set_now(second, later_s=DAY_S)
-    for _ in range(4):
-        make_finished(first)
-    set_now(first, later_s=DAY_S)
-    second.execute("set lock_timeout = '1s'")
-    with first.transaction():
-        assert db.run(first, store.prune_finished(State.SUCCEEDED, keep_s=60, batch=2))[:2] == (2, True)
-        assert db.run(second, store.prune_finished(State.SUCCEEDED, keep_s=60, batch=4))[:2] == (2, True)
-    assert count(first, "jobs") == 0
-
-
 def test_finding_the_old_uses_the_index(connection: db.Connection) -> None:
     """Pruning reads only old rows of one state, so it is fast however much is kept."""
     set_now(connection)

@@ -18,7 +18,6 @@ from tests.driving.making import (
     claim,
     count,
     counters,
-    hold_of,
     make,
     register_task,
     register_worker,
@@ -99,17 +98,6 @@ def test_a_job_that_was_lost_is_not_behind_the_others(connection: db.Connection)
     assert [claimed.id for claimed in claim(connection, worker=BERT, limit=1)] == [first]
 
 
-def test_a_lost_attempt_counts_one_loss_and_nothing_else(connection: db.Connection) -> None:
-    scene = bring(connection, Place.RUNNING, ended_before="fail")
-    give_up(connection, ANNA)
-    assert len(reap(connection)) == 1
-    assert counters(connection, scene.job) == (1, 0, 1)
-    assert state_of(connection, scene.job) is State.RETRYABLE
-    before = contents(connection)
-    assert reap(connection) == []
-    assert contents(connection) == before
-
-
 def test_a_sleeping_worker_is_notified_of_freed_jobs(connection: db.Connection, connect: Connect) -> None:
     bring(connection, Place.RUNNING)
     give_up(connection, ANNA)
@@ -118,15 +106,6 @@ def test_a_sleeping_worker_is_notified_of_freed_jobs(connection: db.Connection, 
     db.run(sleeper, store.sleep(BERT))
     reap(connection)
     assert len(list(sleeper.notifies(timeout=10, stop_after=1))) == 1
-
-
-def test_a_job_whose_policy_says_so_fails_with_its_worker(connection: db.Connection) -> None:
-    register_task(connection, on_worker_death="fail")
-    scene = bring(connection, Place.RUNNING, dedupe_key="k")
-    give_up(connection, ANNA)
-    assert [lost.state for lost in reap(connection)] == [State.FAILED]
-    assert state_of(connection, scene.job) is State.FAILED
-    assert make(connection, dedupe_key="k") != scene.job
 
 
 @pytest.mark.parametrize("on_worker_death", ["retry", "fail"])
@@ -140,35 +119,6 @@ def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(
     give_up(connection, ANNA)
     assert [lost.state for lost in reap(connection)] == [State.CANCELLED]
     assert state_of(connection, scene.job) is State.CANCELLED
-
-
-def test_a_job_is_a_suspect_before_its_last_loss_and_proven_after_two_alone(connection: db.Connection) -> None:
-    job = make(connection)
-    die(connection, 1)
-    assert hold_of(connection, job) is None
-    die(connection, 2)
-    said = "2 workers vanished while running it: it runs alone next (max_losses = 3)"
-    assert hold_of(connection, job) == ("suspect", said)
-    assert claim(connection, worker=BERT, limit=1) == []
-    for worker, state in [(CARL, State.PENDING), (BERT, State.QUARANTINED)]:
-        [alone] = db.run(connection, store.claim_suspect(worker, tasks=[TASK]))
-        assert alone.alone_s
-        give_up(connection, worker)
-        assert [lost.state for lost in reap(connection)] == [state]
-    known = "4 workers vanished while running it, twice with nothing beside it; no other worker vanished meanwhile"
-    assert hold_of(connection, job) == ("quarantined", f"{known}: proven (max_losses = 3)")
-    [killer] = db.run(connection, store.untold_killers())
-    assert (killer["id"], killer["outcome"], killer["killed_on"], killer["losses"]) == (job, "lost", "crawler-2", 4)
-    assert db.run(connection, store.untold_killers()) == []
-
-
-def test_without_a_limit_no_job_is_a_suspect(connection: db.Connection) -> None:
-    register_task(connection, max_losses=None)
-    job = make(connection)
-    for n in range(10):
-        die(connection, n)
-    assert hold_of(connection, job) is None
-    assert counters(connection, job) == (0, 0, 10)
 
 
 def test_a_batch_is_reaped_the_oldest_attempts_first(connection: db.Connection) -> None:

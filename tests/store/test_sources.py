@@ -490,31 +490,6 @@ def test_a_thousand_sources_are_claimed_in_bounded_steps_each_at_its_own_rate(co
 # The breaker
 
 
-def test_five_failures_in_a_row_open_the_breaker_for_five_minutes_and_one_probe_decides(
-    connection: db.Connection,
-) -> None:
-    set_now(connection)
-    make_many(connection, 3, source="shop")
-    fail(connection, 4)
-    tell(connection, None, True)
-    fail(connection, 4)
-    assert health(connection)["breaker"] == "closed"
-    fail(connection, 1)
-    assert (health(connection)["breaker"], health(connection)["failure_streak"]) == ("open", 5)
-    assert claim(connection) == Admitted([], {"shop": 300.0})
-    set_now(connection, later_s=300)
-    assert health(connection)["breaker"] == "half-open"
-    (probe,) = claim(connection).claimed
-    assert claim(connection) == Admitted([], {"shop": 0.5})
-    tell(connection, probe.token, False)
-    assert health(connection)["paused_until"] == NOON + timedelta(seconds=600)
-    set_now(connection, later_s=600)
-    (probe,) = claim(connection).claimed
-    tell(connection, probe.token, True)
-    assert (health(connection)["breaker"], health(connection)["failure_streak"]) == ("closed", 0)
-    assert len(claim(connection).claimed) == 1
-
-
 def half_open(connection: db.Connection, jobs: int = 3) -> Claimed:
     """A source whose breaker is half-open, and an attempt of it that began before."""
     set_now(connection)
@@ -523,15 +498,6 @@ def half_open(connection: db.Connection, jobs: int = 3) -> Claimed:
     fail(connection)
     set_now(connection, later_s=300)
     return early
-
-
-def test_a_probe_that_dies_makes_room_for_another(connection: db.Connection) -> None:
-    half_open(connection)
-    (probe,) = claim(connection).claimed
-    end(connection, Ended(probe.token, Outcome.LOST))
-    (other,) = claim(connection).claimed
-    tell(connection, other.token, True)
-    assert health(connection)["breaker"] == "closed"
 
 
 @pytest.mark.parametrize("ok", [True, False])
