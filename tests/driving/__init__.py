@@ -1,6 +1,6 @@
 """Code that tests of several folders share.
 
-- `workers`: real worker processes.
+- `workers`: real worker processes. `forking` starts them without their imports.
 - `jobs`: questions about jobs that were enqueued through the client.
 - `making`: jobs in a particular state, made with the store's statements.
 - `hand`: a worker's part, played by a test.

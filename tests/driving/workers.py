@@ -9,9 +9,33 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outlive import kernel
+from tests.driving.forking import Forked, Server, plain
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+_servers: list[Server] = []
+
+
+def start(
+    words: list[str], environ: dict[str, str], folder: Path, log: Path, *, within: Sequence[str]
+) -> "subprocess.Popen[bytes] | Forked":
+    """Start a worker: forked, unless the test runs it within another program or with other variables."""
+    if not _servers:
+        _servers.append(Server())
+    (server,) = _servers
+    if not within and plain(environ) == server.environ:
+        return Forked(server, server.fork(words, environ, folder, log))
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*within, sys.executable, "-m", "outlive", *words],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
 
 
 class Worker:
@@ -32,15 +56,8 @@ class Worker:
         environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{folder}"}
         environ |= {"OUTLIVE_DATABASE_URL": database_url} if database_url else {}
         environ |= {f"OUTLIVE_{key.upper()}": value for key, value in settings.items()}
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*within, sys.executable, "-m", "outlive", "worker", target, "--slots", str(slots)],
-                cwd=folder,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        words = ["worker", target, "--slots", str(slots)]
+        self.process = start(words, environ, folder, log, within=within)
 
     @property
     def pid(self) -> int:
