@@ -8,6 +8,7 @@ counted.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -17,26 +18,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from queue import SimpleQueue
+from typing import Literal
 
 import msgspec
 
 Format = Literal["text", "json"]
 Fields = Callable[[], Mapping[str, object]]
-FieldsOf = Callable[[int], Mapping[str, object]]
-Item = tuple[Any, ...]
-Make = Callable[[list[Item]], list[str]]
+Make = Callable[[], list[str]]
 
 MAX_QUEUED_CHARS = 4_000_000
 """How much text may wait for a slow stderr; about 30,000 lines."""
-MADE_CHARS = 120
+LINE_CHARS = 120
 """About how long a line is that is not made yet."""
-GATHER_S = 0.02
-"""How long the thread lets lines gather: waking it for a line costs more than writing the line."""
 ATOMIC_BYTES = 4096
 """Linux writes this many bytes to a pipe in one piece, so lines of several processes don't mix."""
 FLUSH_S = 1.0
-
 MAX_SAID_LINES = 200
 """How many lines one log record of a job may have in the text form."""
 
@@ -81,7 +78,6 @@ def configure(format: Format = "text", *, level: str = "INFO") -> None:
     logger.addHandler(handler)
     logger.setLevel(level)
     logging.lastResort = others  # Warnings of asyncio, psycopg and other libraries must not block either.
-    _writer.gap_line = handler.gap_line
 
 
 def write(level: str, message: str, fields: Fields, *, at: float | None = None) -> None:
@@ -89,43 +85,46 @@ def write(level: str, message: str, fields: Fields, *, at: float | None = None) 
 
     `at`: when it happened, if that was before.
     """
-    relay(_formatter.line(time.time() if at is None else at, level, _WORKER, _formatter.clean(message), fields))
+    created = time.time() if at is None else at
+    relay(_formatter.line(created, level, _WORKER, _formatter.clean(message), fields))
 
 
-def lines(created: float, level: str, messages: list[str], fields: FieldsOf) -> list[str]:
-    """Lines of the worker with the same time, for `gather`.
+def lines(created: float, level: str, messages: list[str], fields: Callable[[int], Mapping[str, object]]) -> list[str]:
+    """Lines of the worker with one time, for `later`. The messages must be clean: no text of a job, no password."""
+    if isinstance(_formatter, _Json):
+        each = enumerate(messages)
+        return [_formatter.line(created, level, _WORKER, words, functools.partial(fields, n)) for n, words in each]
+    head = _formatter.line(created, level, _WORKER, "")
+    return [head + words for words in messages]
 
-    Their messages must be clean: no text of a job, and no password.
-    """
-    return _formatter.lines(created, level, _WORKER, messages, fields)
+
+def said(created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]) -> list[str]:
+    """What a job prints or logs, for `later`: as text one line for each of its lines, as JSON one object."""
+    if isinstance(_formatter, _Json):
+        return [_formatter.line(created, level, logger or _JOB, redacted(message), lambda: fields)]
+    lines = message.split("\n")
+    if (more := len(lines) - MAX_SAID_LINES) > 0:
+        lines[MAX_SAID_LINES:] = [f"({more:,} more lines of this record are left out)"]
+    head = f"[{who}] {logger}: " if logger else f"[{who}] "
+    clean = _formatter.clean
+    return [_formatter.line(created, clean(level), _JOB, clean(head + line)) for line in lines]
 
 
 def relay(line: str) -> None:
     """Write a line unchanged, in order with the others."""
-    stream = sys.stderr
-    if stream is None:
-        return
-    if stream is sys.__stderr__:
-        _writer.put(line)
-    else:
-        print(line, file=stream, flush=True)
+    _put(lambda: [line], 1, len(line))
 
 
-def said(created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]) -> list[str]:
-    """What a job says, for `gather`: as text one line for each of its lines, as JSON one object."""
-    return _formatter.said(created, level, who, logger, message, fields)
+def later(make: Make, *, lines: int = 1, size: int = 0) -> None:
+    """Write lines that the writing thread makes. `size`: about how many characters more than usual they have."""
+    _put(make, lines, lines * LINE_CHARS + size)
 
 
-def gather(make: Make, item: Item, *, lines: int = 1, size: int = 0) -> None:
-    """Like `relay`, for lines of which there are many: `make` makes all that wait, in the thread that writes them.
-
-    `lines`: how many the item makes. `size`: about how many characters more than usual they have.
-    """
+def _put(make: Make, lines: int, chars: int) -> None:
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
-        _writer.gather(make, item, lines, lines * MADE_CHARS + size)
-    else:
-        for line in make([item]):
-            relay(line)
+        _writer.put(make, lines, chars)
+    elif sys.stderr is not None:  # It was replaced, as tests do.
+        print("\n".join(make()), file=sys.stderr, flush=True)
 
 
 def flush(within_s: float = FLUSH_S) -> bool:
@@ -134,8 +133,6 @@ def flush(within_s: float = FLUSH_S) -> bool:
 
 
 class _Stderr(logging.Handler):
-    """Writes to the current sys.stderr. One that was replaced, as tests do, is written to directly."""
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
@@ -143,146 +140,77 @@ class _Stderr(logging.Handler):
             line = self.format(_warning(f"a log line is lost: it can't be formatted: {record.msg!r}: {error!r}"))
         relay(line)
 
-    def gap_line(self, dropped: int) -> str:
-        """The line in place of lines that were dropped."""
-        lines = "1 log line was" if dropped == 1 else f"{dropped:,} log lines were"
-        return self.format(_warning(f"{lines} dropped here: stderr did not take more"))
-
 
 def _warning(text: str) -> logging.LogRecord:
     return logging.LogRecord("outlive.logs", logging.WARNING, __file__, 0, text, None, None)
 
 
-class _Unmade:
-    """Lines that the thread makes, and how long they are taken to be."""
-
-    __slots__ = ("chars", "items", "make")
-
-    def __init__(self, make: Make) -> None:
-        self.make, self.items, self.chars = make, list[Item](), 0
-
-
-_Queue = list[str | _Unmade | int | threading.Event]
-_Piece = bytes | int | threading.Event
-"""Whole lines that are written together, or something of the queue that is not a line."""
-
-
 class _Writer:
-    """A thread that writes lines to stderr. Code that logs only appends to its queue."""
+    """A thread that writes lines to stderr. Code that logs only appends to its queue.
+
+    logging's QueueListener would replace only `_run`: it drops, counts and flushes nothing. An item of the queue makes
+    some lines; a number stands for lines that were dropped, an event for a `flush`.
+    """
 
     def __init__(self) -> None:
-        self.gap_line: Callable[[int], str] = str
-        self.begin()
-
-    def begin(self) -> None:
-        """Start with an empty queue and no thread, also after a fork. The first line starts the thread."""
-        self._thread: threading.Thread | None = None
+        self._queue: SimpleQueue[tuple[Make, int] | int | threading.Event] = SimpleQueue()
         self._lock = threading.Lock()  # Never held during a write.
-        self._queue: _Queue = []  # A number stands for lines that were dropped.
-        self._chars = 0
-        self._missing = 0
-        self._has_lines = threading.Event()
+        self._started = False
+        self._chars = self._dropped = 0
 
-    def put(self, line: str) -> None:
+    def put(self, make: Make, lines: int, chars: int) -> None:
         with self._lock:
-            if self._chars < MAX_QUEUED_CHARS:
-                self._chars += len(line)
-                self._queue.append(line)
-            else:
-                self._drop()
-        if not self._has_lines.is_set():
-            self._wake()
+            if self._chars >= MAX_QUEUED_CHARS:
+                self._dropped += lines
+                return
+            self._chars += chars
+            self._put_gap()
+            self._queue.put((make, chars))
+            self._start()
 
-    def gather(self, make: Make, item: Item, lines: int, chars: int) -> None:
-        with self._lock:
-            if self._chars < MAX_QUEUED_CHARS:
-                self._chars += chars
-                last = self._queue[-1] if self._queue else None
-                if not isinstance(last, _Unmade) or last.make is not make:
-                    last = _Unmade(make)
-                    self._queue.append(last)
-                last.items.append(item)
-                last.chars += chars
-            else:
-                self._drop(lines)
-        if not self._has_lines.is_set():
-            self._wake()
-
-    def _drop(self, lines: int = 1) -> None:
-        if self._queue and isinstance(dropped := self._queue[-1], int):
-            self._queue[-1] = dropped + lines
-        else:
-            self._queue.append(lines)
+    def _put_gap(self) -> None:
+        if self._dropped:
+            self._queue.put(self._dropped)
+            self._dropped = 0
 
     def flush(self, within_s: float) -> bool:
-        if self._thread is None:
+        if not self._started:
             return True
         done = threading.Event()
         with self._lock:
-            self._queue.append(done)
-        self._wake()
+            self._put_gap()
+            self._queue.put(done)
         return done.wait(within_s)
 
-    def _wake(self) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="outlive-logs", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # No thread can be started now. The next line tries again.
-                return
-            self._thread = thread
-        self._has_lines.set()
+    def _start(self) -> None:
+        """Start the thread with the first line. If no thread can be started now, the next line tries again."""
+        if not self._started:
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._run, name="outlive-logs", daemon=True).start()
+                self._started = True
 
     def _run(self) -> None:
         while True:
-            self._has_lines.wait()
-            time.sleep(GATHER_S)
-            self._has_lines.clear()  # Before the queue is emptied: a line that is added meanwhile sets it again.
-            with self._lock:
-                queue, self._queue = self._queue, []
-            self._write_all(self._made(queue))
-            if self._missing and _write(_encoded(self.gap_line(self._missing))):
-                self._missing = 0
+            self._write(self._queue.get())
 
-    def _made(self, queue: _Queue) -> list[_Piece]:
-        """The queue, with every line made and encoded."""
-        pieces, more = list[_Piece](), 0
-        for one in queue:
-            if isinstance(one, str):
-                pieces.append(data := _encoded(one))
-                more += len(data) - len(one)
-            elif isinstance(one, _Unmade):
-                data = _encoded("\n".join(one.make(one.items)))
-                pieces += _cut(data)
-                more += len(data) - one.chars
-            else:
-                pieces.append(one)
+    def _write(self, item: tuple[Make, int] | int | threading.Event) -> None:
+        match item:
+            case threading.Event():
+                item.set()
+            case int():
+                lines = "1 log line was" if item == 1 else f"{item:,} log lines were"
+                gap = _formatter.format(_warning(f"{lines} dropped here: stderr did not take more"))
+                self._wrote(0, 0 if _write(_encoded(gap)) else item)
+            case (make, chars):
+                pieces = _cut(_encoded("\n".join(make())))
+                self._wrote(chars, sum(piece.count(b"\n") for piece in pieces if not _write(piece)))
+
+    def _wrote(self, chars: int, lost: int) -> None:
         with self._lock:
-            self._chars += more
-        return pieces
-
-    def _write_all(self, pieces: list[_Piece]) -> None:
-        """Write pieces, as many at once as fit into ATOMIC_BYTES."""
-        data = b""
-        for one in pieces:
-            if data and (not isinstance(one, bytes) or len(data) + len(one) > ATOMIC_BYTES):
-                self._write_lines(data)
-                data = b""
-            match one:
-                case bytes():
-                    data += one
-                case int():
-                    self._missing += one
-                case threading.Event():
-                    one.set()
-        if data:
-            self._write_lines(data)
-
-    def _write_lines(self, data: bytes) -> None:
-        gap = _encoded(self.gap_line(self._missing)) if self._missing else b""
-        self._missing = 0 if _write(gap + data) else self._missing + data.count(b"\n")
-        with self._lock:
-            self._chars -= len(data)
+            self._chars -= chars
+            self._dropped += lost
+            if not lost and not self._chars:  # No line waits that would say so.
+                self._put_gap()
 
 
 def _encoded(lines: str) -> bytes:
@@ -324,23 +252,10 @@ class _Text(logging.Formatter):
         message = redacted(message)
         if message.isprintable():
             return message
-        return "".join(char if char.isprintable() else _escape(char) for char in message)
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)
 
     def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
-        return f"{_time(created)} {level:<7} {logger}: {message}"
-
-    def lines(self, created: float, level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
-        head = self.line(created, level, logger, "")
-        return [head + message for message in messages]
-
-    def said(
-        self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
-    ) -> list[str]:
-        lines = message.split("\n")
-        if (more := len(lines) - MAX_SAID_LINES) > 0:
-            lines[MAX_SAID_LINES:] = [f"({more:,} more lines of this record are left out)"]
-        head = f"[{who}] {logger}: " if logger else f"[{who}] "
-        return [self.line(created, self.clean(level), _JOB, self.clean(head + line)) for line in lines]
+        return f"{_time(int(created * 1000))} {level:<7} {logger}: {message}"
 
 
 class _Json(logging.Formatter):
@@ -354,34 +269,17 @@ class _Json(logging.Formatter):
         return redacted(message)
 
     def line(self, created: float, level: str, logger: str, message: str, fields: Fields = dict) -> str:
-        line = {"time": _time(created), "level": level.lower(), "logger": logger, "message": message}
+        line = {"time": _time(int(created * 1000)), "level": level.lower(), "logger": logger, "message": message}
         return msgspec.json.encode({**line, **fields()}, enc_hook=str).decode()
-
-    def lines(self, created: float, level: str, logger: str, messages: list[str], fields: FieldsOf) -> list[str]:
-        each = enumerate(messages)
-        return [self.line(created, level, logger, message, functools.partial(fields, n)) for n, message in each]
-
-    def said(
-        self, created: float, level: str, who: str, logger: str, message: str, fields: Mapping[str, object]
-    ) -> list[str]:
-        return [self.line(created, level, logger or _JOB, self.clean(message), lambda: fields)]
-
-
-def _time(created: float) -> str:
-    return _millisecond(int(created * 1000))
 
 
 @functools.lru_cache(maxsize=2)
-def _millisecond(since_epoch: int) -> str:
-    second, rest = divmod(since_epoch, 1000)
+def _time(milliseconds: int) -> str:
+    second, rest = divmod(milliseconds, 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{rest:03}Z"
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 _formatter: _Text | _Json = _Text()
 _writer = _Writer()
-os.register_at_fork(after_in_child=_writer.begin)
+os.register_at_fork(after_in_child=_writer.__init__)  # type: ignore[misc]  # With an empty queue and no thread.
 atexit.register(flush)

@@ -125,11 +125,11 @@ for number in range(100_000):
     log.info('line %d', number)
 """
 TOGETHER = """
-def made(items):
-    numbers = [number for first, in items for number in range(first, first + 50)]
-    return [f'0Z INFO    outlive.test: line {number}' for number in numbers]
+from functools import partial
+def made(first):
+    return [f'0Z INFO    outlive.test: line {number}' for number in range(first, first + 50)]
 for number in range(0, 100_000, 50):
-    logs.gather(made, (number,), lines=50)
+    logs.later(partial(made, number), lines=50)
 """
 
 
@@ -167,8 +167,8 @@ def test_lines_are_written_whole_and_no_more_at_once_than_a_pipe_takes_in_one_pi
     with ours, theirs:
         process = logging_process(
             """
-logs.gather(lambda items: ['é' * 30 + str(n) for n in range(500)], ())
-logs.gather(lambda items: ['x' * 5000], ())
+logs.later(lambda: ['é' * 30 + str(n) for n in range(500)])
+logs.later(lambda: ['x' * 5000])
 log.info('last')
 """,
             theirs.fileno(),

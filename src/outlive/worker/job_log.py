@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -35,7 +36,7 @@ def shows_successes() -> bool:
 
 def succeeded(ended: list[Success], ended_at: float, *, worker: UUID) -> None:
     """The lines of successes. What waits for them has no results."""
-    logs.gather(_successes, (ended, ended_at, worker), lines=len(ended))
+    logs.later(partial(_success_lines, ended, ended_at, worker), lines=len(ended))
 
 
 def not_succeeded(
@@ -71,19 +72,15 @@ def said(job: Claimed, line: bytes) -> bool:
         level = _LEVELS.get(line[1 : line.find(_SEPARATOR)], logging.INFO)
     if not _log.isEnabledFor(level):
         return False
-    logs.gather(_said, (time.time(), job.id, job.task, job.attempt, line), size=len(line))
+    logs.later(partial(_said, time.time(), job.id, job.task, job.attempt, line), size=len(line))
     return True
 
 
-def _said(lines: list[tuple[float, UUID, str, int, bytes]]) -> list[str]:
-    """The lines of jobs as text or JSON. A record of several lines is several lines of text."""
-    made: list[str] = []
-    for created, id, task, attempt, line in lines:
-        record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
-        fields = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
-        who = f"{task} {id} #{attempt}"
-        made += logs.said(created, record.level, who, record.logger, record.message, fields)
-    return made
+def _said(created: float, id: UUID, task: str, attempt: int, line: bytes) -> list[str]:
+    """A line of a job as text or JSON. A record of several lines is several lines of text."""
+    record = output.read_record(line) or output.Record("INFO", "", line.decode(errors="replace"))
+    fields = {**_fields(id, task, attempt), "stream": "log" if record.logger else "output"}
+    return logs.said(created, record.level, f"{task} {id} #{attempt}", record.logger, record.message, fields)
 
 
 def left_out(job: Claimed, lines: int) -> None:
@@ -95,10 +92,6 @@ def left_out(job: Claimed, lines: int) -> None:
             f" it says too much at once ({job.task}, attempt {job.attempt})"
         )
         logs.write("WARNING", words, lambda: _fields(job.id, job.task, job.attempt) | {"left_out": lines})
-
-
-def _successes(batches: list[tuple[list[Success], float, UUID]]) -> list[str]:
-    return [line for batch in batches for line in _success_lines(*batch)]
 
 
 def _success_lines(ended: list[Success], ended_at: float, worker: UUID) -> list[str]:
