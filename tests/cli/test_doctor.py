@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outlive import db, program, store
-from outlive.cli import machine
+from outlive.cli import doctor
 from outlive.errors import JobFailed
 from outlive.model import Schedule, SourceLimits
 from outlive.operations.findings import Finding, judge_clock, judge_jobs, judge_server, judge_tasks, judge_vacuum
@@ -243,7 +243,7 @@ def test_the_tightest_limit_of_the_cgroups_above_is_found(tmp_path: Path) -> Non
     ):
         for name, text in limits.items():
             (folder / name).write_text(f"{text}\n")
-    memory, pids = machine.judge_cgroup(inner)
+    memory, pids = doctor.judge_cgroup(inner)
     assert (memory.level, memory.what) == ("advice", "the cgroup of this process uses 950 MB of 1 GB memory")
     assert (pids.level, pids.what) == ("advice", "the cgroup of this process has 40 of 100 processes")
 

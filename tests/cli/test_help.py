@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from outlive import db
-from outlive.cli import ORDER, completion, load
+from outlive.cli import PANELS, job_filter, load
 from tests.driving.making import make
 
 WIDTH = 80
@@ -60,7 +60,7 @@ def test_a_help_is_whole_in_80_columns_and_has_an_example(words: tuple[str, ...]
 
 def test_the_commands_are_grouped_by_what_people_do() -> None:
     text = help_of()
-    places = [text.index(f"─ {part} ─") for part in ORDER]
+    places = [text.index(f"─ {part} ─") for part in PANELS]
     assert places == sorted(places)
     assert text.index("─ Run ─") < text.index("│ worker ") < text.index("│ up ") < text.index("─ Look ─")
 
@@ -89,6 +89,6 @@ def test_the_shell_completes_commands_states_and_names(database_url: str, connec
 
 def test_a_database_that_does_not_answer_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTLIVE_DATABASE_URL", "postgresql://127.0.0.1:1/db")
-    assert completion.queues("") == []
+    assert job_filter.QUEUES("") == []
     monkeypatch.setenv("OUTLIVE_LEASE_S", "nonsense")
-    assert completion.tasks("") == []
+    assert job_filter.TASKS("") == []

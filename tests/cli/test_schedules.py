@@ -97,7 +97,7 @@ def test_verbs_say_that_a_schedule_is_withdrawn_and_with_a_task_it_is_in_force_a
     cli: Cli, connection: db.Connection, report: None
 ) -> None:
     db.run(connection, store.declare_schedules([], "shop:app"))
-    why = "is withdrawn and fires nothing, because its app shop:app declares it no more"
+    why = "is withdrawn and fires nothing, because its app shop:app no longer declares it"
     for words in (("set", NAME, "--every", "90s"), ("resume", NAME), ("reset", NAME)):
         assert why in cli("schedules", *words).err
     assert f"schedule {NAME} {why}" in cli("doctor").out

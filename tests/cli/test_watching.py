@@ -10,7 +10,7 @@ from rich.console import Console
 
 from outlive import db, store
 from outlive.cli.command import CommandContext
-from outlive.cli.pulse import Pulse
+from outlive.cli.stats import Pulse
 from outlive.states import Outcome
 from tests.cli.test_acting import at_a_terminal, read_until
 from tests.driving.commands import Cli
@@ -28,7 +28,7 @@ def fill(connection: db.Connection) -> None:
 
 def test_the_live_statistics_fit_on_a_small_screen(database_url: str, connection: db.Connection) -> None:
     context = CommandContext(database_url, None)
-    pulse = Pulse(context)
+    pulse = Pulse(context.run)
     try:
         for prepare in (lambda _: None, fill):
             prepare(connection)

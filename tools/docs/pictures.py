@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 from uuid import UUID
 
@@ -76,16 +75,16 @@ def scene() -> Iterator[tuple[str, dict[str, UUID]]]:
         # Stacks name the path at which a reader would have the app.
         source = (SCENE / "shop.py").read_text(encoding="utf-8")
         (home / "shop.py").write_text(f"exec(compile({source!r}, '/srv/shop/shop.py', 'exec'))", encoding="utf-8")
-        processes = []
+        workers = []
         for name in ("web-1", "web-2", "web-3"):
             named = {"PYTHONPATH": str(home), "OUTLIVE_NAME": name, "OUTLIVE_HEARTBEAT_S": "2"}
-            processes.append(stack.enter_context(worker("shop:app", url=url, slots=4, directory=home, more=named)))
+            workers.append(stack.enter_context(worker("shop:app", url=url, slots=4, directory=home, more=named)))
         wait(
             lambda: holds(connection, "select count(*) = 3 from outlive.workers where tasks is not null"),
             "workers start",
         )
         jobs = make_present(connection)
-        kill_one(connection, processes)
+        kill_one(connection, workers)
         environment = worker_environment(url) | {"OUTLIVE_DASHBOARD_TOKEN": TOKEN}
         words = [sys.executable, "-m", "outlive", "dashboard", "--listen", "127.0.0.1:0"]
         program = stack.enter_context(started(words, environment=environment, directory=home))
@@ -109,12 +108,12 @@ def holds(connection: db.Connection, query: str) -> bool:
     return bool(connection.execute(query.encode()).fetchall()[0][0])
 
 
-def kill_one(connection: db.Connection, processes: list[Popen[bytes]]) -> None:
+def kill_one(connection: db.Connection, workers: list[Program]) -> None:
     """Kill a worker while it runs a job, and wait until that is noticed."""
     busy = "select k.pid from outlive.running r join outlive.workers k on k.id = r.worker order by k.name desc limit 1"
     wait(lambda: connection.execute(busy.encode()).fetchall(), "a worker runs a job")
     [(pid,)] = connection.execute(busy.encode()).fetchall()
-    [process] = [one for one in processes if one.pid == pid]
+    [process] = [one.process for one in workers if one.process.pid == pid]
     below = kernel.descendants_of(pid)
     process.kill()
     await_end(below)

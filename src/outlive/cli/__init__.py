@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import gc
 import os
 import sys
@@ -16,85 +14,50 @@ from outlive import program
 
 if TYPE_CHECKING:
     import typer
-    from typer.models import CommandInfo
 
-MODULES = {
-    "worker": ("worker", "up", "reap"),
-    "dashboard": ("dashboard",),
-    "demo": ("demo",),
-    "lists": ("jobs", "killers", "workers", "stuck", "records"),
-    "show": ("show",),
-    "logs": ("logs",),
-    "stats": ("stats",),
-    "batches": ("batches",),
-    "schedules": ("schedules",),
-    "sources": ("sources",),
-    "queues": ("queues",),
-    "audit": ("audit",),
-    "enqueue": ("enqueue",),
-    "operators": ("retry", "cancel", "release", "prune"),
-    "drain": ("drain",),
-    "migrate": ("migrate",),
-    "doctor": ("doctor",),
-}
-"""The modules of this folder that register commands, with their commands, in the order of `outlive --help`."""
-
-
-LONG = ("worker", "up", "reap", "dashboard", "demo")
-"""Commands that start threads and processes, and leave as any program."""
-ORDER = {
+PANELS = {
     "Run": ("worker", "up", "reap", "dashboard", "demo"),
-    "Look": ("jobs", "show", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
+    "Look": (
+        *("jobs", "show", "logs", "killers", "workers", "stuck", "stats", "records", "audit"),
+        *("batches", "schedules", "sources", "queues"),
+    ),
     "Act": ("enqueue", "retry", "cancel", "release", "prune", "drain"),
     "Set up": ("migrate", "doctor"),
 }
-"""The parts of `outlive --help` by what people do, and the order of their commands. Groups come after these."""
+"""The commands by what people do, in the order of `outlive --help`."""
+_SEVERAL = {
+    "worker": ("up", "reap"),
+    "lists": ("jobs", "killers", "workers", "stuck", "records", "audit"),
+    "operators": ("retry", "cancel", "release", "prune", "drain"),
+}
+"""Modules of this folder that register several commands. Each other command has a module of its own."""
+MODULES = {name: name for names in PANELS.values() for name in names}
+MODULES |= {name: module for module, names in _SEVERAL.items() for name in names}
+"""Each command with the module that registers it."""
 
 
 def main() -> None:
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # A terminal may lack a character.
-    gc.disable()  # Imports make no garbage: this saves a tenth of the start.
     app = load(_completed() if "_OUTLIVE_COMPLETE" in os.environ else sys.argv[1:])
-    gc.freeze()  # Nor does what they made become garbage: a search at exit takes a fifth of a short command.
-    gc.enable()
-    try:
-        app(prog_name=program.name())
-    except SystemExit as end:
-        if not isinstance(end.code, int) or (sys.argv[1:2] and sys.argv[1] in LONG):
-            raise
-        _leave(end.code)
-
-
-def _leave(code: int) -> None:
-    """End at once. To take all modules down would cost a short command a twentieth of its time."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # Its reader has gone.
-            stream.flush()
-    os._exit(code)
+    gc.freeze()  # What the imports made never becomes garbage: a search at exit takes a tenth of a short command.
+    app(prog_name=program.name())
 
 
 def load(words: Sequence[str] = ()) -> typer.Typer:
     """The command line with the command that these words begin with. Without one of ours, it has all commands."""
     from outlive.cli.command import app  # First: deep in nested imports, Python maps memory for many calls.
 
-    named = [module for module, commands in MODULES.items() if words and words[0] in commands]
-    for module in named or MODULES:
+    names = [words[0]] if words and words[0] in MODULES else [*MODULES]
+    for module in dict.fromkeys(MODULES[name] for name in names):
         import_module(f"outlive.cli.{module}")
-    if not named:
-        names = [name for names in ORDER.values() for name in names]
-        app.registered_commands.sort(key=lambda one: names.index(_name(one)))
-        app.registered_groups.sort(key=lambda group: [*MODULES].index(str(group.name)))
-        return app
     small = copy(app)  # Typer builds every command that it has.
-    small.registered_commands = [one for one in app.registered_commands if _name(one) == words[0]]
+    commands = {one.name: one for one in app.registered_commands}
+    groups = {one.name: one for one in app.registered_groups}
+    small.registered_commands = [commands[name] for name in names if name in commands]
+    small.registered_groups = [groups[name] for name in names if name in groups]
     return small
-
-
-def _name(one: CommandInfo) -> str:
-    return one.name or getattr(one.callback, "__name__")  # noqa: B009
 
 
 def _completed() -> list[str]:

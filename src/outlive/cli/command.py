@@ -1,6 +1,7 @@
 """What all commands share: the options --database-url, --config and --debug, a connection, and error reports.
 
-A command is a function whose first parameter is a `CommandContext`. `command` registers it and adds the shared options.
+A command is a function whose first parameter is a `CommandContext`. `command` registers it and adds the shared options;
+to one that returns a `Listing` also --json and --watch, and then prints the listing.
 """
 
 import functools
@@ -9,24 +10,24 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
+import msgspec
 import typer
 
 import outlive
 from outlive import config, db, errors, logs, migrate, operations, program
-from outlive.cli import screen
+from outlive.cli import PANELS, screen
+from outlive.cli.screen import Column, Listing, Row
 from outlive.model import new_job_id
 from outlive.operations import controls
+from outlive.wording import plain
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., None])
-
-RUN, LOOK, ACT, SET_UP = "Run", "Look", "Act", "Set up"
-"""What people do: the parts of `outlive --help`."""
+F = TypeVar("F", bound=Callable[..., object])
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
@@ -34,18 +35,20 @@ JobId = Annotated[str, typer.Argument(help="The job; the first digits of its id 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, e.g. shop.tasks:app.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until q or Ctrl-C.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 ManyRows = Annotated[int, typer.Option(min=1, max=1_000_000, help="How many rows at most.")]
 
 
-def _common(name: str, kind: Any, flag: str, help: str, *, default: object = None) -> inspect.Parameter:
-    annotation = Annotated[kind, typer.Option(flag, help=help, rich_help_panel="Common")]
+def _parameter(name: str, annotation: Any, *, default: object = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _database_url(default: str) -> inspect.Parameter:
-    return _common("database_url", str | None, "--database-url", f"Default: {default}, or the embedded server.")
+def _common(name: str, kind: Any, flag: str, help: str, *, default: object = None) -> inspect.Parameter:
+    return _parameter(name, Annotated[kind, typer.Option(flag, help=help, rich_help_panel="Common")], default=default)
 
 
+_GROUP = _parameter("group", typer.Context)
+_LISTING = (_parameter("json", Json, default=False), _parameter("watch", Watch, default=False))
 _COMMON = (
     _common("config_file", Path | None, "--config", "Read this TOML file instead of the nearest outlive.toml."),
     _common("debug", bool, "--debug", "Print the traceback of an error.", default=False),
@@ -86,12 +89,6 @@ class CommandContext:
         self.log_from("warning")
         for warning in warnings:
             logging.getLogger("outlive").warning(warning)
-
-    def has_subcommand(self, group: typer.Context) -> bool:
-        """Whether a subcommand follows. The options that all commands share stand after it."""
-        if group.invoked_subcommand and (self.database_url is not None or self.config_file is not None):
-            raise errors.ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
-        return group.invoked_subcommand is not None
 
     def log_from(self, level: str, format: str | None = None) -> None:
         logs.configure(cast("logs.Format", format or self.config.log_format), level=level.upper())
@@ -148,6 +145,16 @@ class CommandContext:
         """Do an operation of several statements."""
         return operations.run(steps, self.run)
 
+    def rows(
+        self,
+        statement: db.Statement[list[dict[str, Any]]],
+        columns: Sequence[Column],
+        empty: str,
+        shape: Callable[[Sequence[Row]], object] = lambda rows: rows,
+    ) -> Listing[Sequence[Row]]:
+        """Shows what a statement finds as a table, or this sentence if it finds nothing."""
+        return Listing(lambda: self.run(statement), lambda rows: screen.table(columns, rows) if rows else empty, shape)
+
     def audited(self, statement: db.Statement[T], action: str, what: object, *, jobs: int = 0) -> T:
         """Run an operator's statement, and write it to the audit in the same transaction, unless it did nothing."""
         connection = self._ready_connection
@@ -161,8 +168,7 @@ class CommandContext:
         done = self.audited(control.make(name), control.action, {control.noun: name})
         if done is None or done:
             resume = program.command(f"{control.noun}s resume {name}")
-            hint = f"; `{resume}` resumes it" if control.done == "paused" else ""
-            screen.say(screen.styled(screen.plain(f"{control.told(name)}{hint}")))
+            screen.say(control.result(name) + (f"; `{resume}` resumes it" if control.done == "paused" else ""))
         return done
 
     def close(self) -> None:
@@ -182,9 +188,36 @@ def operator() -> operations.By:
     return operations.By(f"{user}@{socket.gethostname()} (cli)", new_job_id())
 
 
-def command(
-    to: typer.Typer, name: str | None = None, *, callback: bool = False, panel: str | None = None
-) -> Callable[[F], F]:
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal, and end the command if the answer is no. Without a terminal, --yes is the answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        unchanged = "this is not a terminal, so nothing was changed; give --yes if you mean it"
+        raise errors.ConfigError(f"{question}: {unchanged}")
+    if not typer.confirm(f"{plain(question)}?", err=True):
+        raise errors.OutliveError("nothing was changed")
+
+
+def json_arguments(text: str) -> bytes:
+    """The arguments of a job: by name, or in order."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise errors.BadArguments(f"the arguments are not JSON ({error}); quote them like '{{\"a\": 1}}'") from None
+    if not isinstance(value, dict | list):
+        raise errors.BadArguments(f"the arguments must be a JSON object or array, not {text[:50]}")
+    return text.encode()
+
+
+def group(name: str, to: typer.Typer = app, **options: Any) -> typer.Typer:
+    """A command that has subcommands."""
+    made = typer.Typer(**options)
+    to.add_typer(made, name=name, rich_help_panel=_panel(name))
+    return made
+
+
+def command(to: typer.Typer, name: str | None = None, *, callback: bool = False) -> Callable[[F], F]:
     """Register a command under its function's name, or the callback that a group runs without a subcommand."""
 
     def register(function: F) -> F:
@@ -195,25 +228,42 @@ def command(
             kind = signature.parameters["filter"].annotation
             filtering = dict(inspect.signature(kind, eval_str=True).parameters)
             own = [*filtering.values(), *(parameter for parameter in own if parameter.name != "filter")]
+        lists = getattr(signature.return_annotation, "__origin__", None) is Listing
 
         @functools.wraps(function)
         def run(database_url: str | None, config_file: Path | None, debug: bool, **options: Any) -> None:
             if takes_filter:
                 options["filter"] = kind(**{name: options.pop(name) for name in filtering})
+            printing = {name: options.pop(name) for name in ("json", "watch")} if lists else {}
+            group: typer.Context | None = options.pop("group", None)
             with reported(debug=debug):
                 context = CommandContext(database_url, config_file)
+                if group and group.invoked_subcommand:
+                    if database_url is not None or config_file is not None:
+                        raise errors.ConfigError(f"put the options after {group.invoked_subcommand}, not before it")
+                    return
                 try:
-                    function(context, **options)
+                    listing = function(context, **options)
+                    if isinstance(listing, Listing):
+                        listing.print(**printing)
                 finally:
                     context.close()
 
-        loads_app = any(parameter.annotation == Target for parameter in own)
-        url = _database_url("OUTLIVE_DATABASE_URL, the app's own" if loads_app else "OUTLIVE_DATABASE_URL")
-        run.__signature__ = signature.replace(parameters=[*own, url, *_COMMON])  # type: ignore[attr-defined]
-        (to.callback(invoke_without_command=True) if callback else to.command(name, rich_help_panel=panel))(run)
+        default = "OUTLIVE_DATABASE_URL" + (", the app's own" if any(one.annotation == Target for one in own) else "")
+        help = f"Default: {default}, or the embedded server."
+        url = _common("database_url", str | None, "--database-url", help)
+        mine = [*own, *(_LISTING if lists else ()), *([_GROUP] if callback else []), url, *_COMMON]
+        run.__signature__ = signature.replace(parameters=mine)  # type: ignore[attr-defined]
+        called = name or function.__name__
+        panel = _panel(called) if to is app else None
+        (to.callback(invoke_without_command=True) if callback else to.command(called, rich_help_panel=panel))(run)
         return function
 
     return register
+
+
+def _panel(name: str) -> str | None:
+    return next((panel for panel, names in PANELS.items() if name in names), None)
 
 
 @contextmanager
@@ -243,7 +293,7 @@ def _complain(message: str, *, debug: bool, below: str = "") -> None:
     if not logs.flush():
         return  # Writing to a stderr that is full would block for ever.
     if debug:
-        print(screen.plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
+        print(plain(logs.redacted(traceback.format_exc())), file=sys.stderr)
     screen.complain(message)
     if below:
-        print(screen.plain(logs.redacted(below)), file=sys.stderr)
+        print(plain(logs.redacted(below)), file=sys.stderr)

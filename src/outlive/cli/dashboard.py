@@ -7,6 +7,8 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,48 +17,37 @@ import typer
 
 from outlive import embedded, kernel, program, store
 from outlive.cli import screen
-from outlive.cli.command import RUN, CommandContext, Json, app, command
-from outlive.cli.screen import Column, of, time_of
-from outlive.errors import ConfigError
+from outlive.cli.command import CommandContext, command, group
+from outlive.cli.screen import Column, Listing, Row, of, time_of
+from outlive.errors import ConfigError, OutliveError
+from outlive.temporary.program import stop
 from outlive.validation import choice, identifier
+from outlive.wording import plain
 
 NEEDED = ("jinja2", "starlette", "uvicorn")
-STOP_S = 3.0
 TOKEN_BYTES = 24
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. Default: 127.0.0.1:8321.")]
 Token = Annotated[str | None, typer.Option(help="The operator's token. Default: dashboard_token, or one that is made.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
-
-
 Name = Annotated[str, typer.Argument(help="The name of the person, as the audit has it.")]
 Role = Annotated[str, typer.Option(help="operator, who may act, or viewer, who may only look.")]
 
-dashboard_app = typer.Typer()
-app.add_typer(dashboard_app, name="dashboard", rich_help_panel=RUN)
+dashboard_app = group("dashboard")
 _TOKEN_HELP = """Give people tokens of their own, and take them back.
 
 Example: outlive dashboard token add anna --role operator"""
-token_app = typer.Typer(no_args_is_help=True, help=_TOKEN_HELP)
-dashboard_app.add_typer(token_app, name="token")
+token_app = group("token", dashboard_app, no_args_is_help=True, help=_TOKEN_HELP)
 TOKENS = (Column("name", of("name")), Column("role", of("role")), Column("since", time_of("created_at")))
 
 
 @command(dashboard_app, callback=True)
-def dashboard(
-    context: CommandContext,
-    group: typer.Context,
-    listen: Listen = None,
-    token: Token = None,
-    parent: Parent = None,
-) -> None:
+def dashboard(context: CommandContext, listen: Listen = None, token: Token = None, parent: Parent = None) -> None:
     """Look at jobs and workers in a browser, until Ctrl-C. Without a token in the settings, it prints a link.
 
     If one runs already beside `outlive up`, with the embedded server, this prints its link and ends.
 
     Example: outlive dashboard --listen 127.0.0.1:8400
     """
-    if context.has_subcommand(group):
-        return
     expect_installed()
     from outlive.dashboard.access import kept_token
     from outlive.dashboard.serving import serve
@@ -65,7 +56,7 @@ def dashboard(
     context.log_from(config.log_level)
     around = "" if parent is None else "\n"  # So that the link is not lost among log lines.
     kept = kept_token(Path(config.home) if config.home else embedded.default_directory())
-    serve(config, lambda line: print(f"{around}{screen.plain(line)}{around}", flush=True), kept=kept, parent=parent)
+    serve(config, lambda line: print(f"{around}{plain(line)}{around}", flush=True), kept=kept, parent=parent)
 
 
 @command(token_app)
@@ -82,31 +73,28 @@ def add(context: CommandContext, name: Name, role: Role = "viewer") -> None:
     adding = store.add_dashboard_token(name, role=role, hash=hashlib.sha256(token.encode()).digest())
     if not context.audited(adding, "add token", {"name": name, "role": role}):
         remove = program.command(f"dashboard token remove {name}")
-        screen.complain(f"{name} has a token already: `{remove}` takes it back")
-        raise typer.Exit(1)
+        raise OutliveError(f"{name} has a token already: `{remove}` takes it back")
     print(token, flush=True)
 
 
 @command(token_app, "list")
-def list_tokens(context: CommandContext, json: Json = False) -> None:
+def list_tokens(context: CommandContext) -> Listing[Sequence[Row]]:
     """List the people who have a token.
 
     Example: outlive dashboard token list
     """
-    show = screen.table_or("no person has a token", TOKENS)
-    screen.listing(lambda: context.run(store.list_dashboard_tokens()), show, json=json, watch=False)
+    return context.rows(store.list_dashboard_tokens(), TOKENS, "no person has a token")
 
 
 @command(token_app)
 def remove(context: CommandContext, name: Name) -> None:
-    """Take back the token of a person. It logs in no more, and the sessions that it has opened end within seconds.
+    """Take back the token of a person. It no longer logs in, and the sessions that it has opened end within seconds.
 
     Example: outlive dashboard token remove anna
     """
     if not context.audited(store.remove_dashboard_token(name), "remove token", {"name": name}):
-        screen.complain(f"{name} has no token; `{program.command('dashboard token list')}` lists those who have")
-        raise typer.Exit(1)
-    screen.say(screen.styled(f"the token of {screen.plain(name)} is removed"))
+        raise OutliveError(f"{name} has no token; `{program.command('dashboard token list')}` lists those who have")
+    screen.say(f"the token of {name} is removed")
 
 
 def expect_installed() -> None:
@@ -114,31 +102,21 @@ def expect_installed() -> None:
         raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'outlive[dashboard]'")
 
 
-class DashboardProcess:
-    """The dashboard as a process beside a worker, if its extra is installed."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, context: CommandContext, url: str) -> None:
-        """Start it, once. If it can't start, it says why, and the worker works without it."""
-        if self._process is not None or any(find_spec(name) is None for name in NEEDED):
-            return
-        words = [sys.executable, "-m", "outlive", "dashboard", "--parent", str(os.getpid())]
-        if context.config_file is not None:
-            words += ["--config", str(context.config_file)]
-        # The address may have a password in it, which a list of processes must not show.
-        environ = {**os.environ, "OUTLIVE_DATABASE_URL": url}
-        self._process = subprocess.Popen(
-            words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=kernel.unblock_signals
-        )
-
-    def stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+@contextmanager
+def beside_worker(context: CommandContext, url: str) -> Iterator[None]:
+    """The dashboard as a process, if its extra is installed. If it can't start, it says why, and the worker works
+    without it.
+    """
+    if any(find_spec(name) is None for name in NEEDED):
+        yield
+        return
+    words = [sys.executable, "-m", "outlive", "dashboard", "--parent", str(os.getpid())]
+    if context.config_file is not None:
+        words += ["--config", str(context.config_file)]
+    # The address may have a password in it, which a list of processes must not show.
+    environ = {**os.environ, "OUTLIVE_DATABASE_URL": url}
+    process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, preexec_fn=kernel.unblock_signals)
+    try:
+        yield
+    finally:
+        stop(process)

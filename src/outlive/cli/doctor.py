@@ -1,62 +1,65 @@
 """doctor: checks this machine, the server's settings, the schema, jobs and workers. Each problem has a next step."""
 
+from __future__ import annotations
+
 import os
+import resource
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import typer
-from rich.text import Text
 
 from outlive import config, db, migrate, store
 from outlive.cli import screen
-from outlive.cli.command import SET_UP, CommandContext, Json, app, command
-from outlive.cli.machine import judge_machine
+from outlive.cli.command import CommandContext, Json, app, command
 from outlive.errors import SchemaMismatch
 from outlive.operations import findings, selection
-from outlive.operations.findings import Finding
+from outlive.operations.findings import Finding, checked
 from outlive.states import State
+from outlive.wording import counted, size
 from outlive.worker import cgroups
 
+FEW_FILES = 1024
+FILES_PER_SLOT = 16
+PROCESSES_PER_SLOT = 3
+FEW_PROCESSES = 200
+SMALL_SHARED_BYTES = 64 * 1024 * 1024
+SMALL_MEMORY_BYTES = 256 * 1024 * 1024
+NEAR = 0.9
 _MARKS = {"fine": ("✓", "green"), "advice": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
-@command(app, panel=SET_UP)
+@command(app)
 def doctor(context: CommandContext, json: Json = False) -> None:
     """Check this machine, the database, the jobs and the workers. Exit code 1 if there is a problem.
 
     Example: outlive doctor --json
     """
-    found = list(examine(context))
+    found = [*_examine_database(context), *_examine_machine(context.config.slots or os.cpu_count() or 1)]
     if json:
         screen.print_json([{"level": one.level, "what": one.what, "next": one.next} for one in found])
     else:
-        for finding in found:
-            screen.say(_line(finding))
+        for one in found:
+            mark, style = _MARKS[one.level]
+            screen.say((f"{mark} ", style), one.what, (f"\n    → {one.next}" if one.next else "", "cyan"))
     if any(finding.level == "problem" for finding in found):
         raise typer.Exit(1)
 
 
-def _line(finding: Finding) -> Text:
-    mark, style = _MARKS[finding.level]
-    line = Text(f"{mark} ", style=style).append(screen.plain(finding.what), style="default")
-    return line.append(f"\n    → {screen.plain(finding.next)}", style="not bold cyan") if finding.next else line
-
-
-def examine(context: CommandContext) -> Iterator[Finding]:
-    """All findings. A database that can't be reached is no finding but an error (exit code 4)."""
+def _examine_database(context: CommandContext) -> Iterator[Finding]:
+    """Findings about the server and the jobs. A database that can't be reached is an error (exit code 4)."""
     file = config.file_in_force(context.config_file)
     yield Finding("fine", f"settings are read from {file.absolute()}" if file else "no outlive.toml is in use")
-    connection = context.connection
+    connection, embedded = context.connection, context.config.database_url is None
+    yield checked(
+        not embedded,
+        f"{context.place}, answers as {connection.info.user}",
+        (f"jobs are in {context.place}", "set OUTLIVE_DATABASE_URL to share the jobs with other machines"),
+    )
     with db.translated_errors():
-        if context.config.database_url is None:
-            yield Finding(
-                "advice",
-                f"jobs are in {context.place}",
-                "set OUTLIVE_DATABASE_URL to share the jobs with other machines",
-            )
+        if embedded:
             migrate.migrate(connection)
-        else:
-            yield Finding("fine", f"{context.place}, answers as {connection.info.user}")
         try:
             migrate.check_encoding(connection)
             migrate.check(connection, context.config.database_url)
@@ -64,7 +67,7 @@ def examine(context: CommandContext) -> Iterator[Finding]:
             what, _, hint = str(error).partition(": ")
             yield Finding("problem", what, hint)
             return
-        yield Finding("fine", f"the schema has version {migrate.VERSION}")
+    yield Finding("fine", f"the schema has version {migrate.VERSION}")
     if db.pooled(connection):
         yield Finding(
             "advice",
@@ -72,7 +75,8 @@ def examine(context: CommandContext) -> Iterator[Finding]:
             "give workers the address of the server itself, or a pool in session mode",
         )
     [health] = context.run(store.health())
-    yield _compared_clocks(context)
+    before, there, after = time.time(), context.run(store.clock()), time.time()
+    yield findings.judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
     yield from findings.judge_server(health)
     yield from findings.judge_vacuum(health)
     queues, workers = context.run(store.list_queues()), context.run(store.list_workers())
@@ -81,19 +85,101 @@ def examine(context: CommandContext) -> Iterator[Finding]:
     yield from findings.judge_work(health, queues, workers, lanes, sources, schedules)
     failed = store.JobFilter(states=(State.FAILED,), since_s=findings.DAY_S)
     yield findings.judge_failures(context.do(selection.count(failed)))
-    yield from judge_machine(context.config.slots or os.cpu_count() or 1)
-    yield judge_limits(cgroups.find())
 
 
-def _compared_clocks(context: CommandContext) -> Finding:
-    before = time.time()
-    there = context.run(store.clock())
-    after = time.time()
-    return findings.judge_clock(there - (before + after) / 2, doubt_s=(after - before) / 2)
+def _examine_machine(slots: int) -> Iterator[Finding]:
+    """Findings about the limits that a worker started like this command would have."""
+    yield _open_files(slots)
+    yield _processes(slots)
+    yield from _shared_memory()
+    yield from judge_cgroup(_own_cgroup())
+    how = "memory is measured every 50 ms: no cgroup is writable here"
+    if place := cgroups.find():
+        how = f"memory is limited by {place} for a worker started like this, and measured every 50 ms"
+    yield Finding("fine", how)
 
 
-def judge_limits(place: cgroups.Place | None) -> Finding:
-    """How a worker that is started like this command enforces memory limits."""
+def _open_files(slots: int) -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed, unlimited = max(FEW_FILES, FILES_PER_SLOT * slots), resource.RLIM_INFINITY
+    what = f"a process may open only {soft} files: a worker with {counted(slots, 'slot')}, or a job with many "
+    raised = needed if hard == unlimited or hard >= needed else hard
+    return checked(
+        soft == unlimited or soft >= needed,
+        f"a process may open {'any number of' if soft == unlimited else f'{soft:,}'} files",
+        (f"{what}connections, runs out", f"ulimit -n {raised}; or LimitNOFILE= in the systemd unit"),
+    )
+
+
+def _processes(slots: int) -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # The kernel exempts root.
+        return Finding("fine", "the number of processes is not limited for this user")
+    used, needed = _processes_of(os.getuid()), max(FEW_PROCESSES, PROCESSES_PER_SLOT * slots)
+    what = f"this user has {used} of {soft} processes"
+    cure = f"ulimit -u {used + needed}; or LimitNPROC= in the systemd unit"
+    return checked(soft - used >= needed, what, (f"{what}: jobs can't be forked when the limit is reached", cure))
+
+
+def _processes_of(user: int) -> int:
+    found = 0
+    for entry in os.scandir("/proc"):
+        try:
+            found += entry.name.isdecimal() and entry.stat().st_uid == user
+        except OSError:  # It has ended.
+            continue
+    return found
+
+
+def _shared_memory(place: str = "/dev/shm") -> Iterator[Finding]:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return
+    free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    what = f"{place} has {size(free)} free of {size(whole)}"
+    cure = "docker run --shm-size=1g; or mount -o remount,size=1g /dev/shm"
+    enough = whole > SMALL_SHARED_BYTES and free >= SMALL_SHARED_BYTES
+    yield checked(enough, what, (f"{what}: browsers and model code die with SIGBUS", cure))
+
+
+def _own_cgroup(root: str = "/sys/fs/cgroup") -> Path | None:
+    """The directory of this process' cgroup; None without cgroups of version 2."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    paths = [line.partition("::")[2] for line in lines if line.startswith("0::")]
+    found = Path(root + paths[0]) if paths else None
+    return found if found and found.is_dir() else None
+
+
+def judge_cgroup(place: Path | None) -> Iterator[Finding]:
+    """The limits of the nearest cgroup above this process that has any."""
     if place is None:
-        return Finding("fine", "memory is measured every 50 ms: no cgroup is writable here")
-    return Finding("fine", f"memory is limited by {place} for a worker started like this, and measured every 50 ms")
+        return
+    if (memory := _nearest(place, "memory")) is None:
+        yield Finding("fine", "no cgroup limits the memory here")
+    else:
+        used, most = memory
+        what = f"the cgroup of this process uses {size(used)} of {size(most)} memory"
+        enough = most >= SMALL_MEMORY_BYTES and used <= NEAR * most
+        yield checked(enough, what, (what, "raise its limit, or run fewer slots: --slots"))
+    if (pids := _nearest(place, "pids")) is not None:
+        used, most = pids
+        what = f"the cgroup of this process has {used} of {most} processes"
+        cure = "raise its limit: --pids-limit, or TasksMax= in systemd"
+        yield checked(most - used >= FEW_PROCESSES, what, (what, cure))
+
+
+def _nearest(place: Path, controller: str) -> tuple[int, int] | None:
+    """How much is used of the tightest limit from here to the root, and that limit."""
+    found: list[tuple[int, int]] = []
+    for folder in (place, *place.parents):
+        try:
+            limit = (folder / f"{controller}.max").read_text().strip()
+            if limit != "max":
+                found.append((int((folder / f"{controller}.current").read_text()), int(limit)))
+        except (OSError, ValueError):
+            continue
+    return min(found, key=lambda one: one[1] - one[0], default=None)

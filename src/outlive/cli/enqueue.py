@@ -4,19 +4,18 @@ import difflib
 from typing import Annotated, Any, cast
 
 import typer
-from rich.text import Text
 
 from outlive import importing
 from outlive.cli import screen
-from outlive.cli.choosing import found_id, json_arguments
-from outlive.cli.command import ACT, CommandContext, Json, Target, app, command
+from outlive.cli.command import CommandContext, Json, Target, app, command, json_arguments
+from outlive.cli.job_filter import found_id
 from outlive.client.app import App
 from outlive.client.task import JobOptions, Task
 from outlive.errors import TaskNotFound
 from outlive.model import new_job_id
 
 
-@command(app, panel=ACT)
+@command(app)
 def enqueue(
     context: CommandContext,
     where: Target,
@@ -63,10 +62,9 @@ def enqueue(
         found.connections.close()
     if json:
         screen.print_json({"id": job.id, "task": one.name, "enqueued": job.id == id})
-    elif job.id == id:
-        screen.say(Text(f"{job.id} is enqueued"))
     else:
-        screen.say(Text(f"{job.id} already has this dedupe key: nothing was enqueued"))
+        taken = " already has this dedupe key: nothing was enqueued"
+        screen.say(f"{job.id}{' is enqueued' if job.id == id else taken}")
 
 
 def find_task(found: App, where: str, name: str) -> Task[..., Any, Any]:

@@ -1,9 +1,8 @@
-"""The lists: jobs, killers, workers, stuck and records. These commands change nothing."""
+"""The lists: jobs, killers, workers, stuck, records and audit. These commands change nothing."""
 
 from __future__ import annotations
 
-import csv
-import sys
+import io
 from collections.abc import Sequence
 from datetime import datetime
 from textwrap import indent
@@ -14,14 +13,13 @@ import typer
 
 from outlive import program, stacks, store
 from outlive.cli import screen
-from outlive.cli.choosing import Filter
-from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Column, Row, of, styled, table_or, time_of
-from outlive.errors import ConfigError
+from outlive.cli.command import CommandContext, ManyRows, app, command
+from outlive.cli.job_filter import Filter
+from outlive.cli.screen import Column, Listing, Row, of, text, time_of
 from outlive.model import Record
 from outlive.operations import selection
 from outlive.operations.facts import evidence
-from outlive.wording import RESTART, few, short_id
+from outlive.wording import RESTART, duration, few, moment, one_line, plain, roughly, short_id, size, tail
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,74 +27,50 @@ if TYPE_CHECKING:
 
 ERROR = 36
 """How much of an error a narrow list shows."""
+Rows = Sequence[Row]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many rows at most, the newest first.")]
 
 
-def tries(row: Row) -> Text:
+def _short_id(row: Row) -> Text:
+    return text(short_id(row["id"]))
+
+
+def _tries(row: Row) -> Text:
     """How many attempts the job had, and how they failed."""
     wrong = [f"{row[name]}{name[0].upper()}" for name in ("failures", "crashes", "losses") if row[name]]
-    text = styled(str(row["attempt"]), style="" if row["attempt"] else "dim")
-    return text.append(f" ({' '.join(wrong)})", style="yellow") if wrong else text
+    count = (row["attempt"], "" if row["attempt"] else "dim")
+    return text(count, (f" ({' '.join(wrong)})" if wrong else "", "yellow"))
 
 
-def task_in_queue(row: Row) -> Text:
-    text = styled(screen.plain(row["task"]))
-    return text if row["queue"] == "default" else text.append(f" in {screen.plain(row['queue'])}", style="dim")
+def _task(row: Row) -> Text:
+    return text(row["task"], ("" if row["queue"] == "default" else f" in {row['queue']}", "dim"))
 
 
-def state_and_wait(row: Row) -> Text:
-    """Its state, and in what time it may be claimed, if that is not yet."""
-    text = screen.state(row["state"])
-    wait_s = row.get("ready_in_s", 0.0)
-    return text.append(f" in {screen.roughly(wait_s)}", style="dim") if wait_s > 0 else text
-
-
-def task_and_error(row: Row) -> Text:
+def _task_and_error(row: Row) -> Text:
     """Its task, and below it the beginning of its last error."""
-    text = task_in_queue(row)
-    if not row["error_message"]:
-        return text
-    error = screen.plain(screen.one_line(row["error_message"]))
-    return text.append("\n" + (error if len(error) <= ERROR else error[: ERROR - 1] + "…"), style="red")
+    error = plain(one_line(row["error_message"] or ""))
+    below = error if len(error) <= ERROR else error[: ERROR - 1] + "…"
+    return text(_task(row), (f"\n{below}" if error else "", "red"))
+
+
+def _state(row: Row) -> Text:
+    """Its state, and in what time it may be claimed, if that is not yet."""
+    wait_s = row.get("ready_in_s", 0.0)
+    return text(screen.state(row["state"]), (f" in {roughly(wait_s)}" if wait_s > 0 else "", "dim"))
 
 
 JOBS = (
-    Column("job", of("id")),
-    Column("task", task_in_queue, shrink="fold"),
-    Column("state", state_and_wait),
-    Column("tries", tries),
-    Column("created", time_of("created_at"), luxury=True),
-    Column("last error", of("error_message", "red"), shrink="cut", luxury=True),
-)
-SHORT_ID = Column("job", lambda row: styled(short_id(row["id"])))
-NARROW_JOBS = (SHORT_ID, Column("task", task_and_error, shrink="fold"), *JOBS[2:])
-STUCK = (
-    Column("job", of("id")),
-    Column("task", task_in_queue, shrink="fold"),
-    Column("worker", of("locked_by"), shrink="fold"),
-    Column("started", time_of("locked_at"), luxury=True),
-    Column("silent for", lambda row: styled(screen.duration(row["time_since_heartbeat_s"]), style="red")),
-)
-WORKERS = (
-    Column("worker", lambda row: styled(screen.plain(row["name"])).append(f"\n{row['id']}", style="dim")),
-    Column("state", lambda row: styled(row["state"], style=screen.WORKER_STYLES[row["state"]])),
-    Column(
-        "where", lambda row: styled(screen.plain(f"{row['hostname']}, pid {row['pid']}")), shrink="fold", luxury=True
-    ),
-    Column("running", lambda row: styled(f"{row['running']} of {row['slots']}"), "right"),
-    Column(
-        "memory",
-        lambda row: styled(screen.size(row["memory_bytes"]) if row["memory_bytes"] else ""),
-        "right",
-        luxury=True,
-    ),
-    Column("started", time_of("started_at"), luxury=True),
-    Column("last seen", lambda row: styled(f"{screen.duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
+    Column("job", of("id"), narrow=_short_id),
+    Column("task", _task, shrink="fold", narrow=_task_and_error),
+    Column("state", _state),
+    Column("tries", _tries),
+    Column("created", time_of("created_at"), wide=True),
+    Column("last error", of("error_message", "red"), shrink="cut", wide=True),
 )
 
 
-@command(app, panel=LOOK)
-def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json = False, watch: Watch = False) -> None:
+@command(app)
+def jobs(context: CommandContext, filter: Filter, limit: Limit = 50) -> Listing[list[dict[str, Any]]]:
     """List jobs, the newest first.
 
     The tries 5 (2F 1C 1L) mean five attempts, with two failures, one crash and one loss among them.
@@ -110,56 +84,47 @@ def jobs(context: CommandContext, filter: Filter, limit: Limit = 50, json: Json 
         return context.run(store.list_jobs(ids)) if ids else []
 
     def show(rows: list[dict[str, Any]]) -> RenderableType:
+        if not rows:
+            return f"no job matches in {context.place}{_hint(context, filter.task)}"
         waiting = [row for row in rows if row["state"] in ("pending", "retryable")]
         now = context.run(store.clock()) if waiting else 0.0
         for row in waiting:
             row["ready_in_s"] = row["ready_at"].timestamp() - now
-        return _jobs_table(rows) if rows else f"no job matches in {context.place}{_hint(context, filter.task)}"
+        unserved = sorted({row["task"] for row in rows if not row["served"]})
+        note = f"no active worker has the task or serves the queue of: {few(unserved)}; {RESTART}"
+        return screen.stacked(screen.table(JOBS, rows), *([text((note, "yellow"))] if unserved else []))
 
-    screen.listing(look, show, json=json, watch=watch)
+    return Listing(look, show)
 
 
 def _hint(context: CommandContext, task: str | None) -> str:
     """The task that was meant, if no job has a task of this name."""
     if task is None:
         return ""
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # Not at the top: it is slow to import, and rarely needed.
 
     known = sorted({row["task"] for row in context.run(store.stats())})
     near = [name for name in known if name.endswith(f".{task}")] or get_close_matches(task, known, n=1)
-    return f"; did you mean --task {screen.plain(near[0])}?" if near and task not in known else ""
-
-
-def _jobs_table(rows: Sequence[Row]) -> RenderableType:
-    unserved = sorted({row["task"] for row in rows if not row["served"]})
-    table = screen.table(NARROW_JOBS if screen.is_narrow() else JOBS, rows)
-    return screen.group(
-        table,
-        *([f"no active worker has the task or serves the queue of: {few(unserved)}; {RESTART}"] if unserved else []),
-        style="yellow",
-    )
+    return f"; did you mean --task {plain(near[0])}?" if near and task not in known else ""
 
 
 def _killer(row: Row) -> Text:
     """A job in quarantine, how its last attempt died, and its last words."""
     outcome = (row["outcome"] or "").replace("_", " ")
     on = f" on {row['killed_on']}" if row["killed_on"] else ""
-    last_words = stacks.brief(row["stack"], 5) if row["stack"] else screen.tail(row["output"] or "", 4)
     lines = (
-        ("bold magenta", row["details"] or "quarantined"),
-        ("yellow", ", ".join(filter(None, (outcome, evidence(row))))),
-        ("dim", f"{screen.moment(row['last_kill_at'] or row['quarantined_at'])}{on}"),
-        ("red", screen.one_line(row["error_message"] or "")),
-        ("dim", last_words),
+        (row["details"] or "quarantined", "bold magenta"),
+        (", ".join(filter(None, (outcome, evidence(row)))), "yellow"),
+        (f"{moment(row['last_kill_at'] or row['quarantined_at'])}{on}", "dim"),
+        (one_line(row["error_message"] or ""), "red"),
+        (stacks.brief(row["stack"], 5) if row["stack"] else tail(row["output"] or "", 4), "dim"),
     )
-    text = styled(screen.plain(row["task"]), style="bold").append(f"  {row['id']}\n", style="not bold")
-    for style, words in lines:
-        text.append(indent(screen.plain(f"{words}\n"), "  ") if words else "", style=f"not bold {style}")
-    return text
+    below = [(indent(plain(f"{words}\n"), "  "), style) for words, style in lines if words]
+    return text((row["task"], "bold"), f"  {row['id']}\n", *below)
 
 
-@command(app, panel=LOOK)
-def killers(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
+@command(app)
+def killers(context: CommandContext, limit: Limit = 100) -> Listing[Rows]:
     """List the jobs in quarantine, with the evidence: signal, peak memory, stack, output.
 
     `peak` is the most that the kernel has counted, with what the process shares with the worker.
@@ -167,85 +132,129 @@ def killers(context: CommandContext, limit: Limit = 100, json: Json = False, wat
     Example: outlive killers --json
     """
 
-    def show(rows: Sequence[Row]) -> RenderableType:
-        if not rows:
-            return "no job is in quarantine"
+    def show(rows: Rows) -> RenderableType:
         show, release = program.command("show ID"), program.command("release ID")
         hint = f"`{show}` prints all attempts; `{release}` runs the job again"
-        return screen.group(*map(_killer, rows), hint, style="dim")
+        return screen.stacked(*map(_killer, rows), text((hint, "dim"))) if rows else "no job is in quarantine"
 
-    screen.listing(lambda: context.run(store.list_killers(limit=limit)), show, json=json, watch=watch)
+    return Listing(lambda: context.run(store.list_killers(limit=limit)), show)
 
 
-@command(app, panel=LOOK)
-def workers(context: CommandContext, limit: Limit = 1000, json: Json = False, watch: Watch = False) -> None:
+WORKERS = (
+    Column("worker", lambda row: text(row["name"], (f"\n{row['id']}", "dim"))),
+    Column("state", lambda row: text((row["state"], screen.WORKER_STYLES[row["state"]]))),
+    Column("where", lambda row: text(f"{row['hostname']}, pid {row['pid']}"), shrink="fold", wide=True),
+    Column("running", lambda row: text(f"{row['running']} of {row['slots']}"), "right"),
+    Column("memory", lambda row: text(size(row["memory_bytes"]) if row["memory_bytes"] else ""), "right", wide=True),
+    Column("started", time_of("started_at"), wide=True),
+    Column("last seen", lambda row: text(f"{duration(max(0.0, row['time_since_heartbeat_s']))} ago")),
+)
+
+
+@command(app)
+def workers(context: CommandContext, limit: Limit = 1000) -> Listing[Rows]:
     """List the workers, live ones first: how many jobs they run, and when they were last seen.
 
     Example: outlive workers --watch
     """
 
-    def show(rows: Sequence[Row]) -> RenderableType:
-        if not rows:
-            return "no worker has run lately"
+    def show(rows: Rows) -> RenderableType:
         troubled = [f"{row['name']} starts no job: {row['trouble']}" for row in rows if row["trouble"]]
-        return screen.group(screen.table(WORKERS, rows), *troubled, style="bold red")
+        notes = [text((words, "bold red")) for words in troubled]
+        return screen.stacked(screen.table(WORKERS, rows), *notes) if rows else "no worker has run lately"
 
-    screen.listing(lambda: context.run(store.list_workers(limit=limit)), show, json=json, watch=watch)
+    return Listing(lambda: context.run(store.list_workers(limit=limit)), show)
 
 
-@command(app, panel=LOOK)
-def stuck(context: CommandContext, limit: Limit = 100, json: Json = False, watch: Watch = False) -> None:
+STUCK = (
+    Column("job", of("id"), narrow=_short_id),
+    Column("task", _task, shrink="fold"),
+    Column("worker", of("locked_by"), shrink="fold"),
+    Column("started", time_of("locked_at"), wide=True),
+    Column("silent for", lambda row: text((duration(row["time_since_heartbeat_s"]), "red"))),
+)
+
+
+@command(app)
+def stuck(context: CommandContext, limit: Limit = 100) -> Listing[Rows]:
     """List running jobs whose worker is silent. The reaper of any worker frees them.
 
     Example: outlive stuck
     """
-    show = table_or("no job is stuck", (SHORT_ID, *STUCK[1:]) if screen.is_narrow() else STUCK)
-    screen.listing(lambda: context.run(store.list_stuck(limit=limit)), show, json=json, watch=watch)
-
-
-RECORDS = (
-    Column("scope", of("scope")),
-    Column("source", of("source")),
-    Column("key", of("dedupe_key"), shrink="fold"),
-    Column("strength", lambda row: styled(f"{row['strength']:g}"), "right"),
-    Column("data", lambda row: styled(screen.plain(_data(row))), shrink="cut"),
-)
-
-
-@command(app, panel=LOOK)
-def records(
-    context: CommandContext,
-    scope: Annotated[str | None, typer.Option(help="Only records of this scope.")] = None,
-    source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
-    limit: ManyRows = 10_000,
-    json: Json = False,
-    watch: Watch = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
-) -> None:
-    """List the records that jobs have stored, by scope, source and key.
-
-    Example: outlive records --scope prices --csv
-    """
-    if csv and watch:
-        raise ConfigError("--csv and --watch are both given: give only one of them")
-
-    def look() -> list[dict[str, Any]]:
-        found = context.run(store.list_records(scope=scope, source=source, limit=limit))
-        return [msgspec.structs.asdict(record) for record in found]
-
-    if csv:
-        _print_csv(look())
-    else:
-        screen.listing(look, table_or("no record matches", RECORDS), json=json, watch=watch)
+    return context.rows(store.list_stuck(limit=limit), STUCK, "no job is stuck")
 
 
 def _data(row: Row) -> str:
     return msgspec.json.encode(row["data"]).decode()
 
 
-def _print_csv(rows: Sequence[Row]) -> None:
-    writer = csv.DictWriter(sys.stdout, Record.__struct_fields__, lineterminator="\n")
+RECORDS = (
+    Column("scope", of("scope")),
+    Column("source", of("source")),
+    Column("key", of("dedupe_key"), shrink="fold"),
+    Column("strength", lambda row: text(f"{row['strength']:g}"), "right"),
+    Column("data", lambda row: text(_data(row)), shrink="cut"),
+)
+
+
+@command(app)
+def records(
+    context: CommandContext,
+    scope: Annotated[str | None, typer.Option(help="Only records of this scope.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
+    limit: ManyRows = 10_000,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the data as JSON.")] = False,
+) -> Listing[Rows]:
+    """List the records that jobs have stored, by scope, source and key.
+
+    Example: outlive records --scope prices --csv
+    """
+
+    def look() -> Rows:
+        found = context.run(store.list_records(scope=scope, source=source, limit=limit))
+        return [msgspec.structs.asdict(record) for record in found]
+
+    if csv:
+        return Listing(look, _as_csv, once="--csv")
+    return Listing(look, lambda rows: screen.table(RECORDS, rows) if rows else "no record matches")
+
+
+def _as_csv(rows: Rows) -> str:
+    import csv  # Not at the top: no other list needs it.
+
+    file = io.StringIO()
+    writer = csv.DictWriter(file, Record.__struct_fields__, lineterminator="\n")
     writer.writeheader()
     for row in rows:
         texts = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in row.items()}
         writer.writerow({**texts, "data": _data(row)})
+    return file.getvalue().removesuffix("\n")
+
+
+def _what(row: Row) -> Text:
+    """The ids, the filter or the name, in a few words."""
+    chosen = msgspec.json.decode(row["what"]).items()
+    return text("; ".join(" ".join(selection.in_words(key, value)) for key, value in chosen))
+
+
+AUDIT = (
+    Column("when", time_of("at")),
+    Column("who", of("who"), shrink="fold"),
+    Column("action", of("action")),
+    Column("jobs", lambda row: text(f"{row['jobs']:,}" if row["jobs"] else ""), "right"),
+    Column("what", _what, shrink="fold"),
+)
+
+
+@command(app)
+def audit(context: CommandContext, limit: ManyRows = 50) -> Listing[Rows]:
+    """List what operators have done, the latest first: who, when, and to how many jobs. Kept for 90 days.
+
+    Example: outlive audit --limit 10
+    """
+    return context.rows(
+        store.list_audit(limit=limit),
+        AUDIT,
+        "no operator has changed anything yet",
+        shape=lambda rows: [{**row, "what": msgspec.Raw(row["what"])} for row in rows],
+    )

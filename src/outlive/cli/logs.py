@@ -10,11 +10,12 @@ import typer
 
 from outlive import store
 from outlive.cli import screen
-from outlive.cli.choosing import found_id
-from outlive.cli.command import LOOK, CommandContext, JobId, Json, app, command
+from outlive.cli.command import CommandContext, JobId, Json, app, command
+from outlive.cli.job_filter import found_id
 from outlive.errors import JobNotFound, no_job
 from outlive.model import Said
 from outlive.states import State
+from outlive.wording import plain
 
 AGAIN_S = 0.25
 FIRST_S = 2.0
@@ -22,7 +23,7 @@ FIRST_S = 2.0
 OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.QUARANTINED)
 
 
-@command(app, panel=LOOK)
+@command(app)
 def logs(
     context: CommandContext,
     id: JobId,
@@ -45,10 +46,8 @@ def logs(
 def _print(context: CommandContext, job: UUID, attempt: int | None, printer: _Printer) -> None:
     """Print what there is. A worker needs a moment to write the first lines of a running job."""
     patience = time.monotonic() + FIRST_S
-    said = _said(context, job, attempt, printer.last)
-    while said.live and not said.lines and time.monotonic() <= patience:
+    while (said := _said(context, job, attempt)).live and not said.lines and time.monotonic() <= patience:
         time.sleep(AGAIN_S)
-        said = _said(context, job, attempt, printer.last)
     if said.attempt is None and attempt is not None:
         raise _no_attempt(job, attempt)
     printer.print(said)
@@ -75,7 +74,7 @@ def _follow(context: CommandContext, job: UUID, attempt: int | None, printer: _P
         time.sleep(AGAIN_S)
 
 
-def _said(context: CommandContext, job: UUID, attempt: int | None, after: int) -> Said:
+def _said(context: CommandContext, job: UUID, attempt: int | None, after: int = 0) -> Said:
     said = context.run(store.watch(job, attempt=attempt, after=after))
     if said is None:
         raise no_job(job)
@@ -105,5 +104,5 @@ class _Printer:
             if self._json:
                 screen.print_json({"attempt": said.attempt, "line": number, "text": line}, indent=0)
             else:
-                print(screen.plain(line), flush=True)
+                print(plain(line), flush=True)
         self.last = said.before + len(said.lines)

@@ -8,11 +8,11 @@ from outlive import db, search_path
 from outlive import migrate as migrations
 from outlive import sql as statements
 from outlive.cli import screen
-from outlive.cli.command import SET_UP, CommandContext, app, command
+from outlive.cli.command import CommandContext, app, command
 from outlive.errors import ConfigError
 
 
-@command(app, panel=SET_UP)
+@command(app)
 def migrate(
     context: CommandContext,
     check: Annotated[

@@ -1,9 +1,15 @@
-"""The operator's commands on jobs: retry, cancel, release and prune.
+"""The operator's commands: retry, cancel, release and prune jobs, and drain a worker.
 
 Jobs are given by id, or chosen by a filter together with `--all`. `states.legal` says which states a command accepts.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 from uuid import UUID
 
@@ -11,19 +17,24 @@ import msgspec
 import typer
 
 from outlive import config, store, validation
-from outlive.cli import choosing, screen
-from outlive.cli.choosing import Filter, Yes
-from outlive.cli.command import ACT, CommandContext, Json, app, command, operator
-from outlive.errors import ConfigError
+from outlive.cli import job_filter, screen
+from outlive.cli.command import CommandContext, Json, Yes, app, command, confirm, operator
+from outlive.cli.job_filter import Filter, found_id
+from outlive.errors import ConfigError, OutliveError, WorkerNotFound
 from outlive.operations import selection, verbs
 from outlive.operations.verbs import CANCEL, PRUNE, RELEASE, RETRY, Tally, Verb
 from outlive.store import JobFilter
+from outlive.wording import counted
 
+EVERY_S = 0.5
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="The jobs; the first digits of an id are enough.")
 ]
 All = Annotated[bool, typer.Option("--all", help="Every job that matches the filter; required if no id is given.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only jobs that have been in their state for this long, e.g. 30d.")]
+WorkerName = Annotated[
+    str, typer.Argument(help="The worker, as `outlive workers` names it.", autocompletion=job_filter.WORKERS)
+]
 
 
 def _add_command(verb: Verb, help: str) -> None:
@@ -32,20 +43,15 @@ def _add_command(verb: Verb, help: str) -> None:
     def run(
         context: CommandContext, filter: Filter, ids: Ids = None, all: All = False, yes: Yes = False, json: Json = False
     ) -> None:
-        if ids and (all or filter):
-            raise ConfigError(f"{verb.name} was given ids and a filter: give only one of them")
-        if ids:
-            tally = _on_ids(context, verb, ids, json=json)
-        elif all:
-            tally = _on_all(context, verb, filter.resolved(context), yes=yes, json=json)
-        else:
+        _expect_one_choice(verb, ids, filter or all)
+        if not ids and not all:
             raise ConfigError(
                 f"{verb.name} needs ids, or --all for every job that matches --state, --task, --queue or another filter"
             )
-        _report(tally, json=json)
+        _report(_act(context, verb, ids or filter.resolved(context), yes=yes, json=json), json=json)
 
     run.__doc__ = help
-    command(app, verb.name, panel=ACT)(run)
+    command(app, verb.name)(run)
 
 
 _add_command(
@@ -68,64 +74,7 @@ _add_command(
 )
 
 
-def _on_ids(context: CommandContext, verb: Verb, given: Sequence[str], *, json: bool) -> Tally:
-    ids = list(dict.fromkeys(choosing.found_id(context, "job", text) for text in given))
-    return _act(context, verb, ids, total=len(ids), json=json)
-
-
-def _on_all(context: CommandContext, verb: Verb, wanted: JobFilter, *, yes: bool, json: bool) -> Tally:
-    """Count the jobs that match, ask, and act on them."""
-    wanted = verb.narrowed(wanted)
-    count = context.do(selection.count(wanted))
-    if not count.jobs:
-        return Tally(verb)
-    choosing.confirm(f"{verb.name} {count}", yes=yes)
-    return _act(context, verb, wanted, total=None if count.more else count.jobs, json=json)
-
-
-def _act(
-    context: CommandContext, verb: Verb, chosen: JobFilter | Sequence[UUID], *, total: int | None, json: bool
-) -> Tally:
-    """Apply a verb. Ctrl-C ends it after the portion that is under way."""
-    tally = Tally(verb, keeps_all=json)
-    with choosing.progress(verb.name, total) as advance, choosing.interruptible() as asked_to_stop:
-
-        def stop(jobs: int) -> bool:
-            advance(jobs)
-            return asked_to_stop()
-
-        context.do(verbs.act(tally, chosen, operator(), stop=stop))
-    return tally
-
-
-def _report(tally: Tally, *, json: bool) -> None:
-    """Print what was done. Exit code 1 if there were jobs and none was changed, 130 after Ctrl-C."""
-    if json:
-        screen.print_json([msgspec.structs.asdict(change) for change in tally.changes])
-    else:
-        _tell(tally)
-    if tally.interrupted:
-        screen.complain(f"stopped by Ctrl-C: {tally}; the other jobs are as they were")
-        raise typer.Exit(130)
-    if tally.jobs and not tally.changed:
-        raise typer.Exit(1)
-
-
-def _tell(tally: Tally) -> None:
-    if not tally.jobs:
-        screen.say(screen.styled("no job matches: nothing was changed", style="dim"))
-    elif tally.changed:
-        screen.say(str(tally))
-    for change in tally.unchanged:
-        line = screen.styled("not changed: ", style="yellow")
-        note = change.note or ""  # One with a hint names the state in its own words.
-        told = f"{change.id}: {note}" if ": " in note else f"{change.id} is {change.state}: {note}"
-        screen.say(line.append(screen.plain(told), style="default"))
-    if (more := tally.jobs - tally.changed - len(tally.unchanged)) > 0:
-        screen.say(screen.styled(f"not changed: {more:,} more", style="yellow"))
-
-
-@command(app, panel=ACT)
+@command(app)
 def prune(
     context: CommandContext,
     filter: Filter,
@@ -138,13 +87,10 @@ def prune(
 
     Example: outlive prune --state failed --older-than 30d
     """
-    if ids and (filter or older_than):
-        raise ConfigError("prune was given ids and a filter: give only one of them")
-    if ids:
-        tally = _on_ids(context, PRUNE, ids, json=json)
-    elif filter.state:
+    _expect_one_choice(PRUNE, ids, filter or older_than)
+    if ids or filter.state:
         older_s = validation.optional(validation.seconds)("--older-than", older_than)
-        tally = _on_all(context, PRUNE, filter.resolved(context, older_s=older_s), yes=yes, json=json)
+        tally = _act(context, PRUNE, ids or filter.resolved(context, older_s=older_s), yes=yes, json=json)
     elif filter or older_than:
         raise ConfigError("prune with a filter needs --state: say which jobs to delete")
     else:
@@ -156,25 +102,139 @@ def prune(
         _report(tally, json=False)
 
 
+def _expect_one_choice(verb: Verb, ids: Sequence[str] | None, others: object) -> None:
+    if ids and others:
+        raise ConfigError(f"{verb.name} was given ids and a filter: give only one of them")
+
+
+def _act(context: CommandContext, verb: Verb, chosen: JobFilter | list[str], *, yes: bool, json: bool) -> Tally:
+    """Apply a verb to jobs; to those of a filter after a question. Ctrl-C ends it after the portion under way."""
+    tally = Tally(verb, keeps_all=json)
+    jobs: JobFilter | list[UUID]
+    total: int | None
+    if isinstance(chosen, JobFilter):
+        jobs = verb.narrowed(chosen)
+        count = context.do(selection.count(jobs))
+        if not count.jobs:
+            return tally
+        confirm(f"{verb.name} {count}", yes=yes)
+        total = None if count.more else count.jobs
+    else:
+        jobs = list(dict.fromkeys(found_id(context, "job", digits) for digits in chosen))
+        total = len(jobs)
+    with _progress(verb.name, total) as advance, _interruptible() as interrupted:
+        context.do(verbs.act(tally, jobs, operator(), stop=lambda done: advance(done) or interrupted()))
+    return tally
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Gives a function that returns whether Ctrl-C was pressed. The second Ctrl-C interrupts as usual."""
+    pressed: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(word: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, only on a terminal, which is removed at the end. Gives the function that moves it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        bar = shown.add_task(word, total=total)
+        yield lambda jobs: shown.advance(bar, jobs)
+
+
+def _report(tally: Tally, *, json: bool) -> None:
+    """Print what was done. Exit code 1 if there were jobs and none was changed, 130 after Ctrl-C."""
+    if json:
+        screen.print_json([msgspec.structs.asdict(change) for change in tally.changes])
+    else:
+        _print(tally)
+    if tally.interrupted:
+        screen.complain(f"stopped by Ctrl-C: {tally}; the other jobs are as they were")
+        raise typer.Exit(130)
+    if tally.jobs and not tally.changed:
+        raise typer.Exit(1)
+
+
+def _print(tally: Tally) -> None:
+    if not tally.jobs:
+        screen.say(("no job matches: nothing was changed", "dim"))
+    elif tally.changed:
+        screen.say(str(tally))
+    for change in tally.unchanged:
+        note = change.note or ""  # One with a hint names the state in its own words.
+        state = "" if ": " in note else f" is {change.state}"
+        screen.say(("not changed: ", "yellow"), f"{change.id}{state}: {note}")
+    if (more := tally.jobs - tally.changed - len(tally.unchanged)) > 0:
+        screen.say((f"not changed: {more:,} more", "yellow"))
+
+
 def _prune_old(context: CommandContext) -> int:
     """Delete the jobs that are past the retention of their task or its app, in batches. The configuration here applies
     to tasks that no worker has registered."""
     keep_s = context.config.keep_s
     pruned = 0
-    with choosing.progress("pruned", None) as advance:
+    with _progress("pruned", None) as advance:
         for state in keep_s:
             more, mark = True, None
             while more:
                 gone, more, mark = context.run(store.prune_finished(state, keep_s=keep_s[state], after=mark))
                 pruned += gone
                 advance(gone)
-        more = True
-        while more:
+        gone, more = 1, True
+        while more and gone:  # Rows that another transaction has locked are left for the next run.
             gone, more = context.run(store.prune_expired())
-            more = more and gone > 0  # Rows that another transaction has locked are left for the next run.
             pruned += gone
             advance(gone)
     context.run(store.prune_batches(keep_s=max(keep_s.values())))
     context.run(store.prune_workers(keep_s=config.KEEP_WORKERS_S))
     context.run(store.prune_audit())
     return pruned
+
+
+@command(app)
+def drain(
+    context: CommandContext,
+    name: WorkerName,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the worker is gone.")] = True,
+) -> None:
+    """Tell a worker to take no more jobs, finish those that it runs, and stop.
+
+    It learns of this at once, or with its next heartbeat behind a pooler. Ctrl-C only ends the waiting.
+
+    Example: outlive drain web-7 --no-wait
+    """
+    gone = ("dead", "stopped")
+    ids = context.control("drain_worker", name)
+    if not ids:
+        alive = sorted({row["name"] for row in context.run(store.list_workers()) if row["state"] not in gone})
+        raise WorkerNotFound(f"no worker {name} is alive; these are: {', '.join(alive[:10]) or 'no worker at all'}")
+    printed = None
+    while wait:
+        mine = [row for row in context.run(store.list_workers(limit=10_000)) if row["id"] in ids]
+        left = [row for row in mine if row["state"] not in gone]
+        if not left and any(row["state"] == "dead" for row in mine):
+            raise OutliveError(f"{name} died before it had finished; its jobs run elsewhere")
+        if not left:
+            screen.say(f"{name} has stopped")
+            return
+        if (jobs := sum(row["running"] for row in left)) != printed:
+            screen.say(f"{counted(jobs, 'job')} still running")
+            printed = jobs
+        time.sleep(EVERY_S)

@@ -1,61 +1,56 @@
 """queues: lists the queues, pauses and resumes them."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from outlive import store
-from outlive.cli import choosing, completion, screen
-from outlive.cli.command import LOOK, CommandContext, Json, Watch, app, command
-from outlive.cli.screen import Column, count_of, estimate_of, of, table_or, time_of
+from outlive.cli import job_filter, screen
+from outlive.cli.command import CommandContext, Yes, command, confirm, group
+from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
+from outlive.errors import OutliveError
 from outlive.validation import identifier
 
-Name = Annotated[str, typer.Argument(help="The queue.", autocompletion=completion.queues)]
-
 MOST_NAMED = 10
-
-queues_app = typer.Typer()
-app.add_typer(queues_app, name="queues", rich_help_panel=LOOK)
+Name = Annotated[str, typer.Argument(help="The queue.", autocompletion=job_filter.QUEUES)]
 QUEUES = (
     Column("queue", of("name")),
-    Column("state", lambda row: Text("paused", "yellow") if row["paused"] else Text("open", "green")),
-    Column("waiting", estimate_of("waiting"), "right"),
-    Column("ready", estimate_of("ready"), "right"),
+    Column("state", lambda row: text(("paused", "yellow") if row["paused"] else ("open", "green"))),
+    Column("waiting", count_of("waiting", rough=True), "right"),
+    Column("ready", count_of("ready", rough=True), "right"),
     Column("running", count_of("running"), "right"),
     Column("blocked", count_of("blocked"), "right"),
     Column("quarantined", count_of("quarantined", "bold magenta"), "right"),
-    Column("oldest ready", time_of("oldest_ready_at"), luxury=True),
+    Column("oldest ready", time_of("oldest_ready_at"), wide=True),
 )
+queues_app = group("queues")
 
 
 @command(queues_app, callback=True)
-def queues(context: CommandContext, group: typer.Context, json: Json = False, watch: Watch = False) -> None:
+def queues(context: CommandContext) -> Listing[Sequence[Row]]:
     """List the queues; pause and resume them.
 
     Example: outlive queues --watch
     """
-    if not context.has_subcommand(group):
-        show = table_or("no queue has a job", QUEUES)
-        screen.listing(lambda: context.run(store.list_queues()), show, json=json, watch=watch)
+    return context.rows(store.list_queues(), QUEUES, "no queue has a job")
 
 
 @command(queues_app)
-def pause(context: CommandContext, name: Name, yes: choosing.Yes = False) -> None:
+def pause(context: CommandContext, name: Name, yes: Yes = False) -> None:
     """Stop claiming the jobs of a queue. Running jobs continue.
 
     Example: outlive queues pause slow
     """
     known = {row["name"] for row in context.run(store.list_queues())}
     known |= {queue for row in context.run(store.list_workers()) for queue in row["queues"] or ()}
-    shown = screen.plain(name)
     if name not in known:
         identifier("the name of a queue", name)
         others = f"; there are {', '.join(sorted(known)[:MOST_NAMED])}" if known else ""
-        screen.complain(f"no job is in a queue {shown}, and no worker names it: check the name{others}")
+        screen.complain(f"no job is in a queue {name}, and no worker names it: check the name{others}")
         if sys.stdin.isatty():  # A script may pause a queue before its first job.
-            choosing.confirm(f"pause {shown} all the same", yes=yes)
+            confirm(f"pause {name} all the same", yes=yes)
     context.control("pause_queue", name)
 
 
@@ -67,5 +62,4 @@ def resume(context: CommandContext, name: Name) -> None:
     """
     if not context.control("resume_queue", name):
         paused = [row["name"] for row in context.run(store.list_queues()) if row["paused"]]
-        screen.complain(f"queue {name} was not paused; the paused queues: {', '.join(paused) or 'none'}")
-        raise typer.Exit(1)
+        raise OutliveError(f"queue {name} was not paused; the paused queues: {', '.join(paused) or 'none'}")

@@ -1,87 +1,82 @@
 """schedules: lists the schedules and their next firings; pauses, resumes, runs, sets, resets and removes them."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.text import Text
 
 from outlive import store, ticks, wire
-from outlive.cli import completion, screen
-from outlive.cli.choosing import json_arguments
-from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Column, Row, of, table_or
+from outlive.cli import job_filter, screen
+from outlive.cli.command import CommandContext, ManyRows, command, group, json_arguments
+from outlive.cli.screen import Column, Listing, Row, of, text
 from outlive.client.schedule import OPTIONS
 from outlive.errors import ConfigError
 from outlive.operations import facts, findings
 from outlive.validation import identifier
+from outlive.wording import brief, duration, one_line
 
-Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=completion.schedules)]
+if TYPE_CHECKING:
+    from rich.text import Text
+
 NEXT_IN_JSON = 5
-
-schedules_app = typer.Typer()
-app.add_typer(schedules_app, name="schedules", rich_help_panel=LOOK)
-
-
+Name = Annotated[str, typer.Argument(help="The schedule.", autocompletion=job_filter.SCHEDULES)]
 _STYLES = {"in trouble": "bold red", "withdrawn": "dim", "paused": "yellow", "on": "green", "ended": "dim"}
 
 
 def _state(row: Row) -> Text:
     word = facts.state_of_schedule(row)
-    why = f": {screen.plain(screen.one_line(row['trouble']))}" if row["trouble"] else ""
-    return Text(f"{word}{why}", style=_STYLES[word])
+    return text((word + (f": {one_line(row['trouble'])}" if row["trouble"] else ""), _STYLES[word]))
 
 
 def _when(row: Row) -> Text:
-    words = f"every {screen.duration(row['every_s'])}" if row["cron"] is None else f"{row['cron']} {row['timezone']}"
-    return Text(screen.plain(words) + (" (changed)" if row["changed"] else ""))
+    words = f"every {duration(row['every_s'])}" if row["cron"] is None else f"{row['cron']} {row['timezone']}"
+    return text(words + (" (changed)" if row["changed"] else ""))
 
 
 def _firing(row: Row, n: int) -> Text:
-    return Text("".join(screen.brief(tick) for tick in row["next"][n : n + 1]))
+    return text("".join(brief(tick) for tick in row["next"][n : n + 1]))
 
 
 def _last(row: Row) -> Text:
     if row["last_job"] is None:
-        return Text("")
-    state = row["last_state"]
-    return Text(f"{row['last_job']} ").append(screen.state(state) if state else Text("pruned", style="dim"))
-
-
-SCHEDULES = (
-    Column("schedule", of("name"), shrink="fold"),
-    Column("task", of("task"), shrink="fold"),
-    Column("when", _when, shrink="fold"),
-    Column("next firing", lambda row: _firing(row, 0), spare=1),
-    Column("then", lambda row: _firing(row, 1), luxury=True),
-    Column("last job", _last, luxury=True),
-    Column("state", _state, shrink="fold"),
-)
+        return text()
+    return text(f"{row['last_job']} ", screen.state(row["last_state"]) if row["last_state"] else ("pruned", "dim"))
 
 
 def _name_and_task(row: Row) -> Text:
     """Its name, and below it its task, if that is another."""
-    text = Text(screen.plain(row["name"]))
-    return text if row["name"] == row["task"] else text.append(f"\n{screen.plain(row['task'])}", style="dim")
+    return text(row["name"], ("" if row["name"] == row["task"] else f"\n{row['task']}", "dim"))
 
 
-NARROW_SCHEDULES = (Column("schedule", _name_and_task, shrink="fold"), *SCHEDULES[2:])
+SCHEDULES = (
+    Column("schedule", of("name"), shrink="fold", narrow=_name_and_task),
+    Column("task", of("task"), shrink="fold", wide=True),
+    Column("when", _when, shrink="fold"),
+    Column("next firing", lambda row: _firing(row, 0), spare=1),
+    Column("then", lambda row: _firing(row, 1), wide=True),
+    Column("last job", _last, wide=True),
+    Column("state", _state, shrink="fold"),
+)
+schedules_app = group("schedules")
 
 
 @command(schedules_app, callback=True)
-def schedules(
-    context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
-) -> None:
+def schedules(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequence[Row]]:
     """List the schedules; pause, resume, run, set, reset and remove them.
 
     Example: outlive schedules --watch
     """
-    if not context.has_subcommand(group):
-        show = table_or("there are no schedules", NARROW_SCHEDULES if screen.is_narrow() else SCHEDULES)
-        screen.listing(lambda: _listed(context, limit), show, json=json, watch=watch)
+
+    def look() -> Sequence[Row]:
+        rows = facts.schedules(context.run(store.list_schedules(limit=limit)), firings=NEXT_IN_JSON)
+        return [{**row, "args": wire.readable(row["args"])} for row in rows]
+
+    return Listing(look, lambda rows: screen.table(SCHEDULES, rows) if rows else "there are no schedules")
 
 
 @command(schedules_app)
@@ -109,7 +104,7 @@ def run(context: CommandContext, name: Name) -> None:
 
     Example: outlive schedules run report
     """
-    screen.say(Text(str(context.audited(store.run_schedule(name), "run schedule", {"schedule": name}))))
+    screen.say(str(context.audited(store.run_schedule(name), "run schedule", {"schedule": name})))
 
 
 @command(schedules_app, "set")
@@ -153,10 +148,13 @@ def set_(
     if not values:
         raise ConfigError("nothing is set: give --cron, --every or another option")
     found = {row["name"]: row for row in context.run(store.list_schedules(limit=1_000_000))}
-    _check(identifier("the name of a schedule", name), found.get(name, {}), values)
+    identifier("the name of a schedule", name)
+    if name not in found and ("task" not in values or not {"cron", "every_s"} & values.keys()):
+        raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
+    ticks.timetable(ticks.schedule_in({**found.get(name, {}), **values, "name": name}))  # Refuses what can't be fired.
     make, verb, done = (store.set_schedule, "set", "set") if name in found else (store.add_schedule, "add", "made")
     context.audited(make(name, values), f"{verb} schedule", {"schedule": name, **values})
-    screen.say(Text(f"schedule {screen.plain(name)} is {done}"))
+    screen.say(f"schedule {name} is {done}")
     _warn_of_withdrawn(context, name)
     if task is not None:
         _warn_of_unknown(context, task)
@@ -187,7 +185,7 @@ def reset(context: CommandContext, name: Name) -> None:
     Example: outlive schedules reset report
     """
     context.audited(store.reset_schedule(name), "reset schedule", {"schedule": name})
-    screen.say(Text(f"schedule {screen.plain(name)} is as its app declares it"))
+    screen.say(f"schedule {name} is as its app declares it")
     _warn_of_withdrawn(context, name)
 
 
@@ -198,12 +196,7 @@ def remove(context: CommandContext, name: Name) -> None:
     Example: outlive schedules remove report
     """
     context.audited(store.remove_schedule(name), "remove schedule", {"schedule": name})
-    screen.say(Text(f"schedule {screen.plain(name)} is removed"))
-
-
-def _listed(context: CommandContext, limit: int) -> list[dict[str, Any]]:
-    rows = facts.schedules(context.run(store.list_schedules(limit=limit)), firings=NEXT_IN_JSON)
-    return [{**row, "args": wire.readable(row["args"])} for row in rows]
+    screen.say(f"schedule {name} is removed")
 
 
 def _moment(text: str | None) -> object:
@@ -212,10 +205,3 @@ def _moment(text: str | None) -> object:
         return text and datetime.fromisoformat(text)
     except ValueError:
         return text
-
-
-def _check(name: str, row: Mapping[str, Any], values: Mapping[str, object]) -> None:
-    """Refuse what no worker could fire."""
-    if not row and ("task" not in values or not {"cron", "every_s"} & values.keys()):
-        raise ConfigError(f"there is no schedule {name}: to make it, give --task, and --cron or --every")
-    ticks.timetable(ticks.schedule_in({**row, **values, "name": name}))

@@ -1,47 +1,59 @@
 """show: prints one job with all its attempts and their evidence."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import sys
 import time
-from datetime import datetime
 from textwrap import indent
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from outlive import output, stacks, store, wire
 from outlive.cli import screen
-from outlive.cli.choosing import found_id
-from outlive.cli.command import LOOK, CommandContext, JobId, Json, Watch, app, command
+from outlive.cli.command import CommandContext, JobId, app, command
+from outlive.cli.job_filter import found_id
+from outlive.cli.screen import Listing, text
 from outlive.errors import OutliveError, no_job
 from outlive.model import Attempt, MemoryCourse, Said
-from outlive.operations.facts import Part, evidence, facts
+from outlive.operations import facts
 from outlive.states import State
+from outlive.wording import duration, moment, one_line, plain, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
 
 MAX_ARGS_CHARS = 2000
 TAIL_LINES = 12
 AGAIN_S = 0.02
 ANSWER_S = 0.5
-"""How long a worker may take to tell what a running job has said."""
+"""How long a worker may take to send the output of a running job."""
 MOST_BLOCKS = 32
 BLOCKS = "▁▂▃▄▅▆▇█"
+_FIRST = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
 
 
-@command(app, panel=LOOK)
+class Life(NamedTuple):
+    """A job, its attempts that have ended, and the output of the running one."""
+
+    job: dict[str, Any]
+    attempts: list[Attempt]
+    said: Said | None
+
+
+@command(app)
 def show(
     context: CommandContext,
     id: JobId,
-    json: Json = False,
-    watch: Watch = False,
     full: Annotated[
         bool, typer.Option("--full", help="Print all frames of stacks, and all output that is kept.")
     ] = False,
-) -> None:
+) -> Listing[Life]:
     """Show one job: every attempt, why it ended, and the evidence.
 
     The time of an attempt is from its claim to its recorded end; the worker's log has the time of the run alone.
@@ -52,20 +64,18 @@ def show(
     """
     job = found_id(context, "job", id)
 
-    def look() -> tuple[dict[str, Any], list[Attempt], Said | None]:
+    def look() -> Life:
         found = context.run(store.job(job))
         if not found:
             raise no_job(job)
         said = _so_far(context, job) if found[0]["state"] == State.RUNNING else None
-        return found[0], context.run(store.list_attempts(job)), said
+        return Life(found[0], context.run(store.list_attempts(job)), said)
 
-    screen.listing(
-        look, lambda found: life(*found, full=full), json=json, watch=watch, shape=lambda found: _as_json(*found)
-    )
+    return Listing(look, lambda life: _shown(life, sys.maxsize if full else TAIL_LINES), _as_json)
 
 
 def _so_far(context: CommandContext, job: UUID) -> Said | None:
-    """What its running attempt has said and used. Its worker is asked first, and may take a moment to answer."""
+    """The output and the memory of its running attempt. Its worker is asked first, and may take a moment to answer."""
     late = time.monotonic() + ANSWER_S
     with contextlib.suppress(OutliveError):  # A standby can't ask a worker.
         while (said := context.run(store.watch(job))) and said.asked and time.monotonic() < late:
@@ -74,17 +84,16 @@ def _so_far(context: CommandContext, job: UUID) -> Said | None:
     return None
 
 
-def _as_json(job: dict[str, Any], attempts: list[Attempt], said: Said | None) -> dict[str, object]:
+def _as_json(life: Life) -> dict[str, object]:
     """The JSON form of a job. Programs rely on its keys."""
-    first = ("id", "task", "queue", "source", "state", "args", "priority", "created_at", "ready_at")
-    shape = {key: job[key] for key in (*first, "failures", "crashes", "losses")}
+    job, attempts, said = life
+    shape = {key: job[key] for key in (*_FIRST, "failures", "crashes", "losses")}
     shape |= {"args": wire.readable(job["args"]), "progress": None}
     if job["progress_at"] is not None:
         progress = {key: job[key] for key in ("current", "total", "message")} | {"attempt": job["progress_attempt"]}
         checkpoint = job["checkpoint"] and wire.readable(job["checkpoint"])
         shape["progress"] = progress | {"checkpoint": checkpoint, "updated_at": job["progress_at"]}
-    shape["schedule"] = job["schedule"]
-    shape["kills_by_others"] = job["kills"]
+    shape |= {"schedule": job["schedule"], "kills_by_others": job["kills"]}
     for name in ("waits_for", "needed_by"):
         shape[name] = {"jobs": job[name], "first": msgspec.Raw(job[f"{name}_first"] or b"[]")}
     evidence = [field for field in Attempt.__struct_fields__ if field != "result"]
@@ -95,40 +104,28 @@ def _as_json(job: dict[str, Any], attempts: list[Attempt], said: Said | None) ->
     return shape
 
 
-def life(
-    job: dict[str, Any], attempts: list[Attempt], said: Said | None = None, *, full: bool = False
-) -> RenderableType:
-    parts: list[RenderableType] = [*_facts(job), Text()]
-    parts += [part for attempt in attempts for part in _attempt(attempt, full=full)]
-    if job["state"] == "running":
-        parts += [_under_way(job), *_evidence_so_far(said, full=full)]
-    if not attempts and job["state"] != "running":
-        parts.append(Text("no attempt yet", style="dim"))
-    return Group(*parts)
-
-
-def _facts(job: dict[str, Any]) -> list[RenderableType]:
-    head = Text(screen.plain(job["task"]), style="bold").append(f"  {job['id']}  ", style="not bold")
-    head.append_text(screen.state(job["state"]))
-    first, *rest = [(name, "".join(map(_part, parts))) for name, parts in facts(job)]
+def _shown(life: Life, most: int) -> RenderableType:
+    """The facts of a job, and its attempts. `most` limits the lines of a stack and of an output."""
+    job, attempts, said = life
+    first, *rest = [(name, facts.words(parts)) for name, parts in facts.of_job(job)]
     given = [("arguments", _short(job["args"])), ("options", _short(job["options"]))]
     made = [("progress", _progress(job)), ("checkpoint", _short(job["checkpoint"]))]
-    return [head, *(_fact(name, value) for name, value in [first, *given, *rest, *made] if value)]
-
-
-def _part(part: Part) -> str:
-    return screen.moment(part) if isinstance(part, datetime) else str(part)
-
-
-def _fact(name: str, value: str) -> Text:
-    return Text(f"  {name:<11}", style="dim").append(screen.plain(screen.one_line(value)), style="not dim")
+    lines = [text((job["task"], "bold"), f"  {job['id']}  ", screen.state(job["state"]))]
+    for name, value in [first, *given, *rest, *made]:
+        lines += [text((f"  {name:<11}", "dim"), one_line(value))] if value else []
+    lines += [text(), *(line for attempt in attempts for line in _attempt(attempt, most))]
+    if job["state"] == State.RUNNING:
+        lines += _under_way(job, said, most)
+    elif not attempts:
+        lines.append(text(("no attempt yet", "dim")))
+    return screen.stacked(*lines)
 
 
 def _short(data: bytes | None) -> str | None:
     if data is None:
         return None
-    text = data.decode(errors="replace")
-    return text if len(text) <= MAX_ARGS_CHARS else f"{text[:MAX_ARGS_CHARS]}… ({len(text):,} characters)"
+    whole = data.decode(errors="replace")
+    return whole if len(whole) <= MAX_ARGS_CHARS else f"{whole[:MAX_ARGS_CHARS]}… ({len(whole):,} characters)"
 
 
 def _progress(job: dict[str, Any]) -> str | None:
@@ -136,81 +133,68 @@ def _progress(job: dict[str, Any]) -> str | None:
         return None
     count = "" if job["current"] is None else f"{job['current']:g}"
     count += "" if job["total"] is None else f" of {job['total']:g}"
-    live = job["state"] == "running" and job["progress_attempt"] == job["attempt"]
+    live = job["state"] == State.RUNNING and job["progress_attempt"] == job["attempt"]
     during = "" if live else f", in attempt {job['progress_attempt']}"
-    return f"{count} {job['message'] or ''} at {screen.moment(job['progress_at'])}{during}".strip()
+    return f"{count} {job['message'] or ''} at {moment(job['progress_at'])}{during}".strip()
 
 
-def _attempt(attempt: Attempt, *, full: bool) -> list[RenderableType]:
+def _attempt(attempt: Attempt, most: int) -> list[Text]:
     """One line with the outcome, and the evidence below it."""
-    line = Text(f"attempt {attempt.attempt}  ").append_text(screen.state(attempt.outcome))
-    line.append(f"  {screen.moment(attempt.started_at or attempt.ended_at)}", style="dim")
+    when = f"  {moment(attempt.started_at or attempt.ended_at)}"
     if attempt.started_at is not None:
-        took_s = (attempt.ended_at - attempt.started_at).total_seconds()
-        line.append(f" + {screen.duration(max(0.0, took_s))}", style="dim")
+        when += f" + {duration(max(0.0, (attempt.ended_at - attempt.started_at).total_seconds()))}"
     if attempt.worker is not None:
-        line.append(f"  on {screen.plain(attempt.worker)}", style="dim")
+        when += f"  on {attempt.worker}"
         if attempt.hostname and attempt.hostname not in attempt.worker:
-            line.append(f" ({screen.plain(attempt.hostname)})", style="dim")
-    parts: list[RenderableType] = [line, *evidence_of(attempt, full=full)]
+            when += f" ({attempt.hostname})"
+    lines = [text(f"attempt {attempt.attempt}  ", screen.state(attempt.outcome), (when, "dim"))]
+    lines += evidence_of(attempt, most)
     if attempt.result is not None:
-        parts.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
-    return parts
+        lines.append(_indented("result " + (_short(bytes(attempt.result)) or ""), "green"))
+    return lines
 
 
-def evidence_of(attempt: Attempt, *, full: bool = False) -> list[RenderableType]:
-    """Its signal or exit code, error, stack and last output."""
-    parts: list[RenderableType] = []
-    if known := evidence(msgspec.structs.asdict(attempt)):
-        parts.append(_indented(known, "yellow"))
-    if attempt.memory is not None:
-        parts.append(_indented(memory_line(attempt.memory), "yellow"))
+def evidence_of(attempt: Attempt, most: int = TAIL_LINES) -> list[Text]:
+    """Its signal or exit code, memory, error, stack and last output."""
+    known = facts.evidence(msgspec.structs.asdict(attempt))
+    lines = [_indented(known, "yellow")] if known else []
+    lines += _memory(attempt.memory)
     if attempt.error:
-        parts.append(_indented(attempt.error, "red"))
+        lines.append(_indented(attempt.error, "red"))
     if attempt.stack:
-        shown = screen.plain(attempt.stack).strip("\n") if full else stacks.brief(attempt.stack, TAIL_LINES)
-        parts += [_indented("stack", "dim"), _indented(shown, left=4)]
-    if attempt.output:
-        parts += _output(*output.split(attempt.output), sys.maxsize if full else TAIL_LINES)
-    return parts
+        stack = plain(attempt.stack).strip("\n") if most == sys.maxsize else stacks.brief(attempt.stack, most)
+        lines += [_indented("stack", "dim"), _indented(stack, left=4)]
+    return lines + (_output(*output.split(attempt.output), most) if attempt.output else [])
 
 
-def memory_line(course: MemoryCourse) -> str:
-    """Its memory over time as blocks of eight heights; the highest is the limit, if there is one."""
+def _memory(course: MemoryCourse | None) -> list[Text]:
+    """The memory over time as blocks of eight heights; the highest is the limit, if there is one."""
+    if course is None:
+        return []
     top = max([1, course.limit_bytes or 0, *course.used_bytes])
     step = math.ceil(len(course.used_bytes) / MOST_BLOCKS)
     highest = [max(course.used_bytes[n : n + step]) for n in range(0, len(course.used_bytes), step)]
     blocks = "".join(BLOCKS[round(used / top * (len(BLOCKS) - 1))] for used in highest)
-    limit = "" if course.limit_bytes is None else f", limit {screen.size(course.limit_bytes)}"
-    return f"memory {blocks} {screen.size(max(course.used_bytes))} in {screen.duration(course.at_s[-1])}{limit}"
+    limit = "" if course.limit_bytes is None else f", limit {size(course.limit_bytes)}"
+    words = f"memory {blocks} {size(max(course.used_bytes))} in {duration(course.at_s[-1])}{limit}"
+    return [_indented(words, "yellow")]
 
 
-def _output(missing: int, lines: list[str], most: int) -> list[RenderableType]:
+def _output(missing: int, lines: list[str], most: int) -> list[Text]:
     """The last lines of an output, and how many it had."""
-    shown = "\n".join(lines[-most:])
     cut = missing + len(lines) > most or missing
     title = f"output: last {min(most, len(lines))} lines of {missing + len(lines):,}" if cut else "output"
-    return [_indented(title, "dim"), _indented(shown, left=4)]
+    return [_indented(title, "dim"), _indented("\n".join(lines[-most:]), left=4)]
 
 
-def _under_way(job: dict[str, Any]) -> Text:
-    line = Text(f"attempt {job['attempt']}  ").append_text(screen.state("running"))
-    line.append(f"  since {screen.moment(job['locked_at'])} on {screen.plain(job['locked_by'])}", style="dim")
-    if job["cancel_requested"]:
-        line.append("  asked to stop", style="yellow")
-    return line.append(f"\n  last heartbeat {screen.moment(job['heartbeat_at'])}", style="dim")
+def _under_way(job: dict[str, Any], said: Said | None, most: int) -> list[Text]:
+    since = (f"  since {moment(job['locked_at'])} on {job['locked_by']}", "dim")
+    stopping = ("  asked to stop" if job["cancel_requested"] else "", "yellow")
+    lines = [text(f"attempt {job['attempt']}  ", screen.state("running"), since, stopping)]
+    lines.append(_indented(f"last heartbeat {moment(job['heartbeat_at'])}", "dim"))
+    lines += _memory(said.memory if said else None)
+    return lines + (_output(said.before, said.lines, most) if said and said.lines else [])
 
 
-def _evidence_so_far(said: Said | None, *, full: bool) -> list[RenderableType]:
-    if said is None:
-        return []
-    parts: list[RenderableType] = []
-    if said.memory is not None:
-        parts.append(_indented(memory_line(said.memory), "yellow"))
-    if said.lines:
-        parts += _output(said.before, said.lines, sys.maxsize if full else TAIL_LINES)
-    return parts
-
-
-def _indented(text: str, style: str = "", *, left: int = 2) -> Text:
-    return Text(indent(screen.plain(text), " " * left), style=style)
+def _indented(words: str, style: str = "", *, left: int = 2) -> Text:
+    return text((indent(plain(words), " " * left), style))

@@ -1,57 +1,55 @@
 """sources: lists the sources with their limits and breakers; sets, pauses and resumes them."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from outlive import program, store
-from outlive.cli import completion, screen
-from outlive.cli.command import LOOK, CommandContext, Json, ManyRows, Watch, app, command
-from outlive.cli.screen import Column, Row, count_of, of, table_or, time_of
+from outlive.cli import job_filter, screen
+from outlive.cli.command import CommandContext, ManyRows, command, group
+from outlive.cli.screen import Column, Listing, Row, count_of, of, text, time_of
 from outlive.errors import ConfigError
 from outlive.operations.controls import SETTABLE, limit_of_source
 
-Name = Annotated[str, typer.Argument(help="The source.", autocompletion=completion.sources)]
+if TYPE_CHECKING:
+    from rich.text import Text
 
-sources_app = typer.Typer()
-app.add_typer(sources_app, name="sources", rich_help_panel=LOOK)
+Name = Annotated[str, typer.Argument(help="The source.", autocompletion=job_filter.SOURCES)]
 
 
 def _breaker(row: Row) -> Text:
-    if not row["enabled"]:
-        return Text("paused by an operator", style="yellow")
-    return Text(row["breaker"], style=screen.BREAKER_STYLES[row["breaker"]])
+    paused = ("paused by an operator", "yellow")
+    return text((row["breaker"], screen.BREAKER_STYLES[row["breaker"]]) if row["enabled"] else paused)
 
 
 def _rate(row: Row) -> Text:
     rate = row["rate_limit_per_minute"]
-    return Text("no limit", style="dim") if rate is None else Text(f"{rate:g}/min")
+    return text(("no limit", "dim") if rate is None else f"{rate:g}/min")
 
 
 SOURCES = (
     Column("source", of("name"), shrink="fold"),
     Column("breaker", _breaker),
     Column("rate", _rate, "right"),
-    Column("tokens", lambda row: Text("" if row["tokens"] is None else f"{row['tokens']} of {row['burst']}"), "right"),
+    Column("tokens", lambda row: text("" if row["tokens"] is None else f"{row['tokens']} of {row['burst']}"), "right"),
     Column("failures", count_of("failure_streak", "red"), "right"),
     Column("paused until", time_of("paused_until")),
-    Column("last success", time_of("last_success_at"), luxury=True),
-    Column("last failure", time_of("last_failure_at"), luxury=True),
+    Column("last success", time_of("last_success_at"), wide=True),
+    Column("last failure", time_of("last_failure_at"), wide=True),
 )
+sources_app = group("sources")
 
 
 @command(sources_app, callback=True)
-def sources(
-    context: CommandContext, group: typer.Context, limit: ManyRows = 1000, json: Json = False, watch: Watch = False
-) -> None:
+def sources(context: CommandContext, limit: ManyRows = 1000) -> Listing[Sequence[Row]]:
     """List the sources; set their limits, pause and resume them.
 
     Example: outlive sources --watch
     """
-    if not context.has_subcommand(group):
-        show = table_or("no app has declared a source", SOURCES)
-        screen.listing(lambda: context.run(store.list_sources(limit=limit)), show, json=json, watch=watch)
+    return context.rows(store.list_sources(limit=limit), SOURCES, "no app has declared a source")
 
 
 @command(sources_app, "set")
@@ -64,10 +62,15 @@ def set_(
 
     Example: outlive sources set shop rate_limit_per_minute=30
     """
-    limits = dict(_parsed(value) for value in values)
+    limits: dict[str, float | None] = {}
+    for word in values:
+        key, equals, value = word.partition("=")
+        if key not in SETTABLE or not equals:
+            raise ConfigError(f"{word!r} is not KEY=VALUE: use one of the keys {', '.join(SETTABLE)}")
+        limits[key] = limit_of_source(key, value)
     _expect(context.audited(store.set_source(name, limits), "set source", {"source": name, **limits}), name)
     words = {key: "as the app declares it" if value is None else f"{value:g}" for key, value in limits.items()}
-    screen.say(Text(f"{name}: " + ", ".join(f"{key} is {value}" for key, value in words.items())))
+    screen.say(f"{name}: " + ", ".join(f"{key} is {value}" for key, value in words.items()))
 
 
 @command(sources_app)
@@ -86,13 +89,6 @@ def resume(context: CommandContext, name: Name) -> None:
     Example: outlive sources resume shop
     """
     _expect(context.control("resume_source", name), name)
-
-
-def _parsed(word: str) -> tuple[str, float | None]:
-    key, equals, value = word.partition("=")
-    if key not in SETTABLE or not equals:
-        raise ConfigError(f"{word!r} is not KEY=VALUE: use one of the keys {', '.join(SETTABLE)}")
-    return key, limit_of_source(key, value)
 
 
 def _expect(found: bool, name: str) -> None:

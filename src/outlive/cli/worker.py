@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outlive import db, migrate
 from outlive.cli import screen
-from outlive.cli.command import RUN, CommandContext, Target, app, command
+from outlive.cli.command import CommandContext, Target, app, command
 from outlive.config import Config
 
 if TYPE_CHECKING:
-    from outlive.cli.dashboard import DashboardProcess
     from outlive.worker.following import Following
     from outlive.worker.reaper import Reaper
 
@@ -29,7 +30,7 @@ LogLevel = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors: --log-level warning.")]
 
 
-@command(app, panel=RUN)
+@command(app)
 def worker(
     context: CommandContext,
     target: Target,
@@ -43,11 +44,10 @@ def worker(
 
     Example: outlive worker shop.tasks:app --slots 8
     """
-    log_level = "warning" if quiet else log_level
-    work(context, target, slots=slots, queues=queues, name=name, log_level=log_level)
+    work(context, target, quiet=quiet, log_level=log_level, slots=slots, queues=queues, name=name)
 
 
-@command(app, panel=RUN)
+@command(app)
 def up(
     context: CommandContext, target: Target, slots: Slots = None, log_level: LogLevel = None, quiet: Quiet = False
 ) -> None:
@@ -56,31 +56,28 @@ def up(
 
     Example: outlive up shop.tasks:app
     """
-    from outlive.cli.dashboard import DashboardProcess
+    from outlive.cli.dashboard import beside_worker
 
-    dashboard = DashboardProcess()
-    try:
-        work(context, target, slots=slots, log_level="warning" if quiet else log_level, dashboard=dashboard)
-    finally:
-        dashboard.stop()
+    with ExitStack() as stack:
+        dashboard = functools.cache(lambda url: stack.enter_context(beside_worker(context, url)))
+        work(context, target, quiet=quiet, log_level=log_level, slots=slots, dashboard=dashboard)
 
 
 def work(
     context: CommandContext,
     target: str,
     *,
-    slots: int | None,
+    quiet: bool,
     log_level: str | None,
-    queues: str | None = None,
-    name: str | None = None,
-    dashboard: DashboardProcess | None = None,
+    dashboard: Callable[[str], None] | None = None,
+    **flags: int | str | None,
 ) -> None:
     """Run a worker until it is told to stop; with a dashboard, bring the schema up to date first."""
     from outlive.worker import supervisor
 
     def configure(settings: Mapping[str, object]) -> Config:
         """The configuration with the settings of the app, once it is imported."""
-        config = context.config_of(settings, slots=slots, queues=queues, name=name, log_level=log_level)
+        config = context.config_of(settings, log_level="warning" if quiet else log_level, **flags)
         context.log_from(config.log_level, config.log_format)
         return config
 
@@ -92,7 +89,7 @@ def work(
                     migrate.migrate(connection)
             url = migrate.ready(config)
         if dashboard is not None:
-            dashboard.start(context, url)
+            dashboard(url)
         return url
 
     if context.config_file is not None:
@@ -100,7 +97,7 @@ def work(
     raise typer.Exit(supervisor.work(target, configure, database))
 
 
-@command(app, panel=RUN)
+@command(app)
 def reap(
     context: CommandContext, once: Annotated[bool, typer.Option("--once", help="Reap once and exit, for cron.")] = False
 ) -> None:
@@ -114,7 +111,7 @@ def reap(
         freed = asyncio.run(_reap(context.config, url, once=once))
     if once:
         note = "a single run can't notice a jump of the database clock, and trusts it"
-        screen.say(screen.styled(f"{freed} attempts of dead workers ended; {note}"))
+        screen.say(f"{freed} attempts of dead workers ended; {note}")
 
 
 async def _reap(config: Config, url: str, *, once: bool) -> int:

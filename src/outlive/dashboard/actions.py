@@ -38,7 +38,7 @@ RATE = "rate_limit_per_minute"
 async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
     """The page that asks before an action."""
     if visit.role is not Role.OPERATOR:
-        raise Refused("A viewer looks, and does not act: log in with the operator's token.")
+        raise Refused("You are logged in as a viewer: log in with the operator's token to change jobs.")
     action, name, back = visit.get("action") or "", visit.get("name") or "", inside(visit.get("back") or "")
     found = {"title": "Confirm", "back": back, "rate": None, "chosen": None, "danger": False}
     if control := CONTROLS.get(action):
@@ -61,7 +61,7 @@ async def ask(site: Site, visit: Visit) -> Mapping[str, Any]:
 async def _chosen_in_words(site: Site, chosen: JobFilter | list[UUID]) -> list[tuple[str, str]]:
     """The filter, or the one job that is meant."""
     if isinstance(chosen, JobFilter):
-        parts = [selection.told(key, value) for key, value in msgspec.to_builtins(chosen).items()]
+        parts = [selection.in_words(key, value) for key, value in msgspec.to_builtins(chosen).items()]
         return [(label.capitalize(), words) for label, words in parts]
     if len(chosen) > 1:
         return []
@@ -118,7 +118,7 @@ async def _control(site: Site, action: str, name: str, values: Mapping[str, str]
     done = await site.writing.do_at_once(audited(statement, by, control.action, {control.noun: name, **limits}))
     if done in (False, []):
         raise BadArguments(f"there is no {control.noun} {name}, or it was {control.done} already")
-    return control.told(name)
+    return control.result(name)
 
 
 def _chosen(action: str, fields: Sequence[tuple[str, str]]) -> tuple[Verb, JobFilter | list[UUID]]:

@@ -11,7 +11,7 @@ import msgspec
 from outlive import store
 from outlive.dashboard.rendering import Links
 from outlive.dashboard.visits import Visit
-from outlive.operations.selection import told
+from outlive.operations.selection import in_words
 from outlive.operations.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ async def look(site: Site, visit: Visit) -> Mapping[str, Any]:
         past = None
     rows = await site.database.run(store.list_audit(past=past, limit=PAGE + 1))
     for row in rows:
-        row["what"] = list(_told(msgspec.json.decode(row["what"]), visit.links))
+        row["what"] = list(_chosen(msgspec.json.decode(row["what"]), visit.links))
         verb = VERBS.get(row["action"])
         row["word"] = verb.word if verb else row["action"].capitalize()
     return {"title": "Audit", "rows": rows[:PAGE], "past": rows[PAGE - 1]["id"] if len(rows) > PAGE else None}
 
 
-def _told(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+def _chosen(what: Any, at: Links) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """What it was done to: labels, words, and links to jobs and batches."""
     if not isinstance(what, dict):
         yield "", str(what), []
         return
     for key, value in what.items():
-        label, words = told(key, value)
+        label, words = in_words(key, value)
         if key == "ids" and isinstance(value, list):
             more = f"and {len(value) - SHOWN_IDS} more" if len(value) > SHOWN_IDS else ""
             yield "", more, [(str(id), at("jobs", id)) for id in value[:SHOWN_IDS]]

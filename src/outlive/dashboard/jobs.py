@@ -13,8 +13,7 @@ from outlive.dashboard.rendering import seconds
 from outlive.dashboard.visits import Visit
 from outlive.errors import no_job
 from outlive.model import Attempt
-from outlive.operations import selection
-from outlive.operations.facts import facts
+from outlive.operations import facts, selection
 from outlive.operations.verbs import VERBS
 from outlive.states import State
 from outlive.store import Found, JobFilter
@@ -81,10 +80,10 @@ async def look_at_one(site: Site, visit: Visit) -> Mapping[str, Any]:
         "cut": len(args) > LONGEST_ARGS,
         "options": postmortem.pretty(job["options"], LONGEST_ARGS)[0],
         "checkpoint": postmortem.pretty(job["checkpoint"], LONGEST_ARGS)[0],
-        "attempts": [postmortem.told(attempt) for attempt in reversed(attempts[-SHOWN_ATTEMPTS:])],
+        "attempts": [postmortem.shown(attempt) for attempt in reversed(attempts[-SHOWN_ATTEMPTS:])],
         "more_attempts": max(0, len(attempts) - SHOWN_ATTEMPTS),
         "timeline": timeline(job, attempts),
-        "facts": facts(job),
+        "facts": facts.of_job(job),
         "now_said": said if said is not None and said.live else None,
         "now_memory": postmortem.memory_chart(said.memory) if said is not None else None,
         "verbs": [verb for verb in VERBS.values() if job["state"] in verb.takes],

@@ -68,4 +68,4 @@ async def batch(site: Site, visit: Visit) -> Mapping[str, Any]:
     newest = await site.database.run(store.find_jobs(store.JobFilter(batch=id), limit=BATCH_JOBS))
     ids = list(dict.fromkeys([*failed.ids, *newest.ids]))[:BATCH_JOBS]
     jobs = await site.database.run(store.list_jobs(ids))
-    return {"title": f"Batch {found[0]['name']}", "batch": found[0], "jobs": jobs}
+    return {"title": f"Batch {found[0]['name']}", "batch": found[0], "facts": facts.of_batch(found[0]), "jobs": jobs}

@@ -57,7 +57,7 @@ def limit_bytes(attempt: Attempt) -> int | None:
 
 
 def pretty(data: bytes | None, most: int) -> tuple[str, int]:
-    """JSON with indents, cut after so many characters, and how many bytes it has."""
+    """JSON with indents, cut after `most` characters, and its size in bytes."""
     if data is None:
         return "", 0
     if len(data) > most * 4:
@@ -80,7 +80,7 @@ def memory_chart(memory: MemoryCourse | None) -> Markup | None:
     return None if memory is None else charts.memory(memory, about=course(memory))
 
 
-def told(attempt: Attempt) -> dict[str, Any]:
+def shown(attempt: Attempt) -> dict[str, Any]:
     """Everything that the page shows of an attempt."""
     took_s = None if attempt.started_at is None else (attempt.ended_at - attempt.started_at).total_seconds()
     limit = limit_bytes(attempt)

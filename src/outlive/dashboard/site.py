@@ -249,7 +249,7 @@ class Site:
         given = await fields(request)
         values = dict(given)
         if person.role is not Role.OPERATOR:
-            raise Refused("A viewer looks, and does not act.")
+            raise Refused("You are logged in as a viewer: log in with the operator token to change jobs.")
         if not self.access.proves(request, values.get("proof", "")):
             raise Refused("This form is from another session: go back, and try once more.")
         who = f"{person.shown} from {address_of(request) or 'here'} (dashboard)"

@@ -32,11 +32,11 @@ class Control:
     def asked(self, name: str) -> str:
         return self.question.format(verb=self.action.partition(" ")[0].capitalize(), noun=self.noun, name=name)
 
-    def told(self, name: str) -> str:
+    def result(self, name: str) -> str:
         return f"{self.noun} {name} is {self.done}" if self.done != "enqueued" else f"a job of {name} is enqueued"
 
 
-_PAUSED = "Its jobs are claimed no more until it is resumed. Running jobs continue."
+_PAUSED = "No worker claims its jobs until it is resumed. Running jobs continue."
 CONTROLS = {
     "pause_queue": Control("pause queue", "paused", store.pause_queue, _PAUSED),
     "resume_queue": Control("resume queue", "resumed", store.resume_queue, "Its jobs are claimed again."),
@@ -55,7 +55,7 @@ CONTROLS = {
         "drain worker", "told to drain", store.drain_workers, "It finishes the jobs that it runs, and stops."
     ),
     "pause_schedule": Control(
-        "pause schedule", "paused", store.pause_schedule, "It fires no more until it is resumed. Its jobs continue."
+        "pause schedule", "paused", store.pause_schedule, "It does not fire until it is resumed. Its jobs continue."
     ),
     "resume_schedule": Control(
         "resume schedule", "resumed", store.resume_schedule, "It fires again. Its option missed says what it makes up."

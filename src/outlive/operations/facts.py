@@ -1,4 +1,4 @@
-"""The facts of a job, of an attempt and of a schedule. Both surfaces show these, each in its own way.
+"""The facts of a job, a batch, an attempt and a schedule. Both surfaces show these, each in its own way.
 
 A fact is a name and some parts: words, times, states, and links, which are things that have a page of the dashboard.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from outlive import program, ticks
 from outlive.states import State
-from outlive.wording import RESTART, counted, duration, size
+from outlive.wording import RESTART, counted, duration, moment, size
 
 
 class Link(NamedTuple):
@@ -37,7 +37,7 @@ Part = str | datetime | InState | Link
 Job = Mapping[str, Any]
 
 
-def facts(job: Job) -> Iterator[tuple[str, list[Part]]]:
+def of_job(job: Job) -> Iterator[tuple[str, list[Part]]]:
     """What is known about a job beside its arguments and attempts."""
     source: list[Part] = [", source ", Link(job["source"], "sources")] if job["source"] else []
     queue = Link(job["queue"], "jobs", query={"queue": job["queue"]})
@@ -87,6 +87,31 @@ def _others(job: Job, name: str) -> Iterator[Part]:
             yield " "
             yield InState(one["state"])
     yield ", …" if len(first) < job[name] else ""
+
+
+def of_batch(batch: Mapping[str, Any]) -> Iterator[tuple[str, list[Part]]]:
+    """How many of its jobs have ended in which way, when it was created, closed and done, and its callbacks."""
+    id = str(batch["id"])
+    ended: list[Part] = []
+    for state in ("succeeded", "failed", "cancelled", "quarantined"):
+        ended += [Link(f"{batch[state]:,} {state}", "jobs", query={"batch": id, "state": state}), ", "]
+    yield counted(batch["jobs"], "job"), [*ended, f"{batch['unfinished']:,} unfinished"]
+    for word in ("created", "closed", "cancelled", "done"):
+        if at := batch[f"{word}_at"]:
+            yield word, [at]
+    for event in ("success", "failure", "done"):
+        if job := batch[f"on_{event}"]:
+            at = batch[f"{event}_called_at"]
+            yield f"on_{event}", ["job ", _job(job), *([", enqueued ", at] if at else [", not enqueued yet"])]
+
+
+def percent(part: float) -> str:
+    """Rounded down: 100 % means that nothing is left."""
+    return f"{int(part * 100)} %"
+
+
+def words(parts: list[Part]) -> str:
+    return "".join(moment(part) if isinstance(part, datetime) else str(part) for part in parts)
 
 
 def _job(id: object) -> Link:

@@ -40,54 +40,52 @@ class Finding(NamedTuple):
     query: Mapping[str, str] = {}
 
 
-def judge_server(health: dict[str, Any]) -> Iterator[Finding]:
+def checked(
+    fine: bool, what: str, otherwise: tuple[str, str], level: Level = "advice", page: str | None = None
+) -> Finding:
+    """What is found if all is well, or otherwise what is wrong and what to do about it."""
+    return Finding("fine", what) if fine else Finding(level, *otherwise, page)
+
+
+def judge_server(health: Row) -> Iterator[Finding]:
     """Findings about the server: its version, settings and sessions."""
     version = health["server_version"] // 10000
-    if version < OLDEST_POSTGRES:
-        yield Finding("problem", f"Postgres {version} is too old", f"use {OLDEST_POSTGRES} or newer")
-    else:
-        yield Finding("fine", f"Postgres {version}")
+    old = (f"Postgres {version} is too old", f"use {OLDEST_POSTGRES} or newer")
+    yield checked(version >= OLDEST_POSTGRES, f"Postgres {version}", old, "problem")
     for setting, loss in (
         ("fsync", "a crash of the machine can lose or damage all data"),
         ("synchronous_commit", "a crash can lose jobs that were enqueued"),
     ):
-        if health[setting] == "off":
-            yield Finding("problem", f"{setting} is off: {loss}", f"alter system set {setting} = on; {_RELOAD}")
-        else:
-            yield Finding("fine", f"{setting} is {health[setting]}")
-    naptime_s = health["autovacuum_naptime_s"]
+        off = (f"{setting} is off: {loss}", f"alter system set {setting} = on; {_RELOAD}")
+        yield checked(health[setting] != "off", f"{setting} is {health[setting]}", off, "problem")
     if health["autovacuum"] == "off":
-        yield Finding(
-            "problem", "autovacuum is off: claims get slower and slower", f"alter system reset autovacuum; {_RELOAD}"
-        )
-    elif naptime_s > NAPTIME_S:
-        what = f"autovacuum runs only every {duration(naptime_s)}: a busy queue needs it every 10 s"
-        yield Finding("advice", what, f"alter system set autovacuum_naptime = '10s'; {_RELOAD}")
+        what, cure = "autovacuum is off: claims get slower and slower", "alter system reset autovacuum"
+        yield Finding("problem", what, f"{cure}; {_RELOAD}")
     else:
-        yield Finding("fine", f"autovacuum runs every {duration(naptime_s)}")
+        naptime_s = health["autovacuum_naptime_s"]
+        seldom = f"autovacuum runs only every {duration(naptime_s)}: a busy queue needs it every 10 s"
+        cure = f"alter system set autovacuum_naptime = '10s'; {_RELOAD}"
+        yield checked(naptime_s <= NAPTIME_S, f"autovacuum runs every {duration(naptime_s)}", (seldom, cure))
     used, most = health["connections"], health["max_connections"]
-    if used > 0.8 * most:
-        level: Level = "problem" if used > 0.95 * most else "advice"
-        what = f"{used} of {most} connections are used: a worker needs three"
-        yield Finding(level, what, "use fewer, or alter system set max_connections = … and restart Postgres")
-    else:
-        yield Finding("fine", f"{used} of {most} connections are used")
+    what = f"{used} of {most} connections are used"
+    cure = "use fewer, or alter system set max_connections = … and restart Postgres"
+    level: Level = "problem" if used > 0.95 * most else "advice"
+    yield checked(used <= 0.8 * most, what, (f"{what}: a worker needs three", cure), level)
 
 
-def judge_vacuum(health: dict[str, Any]) -> Iterator[Finding]:
+def judge_vacuum(health: Row) -> Iterator[Finding]:
     """Findings about what keeps vacuum from removing dead rows, and about tables in which they pile up."""
-    findings = list(_held_back(health))
+    found = list(_held_back(health))
     for table in msgspec.json.decode(health["dead_rows"] or b"[]"):
         if table["dead"] > max(DEAD_ROWS, table["live"]):
             vacuumed = f"vacuumed {table['vacuumed']}" if table["vacuumed"] else "never vacuumed"
-            what = (
-                f"outlive.{table['name']} has {table['dead']:,} dead rows and {table['live']:,} live ones ({vacuumed})"
-            )
-            findings.append(Finding("advice", f"{what}: claims get slower", f"vacuum outlive.{table['name']}"))
-    yield from findings or [Finding("fine", "vacuum keeps up")]
+            what = f"outlive.{table['name']} has {table['dead']:,} dead rows and {table['live']:,} live ones"
+            cure = f"vacuum outlive.{table['name']}"
+            found.append(Finding("advice", f"{what} ({vacuumed}): claims get slower", cure))
+    yield from found or [Finding("fine", "vacuum keeps up")]
 
 
-def _held_back(health: dict[str, Any]) -> Iterator[Finding]:
+def _held_back(health: Row) -> Iterator[Finding]:
     if health["oldest_snapshot_s"] > SNAPSHOT_S:
         pid, held = health["oldest_snapshot_pid"], duration(health["oldest_snapshot_s"])
         what = f"the transaction of backend {pid} has kept vacuum from removing rows for {held}: claims get slower"
@@ -95,9 +93,8 @@ def _held_back(health: dict[str, Any]) -> Iterator[Finding]:
     for one in msgspec.json.decode(health["prepared"] or b"[]"):
         if one["for_s"] > SNAPSHOT_S:
             what = f"the prepared transaction {one['gid']} keeps vacuum from removing rows since {one['since']}"
-            yield Finding(
-                "advice", what, f"rollback prepared '{one['gid']}', or commit it, in database {one['database']}"
-            )
+            cure = f"rollback prepared '{one['gid']}', or commit it, in database {one['database']}"
+            yield Finding("advice", what, cure)
     for one in msgspec.json.decode(health["slots"] or b"[]"):
         what = f"the replication slot {one['name']} has no reader, and keeps {size(one['wal_bytes'])} of WAL"
         what += " and old rows" if one["rows"] else ""
@@ -126,27 +123,21 @@ def judge_jobs(health: Row, ready: int) -> Iterator[Finding]:
         yield Finding("problem", what, f"{look}; then start a worker, which frees them", "jobs", {"state": "running"})
     else:
         yield Finding("fine", "no job is stuck")
-    if quarantined := health["quarantined"]:
-        look = program.command("killers")
-        yield Finding(
-            "advice", f"{_are(quarantined, 'job')} in quarantine", f"{look}; then release or prune them", "killers"
-        )
-    else:
-        yield Finding("fine", "no job is in quarantine")
-    if workers := health["active_workers"]:
-        yield Finding("fine", f"{_are(workers, 'worker')} active")
-    elif ready:
+    quarantined, look = health["quarantined"], f"{program.command('killers')}; then release or prune them"
+    many = (f"{_are(quarantined, 'job')} in quarantine", look)
+    yield checked(not quarantined, "no job is in quarantine", many, page="killers")
+    if ready and not health["active_workers"]:
         yield Finding("problem", f"{_are(ready, 'job')} ready and no worker is active", program.worker(), "workers")
     else:
-        yield Finding("advice", "no worker is active", f"{program.worker()}, once there are jobs")
+        none = ("no worker is active", f"{program.worker()}, once there are jobs")
+        yield checked(health["active_workers"], f"{_are(health['active_workers'], 'worker')} active", none)
 
 
 def judge_failures(failed: Count) -> Finding:
     """Whether jobs have failed for good within a day."""
-    if not failed.jobs:
-        return Finding("fine", "no job has failed in the last day")
-    look = program.command("jobs --state failed --since 1d")
-    return Finding("advice", f"{failed} failed for good in the last day", f"{look}; then retry or prune them")
+    look = f"{program.command('jobs --state failed --since 1d')}; then retry or prune them"
+    some = (f"{failed} failed for good in the last day", look)
+    return checked(not failed.jobs, "no job has failed in the last day", some)
 
 
 def _judge_paused(lanes: Rows, thing: Literal["queue", "source"], paused: set[str]) -> Iterator[Finding]:
@@ -169,12 +160,9 @@ def judge_workers(workers: Rows, *, within_s: float = DAY_S) -> Iterator[Finding
         yield Finding("advice", what, f"{look}; the log of the worker, or of the kernel, may say why", "workers")
     for worker in workers:
         if worker["trouble"]:
-            yield Finding(
-                "problem",
-                f"worker {worker['name']} can't start any job: {worker['trouble']}",
-                f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed",
-                "workers",
-            )
+            what = f"worker {worker['name']} can't start any job: {worker['trouble']}"
+            cure = f"read its log on {worker['hostname']}; the worker continues by itself once the cause is removed"
+            yield Finding("problem", what, cure, "workers")
 
 
 def has_died(worker: Row, *, within_s: float) -> bool:
@@ -187,12 +175,11 @@ def has_died(worker: Row, *, within_s: float) -> bool:
 
 def _judge_sources(sources: Rows) -> Iterator[Finding]:
     """Findings about sources whose breaker is open."""
-    for source in sources:
-        if source["breaker"] != "closed":
-            name, streak = source["name"], source["failure_streak"]
-            what = f"the breaker of the source {name} is {source['breaker']} after {streak:,} failures in a row"
-            resume = program.command(f"sources resume {name}")
-            yield Finding("advice", what, f"{resume}, once it works; later one job tries it anyway", "sources")
+    for source in (one for one in sources if one["breaker"] != "closed"):
+        name, streak = source["name"], source["failure_streak"]
+        what = f"the breaker of the source {name} is {source['breaker']} after {streak:,} failures in a row"
+        resume = program.command(f"sources resume {name}")
+        yield Finding("advice", what, f"{resume}, once it works; later one job tries it anyway", "sources")
 
 
 def _judge_schedules(schedules: Rows) -> Iterator[Finding]:
@@ -208,7 +195,7 @@ def _judge_schedules(schedules: Rows) -> Iterator[Finding]:
 
 def withdrawn(schedule: Row) -> Finding:
     name, app = schedule["name"], schedule["declared_by"]
-    what = f"schedule {name} is withdrawn and fires nothing, because its app {app} declares it no more"
+    what = f"schedule {name} is withdrawn and fires nothing, because its app {app} no longer declares it"
     own = program.command(f"schedules set {quote(name)} --task {quote(schedule['task'])}")
     return Finding("advice", what, f"start a worker that declares it, or make it the operators' own: {own}")
 
@@ -228,13 +215,14 @@ def judge_tasks(lanes: Rows, workers: Rows) -> Iterator[Finding]:
 
 def judge_clock(ahead_s: float, *, doubt_s: float) -> Finding:
     """Whether this machine and the database agree on the time, as far as the round trip lets one know."""
-    if abs(ahead_s) - doubt_s <= CLOCK_S:
-        return Finding("fine", "this machine and the database agree on the time")
     how = "ahead of" if ahead_s > 0 else "behind"
-    return Finding(
-        "advice",
-        f"the database's clock is {duration(abs(ahead_s))} {how} this machine's: log lines and job times differ",
-        "run chrony or systemd-timesyncd on both; outlive itself goes by the database's clock",
+    return checked(
+        abs(ahead_s) - doubt_s <= CLOCK_S,
+        "this machine and the database agree on the time",
+        (
+            f"the database's clock is {duration(abs(ahead_s))} {how} this machine's: log lines and job times differ",
+            "run chrony or systemd-timesyncd on both; outlive itself goes by the database's clock",
+        ),
     )
 
 

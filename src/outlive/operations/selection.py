@@ -19,7 +19,7 @@ MOST_SEEN, MOST_SEEN_FOR_TEXT = 4000, 1500
 _LABELS = {"states": "state", "since_s": "since", "older_s": "older than", "text": "with the text", "ids": "jobs"}
 
 
-def told(key: str, value: object) -> tuple[str, str]:
+def in_words(key: str, value: object) -> tuple[str, str]:
     """A part of a filter, or another choice that the audit has, in words: what it is called, and its value."""
     if key in ("since_s", "older_s") and isinstance(value, int | float):
         value = f"{duration(value)}{' ago' if key == 'since_s' else ''}"

@@ -91,7 +91,7 @@ class Tally(msgspec.Struct):
 def act(
     tally: Tally, chosen: JobFilter | Sequence[UUID], by: By, *, stop: Callable[[int], bool] = lambda _: False
 ) -> Steps[None]:
-    """Do what the tally counts. `stop` is told the size of each portion, and may end the work."""
+    """Do what the tally counts. `stop` is called with the size of each portion, and may end the work."""
     what: object = chosen if isinstance(chosen, JobFilter) else {"ids": chosen[: store.MOST_IDS]}
     past: str | None = None
     while True:

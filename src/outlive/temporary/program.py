@@ -59,7 +59,9 @@ class Program:
 
 
 @contextmanager
-def started(words: Sequence[str], *, environment: Mapping[str, str], directory: Path) -> Iterator[Program]:
+def started(
+    words: Sequence[str], *, environment: Mapping[str, str], directory: Path, name: str | None = None
+) -> Iterator[Program]:
     """A program that is stopped afterwards, with all processes below it."""
     process = subprocess.Popen(
         dying_with_this(words),
@@ -71,7 +73,7 @@ def started(words: Sequence[str], *, environment: Mapping[str, str], directory: 
         start_new_session=True,  # Ctrl-C reaches only the caller, which then stops the program.
     )
     assert process.stdout is not None
-    program = Program(Path(words[0]).name, process, process.stdout)
+    program = Program(name or Path(words[0]).name, process, process.stdout)
     try:
         yield program
     finally:

@@ -1,48 +1,26 @@
-"""`outlive worker` as a process, whose log goes to a file."""
+"""`outlive worker` as a process."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from outlive import config
-from outlive.errors import OutliveError
-from outlive.temporary.program import dying_with_this, stop
-
-LOG = "worker.log"
+from outlive.temporary.program import Program, started
 
 
-@contextmanager
 def worker(
-    target: str, *, url: str, slots: int, directory: Path, more: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker that is stopped afterwards, and killed if that takes long. Only its log stays.
+    target: str, *, url: str, slots: int, directory: Path, more: Mapping[str, str]
+) -> AbstractContextManager[Program]:
+    """A worker that is stopped afterwards, and killed if that takes long. `more` goes into its environment.
 
-    `more` goes into its environment.
+    The current directory may have an outlive.toml, so it works in another one.
     """
-    process = start_worker(target, url=url, slots=slots, log=directory / LOG, more=more or {})
-    try:
-        yield process
-    finally:
-        stop(process)
-
-
-def start_worker(target: str, *, url: str, slots: int, log: Path, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a worker that the caller must stop. If the caller is killed, the kernel kills the worker."""
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            dying_with_this([*worker_words(target, slots=slots), "--quiet"]),
-            env=worker_environment(url) | dict(more),
-            cwd=log.parent,  # The current directory may have an outlive.toml.
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,  # Ctrl-C reaches only the caller, which then stops the worker.
-        )
+    words = [*worker_words(target, slots=slots), "--quiet"]
+    return started(words, environment=worker_environment(url) | dict(more), directory=directory, name="the worker")
 
 
 def worker_words(target: str, *, slots: int) -> list[str]:
@@ -51,16 +29,6 @@ def worker_words(target: str, *, slots: int) -> list[str]:
 
 def worker_environment(url: str) -> dict[str, str]:
     """The environment of a worker: this one, but with no other settings of outlive than the database."""
-    ours = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("OUTLIVE_") and name not in config.ALIASES
-    }
+    given = os.environ.items()
+    ours = {key: value for key, value in given if not key.startswith("OUTLIVE_") and key not in config.ALIASES}
     return ours | {"OUTLIVE_DATABASE_URL": url}
-
-
-def expect_alive(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Raise an error with the end of the log if the worker has ended."""
-    if (code := process.poll()) is not None:
-        last = (directory / LOG).read_text(errors="replace")[-2000:]
-        raise OutliveError(f"the worker ended with exit code {code}: {last}")

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlive.cli import screen
+from outlive.wording import plain
 from outlive_lab.gameday.options import BUSY
 from outlive_lab.gameday.verdict import Verdict
 
@@ -76,7 +77,7 @@ def show(verdict: Verdict) -> None:
     for rule, count in Counter(breach.rule for breach in verdict.breaches).items():
         out.print(Text(f"{rule}: {count:,}", style="bold red"))
         for breach in verdict.broken(rule)[:SHOWN]:
-            out.print(Text(f"  {screen.plain(breach.subject)}  {screen.plain(breach.words)}"), soft_wrap=True)
+            out.print(Text(f"  {plain(breach.subject)}  {plain(breach.words)}"), soft_wrap=True)
     out.print(Text(closing(verdict), style="bold green" if verdict.right else "bold red"), soft_wrap=True)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlive import kernel
-from outlive.temporary.program import is_alive
-from outlive.temporary.worker import start_worker
+from outlive.temporary.program import dying_with_this, is_alive
+from outlive.temporary.worker import worker_environment, worker_words
 from outlive_lab.gameday import jobs
 
 TARGET = f"{jobs.__name__}:app"
@@ -122,7 +122,16 @@ class Workers:
         if short_lease:
             settings["OUTLIVE_LEASE_S"] = f"{SHORT_LEASE_S:g}"
         log = self.directory / f"{name}.log"
-        process = start_worker(TARGET, url=self.url, slots=self.slots, log=log, more=settings)
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                dying_with_this([*worker_words(TARGET, slots=self.slots), "--quiet"]),
+                env=worker_environment(self.url) | settings,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,  # Ctrl-C reaches only the game, which then stops its workers.
+            )
         return Member(seat, name, process, log, short_lease)
 
     def trouble(self, name: str) -> Path:

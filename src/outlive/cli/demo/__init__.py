@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 import outlive
-from outlive.cli.command import RUN, Json, app, reported
+from outlive.cli.command import Json, app, reported
 from outlive.errors import ConfigError
 
 NEEDED = ("httpx2", "selectolax")
 
 
-@app.command(rich_help_panel=RUN)
+@app.command("demo", rich_help_panel="Run")
 def demo(
     json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fetch fewer coins: half a minute instead of one.")] = False,

@@ -8,17 +8,15 @@ import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from subprocess import Popen
 
-from coins import catalog, site, tasks
+from coins import catalog, expected, site, tasks
 from outlive import db, kernel, logs, migrate
-from outlive.cli.demo import example, show, snapshot, verdict
-from outlive.cli.demo.snapshot import Snapshot
-from outlive.cli.demo.verdict import Loss, Played
+from outlive.cli.demo import example, show, verdict
+from outlive.cli.demo.verdict import Loss, Played, Snapshot
 from outlive.config import Config
-from outlive.temporary.program import await_end, stopped_by_sigterm
+from outlive.temporary.program import Program, await_end, stopped_by_sigterm
 from outlive.temporary.server import temporary_home, temporary_server
-from outlive.temporary.worker import expect_alive, worker
+from outlive.temporary.worker import worker
 
 TARGET = "coins.tasks:app"
 SLOTS = 4
@@ -53,7 +51,7 @@ def main(*, json: bool, quick: bool, keep: bool) -> int:
         tasks.app.configure(Config(database_url=url))
         try:
             with ExitStack() as workers:
-                with db.connect(url) as connection, show.audience(json=json) as audience:
+                with db.connect(url) as connection, show.Audience(connection, json=json) as audience:
                     migrate.migrate(connection)
                     played = Played(catalog.intakes(QUICK_COINS if quick else COINS), sites, WEAK)
                     Play(connection, home, url, played, audience).run(workers)
@@ -83,10 +81,10 @@ class Play:
         self, connection: db.Connection, home: Path, url: str, played: Played, audience: show.Audience
     ) -> None:
         self.connection, self.home, self.url, self.played, self.audience = connection, home, url, played, audience
-        self._total = sum(verdict.expected_jobs(played.intakes).values())
-        self._workers: list[Popen[bytes]] = []
+        self._total = expected.jobs(played.intakes).total()
+        self._workers: list[Program] = []
         self._orphans: list[int] = []
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._open: set[str] = set()
         """The sources whose breakers were open in the last snapshot."""
         self._open_since: float | None = None
@@ -102,38 +100,38 @@ class Play:
         self.audience.say(f"{len(intakes)} coins come in: each is acknowledged, and searched for on three sites")
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            seen = snapshot.take(self.connection)
+            seen = verdict.look(self.connection)
             self.audience.see(seen, self._total)
-            self._tell(seen)
+            self._report(seen)
             self._take_site_down(seen)
             self._kill_worker(seen, stack)
             if self._is_over(seen) or time.monotonic() > deadline:
                 break
-            for process in self._workers:
-                expect_alive(process, self.home)
+            for program in self._workers:
+                program.expect_alive()
             time.sleep(POLL_S)
 
     def _is_over(self, seen: Snapshot) -> bool:
         """All jobs are done. The successor of the killed worker may register after that."""
         loss = self.played.loss
         known = loss is None or (loss.noticed_s is not None and loss.replaced_s is not None)
-        return known and not seen.unfinished and seen.finished() >= len(self.played.intakes)
+        return known and len(self.played.intakes) <= seen.finished() == seen.states().total()
 
-    def _start(self, stack: ExitStack) -> "Popen[bytes]":
+    def _start(self, stack: ExitStack) -> Program:
         more = {
             "PYTHONPATH": str(example()),
             "COINS_SITES": site.places(self.played.sites),
             "OUTLIVE_CACHE_DIR": str(self.home / "cache"),
         }
-        process = stack.enter_context(worker(TARGET, url=self.url, slots=SLOTS, directory=self.home, more=more))
-        self._workers.append(process)
-        return process
+        program = stack.enter_context(worker(TARGET, url=self.url, slots=SLOTS, directory=self.home, more=more))
+        self._workers.append(program)
+        return program
 
-    def _tell(self, seen: Snapshot) -> None:
+    def _report(self, seen: Snapshot) -> None:
         """Report each bad end, and each breaker that opens or closes, once."""
-        for row in seen.bad_ends:
-            if row["token"] not in self._told:
-                self._told.add(row["token"])
+        for row in seen.bad_ends():
+            if row["token"] not in self._reported:
+                self._reported.add(row["token"])
                 self.audience.say(show.bad_end(row), routine=show.is_routine(row))
         now_open = {row["name"] for row in seen.sources if row["breaker"] != "closed"}
         for name in sorted(now_open ^ self._open):
@@ -160,7 +158,7 @@ class Play:
         if self.played.loss is not None:
             self.played.loss.update(seen, self.audience.say)
             return
-        victim = self._workers[0]
+        victim = self._workers[0].process
         row, part = seen.worker(victim.pid), seen.finished() / self._total
         if row is None or part < KILL_AT or row["running"] < (2 if part < KILL_AT_LAST else 1):
             return
@@ -173,6 +171,6 @@ class Play:
         self._orphans = kernel.descendants_of(victim.pid)
         victim.kill()
         victim.wait()
-        self._workers.remove(victim)
-        self.played.loss = Loss(victim.pid, now, jobs, self._start(stack).pid)
+        del self._workers[0]
+        self.played.loss = Loss(victim.pid, now, jobs, self._start(stack).process.pid)
         self.audience.say(show.kill(victim.pid, jobs))

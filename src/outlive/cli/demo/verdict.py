@@ -1,30 +1,72 @@
-"""Whether the demo ended as it must: compares the database with what the sites offered."""
+"""What the database holds of the demo, and whether that is as it must be, given what the sites offered."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-import outlive
-from coins import catalog, site, tasks
+from psycopg.rows import dict_row
+
+from coins import catalog, expected, site, tasks
 from outlive import db, store
-from outlive.cli import screen
-from outlive.cli.demo import snapshot
-from outlive.cli.demo.snapshot import Snapshot, count
 from outlive.states import Outcome, State
+from outlive.wording import duration
 
-Key = tuple[str, str, str]
-"""The scope, source and key of a record."""
-
+Row = dict[str, Any]
 LOSS = ("pid", "jobs", "noticed_s", "replaced_s")
 EVIDENCE = (
     *("id", "task", "source", "details", "outcome", "signal", "peak_memory_bytes", "cpu_s", "error_message"),
     *("stack", "output"),
 )
-"""What the summary tells of a lost worker and of a quarantined job."""
+"""What the summary has of a lost worker and of a quarantined job."""
+_ATTEMPTS = """
+select a.token, concat_ws(' ', substring(j.task from '[^.]+$'), nullif(j.source, ''), j.args -> 'intake' ->> 'title')
+  as job, a.job_id, a.attempt, a.outcome, a.error, a.state, (a.result ->> 'found')::int as found
+from outlive.attempts a join outlive.jobs j on j.id = a.job_id order by a.ended_at, a.token
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the database holds at one moment."""
+
+    counts: dict[str, Counter[str]]
+    """How many jobs of each task are in each state."""
+    workers: list[Row]
+    sources: list[Row]
+    attempts: list[Row]
+    """The attempts that have ended, and the states of their jobs after them."""
+
+    def states(self) -> Counter[str]:
+        return sum(self.counts.values(), Counter[str]())
+
+    def finished(self) -> int:
+        """How many jobs have succeeded, failed, or are in quarantine."""
+        states = self.states()
+        return states[State.SUCCEEDED] + states[State.QUARANTINED] + states[State.FAILED]
+
+    def bad_ends(self) -> list[Row]:
+        good = (Outcome.SUCCEEDED, Outcome.RELEASED, Outcome.CANCELLED)
+        return [row for row in self.attempts if row["outcome"] not in good]
+
+    def worker(self, pid: int) -> Row | None:
+        """The worker of a process, if it has registered."""
+        return next((row for row in self.workers if row["pid"] == pid), None)
+
+
+def look(connection: db.Connection) -> Snapshot:
+    counts: dict[str, Counter[str]] = {}
+    for row in db.run(connection, store.stats()):
+        counts.setdefault(row["task"].rpartition(".")[2], Counter())[row["state"]] += row["jobs"]
+    workers = db.run(connection, store.list_workers())
+    return Snapshot(
+        counts,
+        sorted(workers, key=lambda row: row["started_at"]),
+        db.run(connection, store.list_sources()),
+        connection.cursor(row_factory=dict_row).execute(_ATTEMPTS).fetchall(),
+    )
 
 
 @dataclass(slots=True)
@@ -42,10 +84,10 @@ class Loss:
         dead, new = seen.worker(self.pid), seen.worker(self.successor)
         if self.noticed_s is None and dead is not None and dead["state"] == "dead":
             self.noticed_s = self._took_s(dead["died_at"])
-            say(f"the dead worker was noticed after {screen.duration(self.noticed_s)}, and its jobs are free again")
+            say(f"the dead worker was noticed after {duration(self.noticed_s)}, and its jobs are free again")
         if self.replaced_s is None and new is not None:
             self.replaced_s = self._took_s(new["started_at"])
-            say(f"another worker took its place after {screen.duration(self.replaced_s)}")
+            say(f"another worker took its place after {duration(self.replaced_s)}")
 
     def _took_s(self, until: datetime) -> float:
         return round((until - self.killed_at).total_seconds(), 2)
@@ -66,115 +108,51 @@ class Played:
     """How often the breaker of the weak site opened and closed."""
 
 
-def expected_jobs(intakes: Sequence[catalog.Intake]) -> Counter[State]:
-    """Each coin is collected once, searched for on three sites, and valued after each search that succeeds."""
-    searches = len(intakes) * len(catalog.KINDS)
-    poisoned = sum(site.is_poison(name, one["title"]) for name in catalog.KINDS for one in intakes)
-    succeeded = len(intakes) + 2 * (searches - poisoned)
-    return Counter({State.SUCCEEDED: succeeded, State.QUARANTINED: poisoned})
-
-
-def expected_points(played: Played) -> tuple[dict[Key, tuple[float, int]], int]:
-    """Every price that can be read, with its best match and its cents; and how many offers there are in all."""
-    points: dict[Key, tuple[float, int]] = {}
-    shown = 0
-    for intake in played.intakes:
-        for name, kind in catalog.KINDS.items():
-            if site.is_poison(name, intake["title"]):
-                continue
-            pages = catalog.pages(name, intake["title"], intake["series"], intake["denomination"])
-            for offer in chain.from_iterable(pages):
-                url = f"http://{played.sites[name].place}{offer.path}"
-                facts: dict[str, Any] = {"title": offer.title, "price_cents": offer.cents, "day": offer.day}
-                key = (
-                    tasks.prices_of(intake["id"]),
-                    name,
-                    outlive.dedupe_key(offer.external_id, url=url, kind=kind, **facts),
-                )
-                match = tasks.match_strength(intake, offer.title)
-                points[key] = max(points.get(key, (0.0, 0)), (match, offer.cents))
-                shown += 1
-    return points, shown
-
-
 def summary(connection: db.Connection, played: Played) -> dict[str, Any]:
     """The figures of the demo, and the list of what is wrong."""
-    seen = snapshot.take(connection)
+    seen, loss = look(connection), played.loss
     states = seen.states()
     records = db.run(connection, store.list_records(limit=1_000_000))
     written = sum(one.scope.startswith(tasks.PRICES) for one in records)
-    loss = played.loss
+    succeeded = Counter(row["job_id"] for row in seen.attempts if row["outcome"] == Outcome.SUCCEEDED)
+    again = [row for row in seen.bad_ends() if row["state"] in (State.PENDING, State.RETRYABLE)]
     figures: dict[str, Any] = {
         "coins": len(played.intakes),
         "acknowledged": len(played.acknowledged),
         "spawned": states.total() - len(played.acknowledged),
         "finished": states[State.SUCCEEDED],
         "failed": states[State.FAILED],
-        "retried": count(connection, _RETRIED),
+        "retried": len(again),
         "quarantined": [{key: row[key] for key in EVIDENCE} for row in db.run(connection, store.list_killers())],
         "workers_lost": [{name: getattr(loss, name) for name in LOSS}] if loss else [],
         "breaker": {"source": played.weak, "opened": played.opened, "closed": played.closed},
         "requests": sum(one.requests for one in played.sites.values()),
         "records_written": written,
-        "duplicates_refused": count(connection, _FOUND) - written,
+        "duplicates_refused": sum(row["found"] or 0 for row in seen.attempts) - written,
         "valuations": sum(one.scope == tasks.VALUATIONS for one in records),
-        "finished_twice": count(connection, _TWICE),
+        "finished_twice": sum(ends > 1 for ends in succeeded.values()),
     }
     wrong = [
         *_wrong_jobs(connection, played, seen, figures),
-        *_wrong_records(played, records, figures),
+        *expected.wrong_records(played.intakes, played.sites, records),
         *_wrong_troubles(played, seen),
     ]
     return {**figures, "wrong": wrong, "right": not wrong}
-
-
-_RETRIED = "select count(*) from outlive.attempts where outcome <> 'released' and state in ('pending', 'retryable')"
-_TWICE = """
-select count(*) from (
-  select from outlive.attempts where outcome = 'succeeded' group by job_id having count(*) > 1) twice
-"""
-_FOUND = """
-select coalesce(sum((a.result ->> 'found')::int), 0) from outlive.attempts a join outlive.jobs j on j.id = a.job_id
-where a.outcome = 'succeeded' and j.task like '%.search'
-"""
 
 
 def _wrong_jobs(connection: db.Connection, played: Played, seen: Snapshot, figures: dict[str, Any]) -> Iterator[str]:
     found = db.run(connection, store.statuses(list(played.acknowledged)))
     if missing := [id for id in played.acknowledged if found.get(id) is not State.SUCCEEDED]:
         yield f"{len(missing)} acknowledged jobs did not succeed, {missing[0]} among them"
-    if seen.states() != expected_jobs(played.intakes):
-        yield f"jobs are {_words(seen.states())} instead of {_words(expected_jobs(played.intakes))}"
+    if seen.states() != (due := expected.jobs(played.intakes)):
+        yield f"jobs are {_words(seen.states())} instead of {_words(due)}"
+    if (refused := figures["duplicates_refused"]) != (due_refused := expected.duplicates(played.intakes, played.sites)):
+        yield f"{refused} duplicates were refused instead of {due_refused}"
     if figures["finished_twice"]:
         yield f"{figures['finished_twice']} jobs were finished twice"
     causes = sorted((str(one["outcome"]), str(one["signal"])) for one in figures["quarantined"])
     if causes != [("crashed", "SIGSEGV"), ("out_of_memory", "SIGKILL")]:
         yield f"in quarantine are {causes} instead of one job that segfaults and one that eats memory"
-
-
-def _wrong_records(played: Played, records: Sequence[outlive.Record], figures: dict[str, Any]) -> Iterator[str]:
-    def data(scope: str) -> dict[str, object]:
-        return {one.dedupe_key: one.data for one in records if one.scope == scope}
-
-    if data(tasks.INTAKES) != {one["id"]: one for one in played.intakes}:
-        yield "the recorded coins differ from those that came in"
-    points = [one for one in records if one.scope.startswith(tasks.PRICES)]
-    found = {(one.scope, one.source, one.dedupe_key): (one.strength, _cents(one)) for one in points}
-    expected, shown = expected_points(played)
-    if found != expected:
-        missing, more = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
-        yield f"of {len(expected)} price points {missing} are missing, {more} are unexpected, or some differ"
-    if figures["duplicates_refused"] != shown - len(expected):
-        yield f"{figures['duplicates_refused']} duplicates were refused instead of {shown - len(expected)}"
-    ids = [one["id"] for one in played.intakes]
-    if data(tasks.VALUATIONS) != {
-        id: tasks.valued([one for one in points if one.scope == tasks.prices_of(id)]) for id in ids
-    }:
-        yield "the valuations do not follow from the price points, one for each coin"
-
-
-def _cents(point: outlive.Record) -> int:
-    return int(cast("dict[str, Any]", point.data)["cents"])
 
 
 def _wrong_troubles(played: Played, seen: Snapshot) -> Iterator[str]:
@@ -183,7 +161,7 @@ def _wrong_troubles(played: Played, seen: Snapshot) -> Iterator[str]:
     if loss is None or loss.noticed_s is None or loss.replaced_s is None:
         yield "no worker was killed, noticed and replaced"
     for outcome in (Outcome.LOST, Outcome.TIMED_OUT, Outcome.FAILED):
-        if not any(row["outcome"] == outcome for row in seen.bad_ends):
+        if not any(row["outcome"] == outcome for row in seen.bad_ends()):
             yield f"no attempt ended as {outcome}"
     if not played.opened or played.opened != played.closed:
         yield f"the breaker of {played.weak} opened {played.opened} times and closed {played.closed} times"
