@@ -14,13 +14,12 @@ import inspect
 import operator
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, time
 from decimal import Decimal
 from itertools import count
 from types import SimpleNamespace, UnionType
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from msgspec import inspect as types
@@ -28,29 +27,26 @@ from msgspec import inspect as types
 from outlive import wire
 from outlive.errors import BadArguments
 
-_SCALARS = {type(None), bool, int, float, str, bytes, date, datetime, timedelta, UUID}
-"""Equal values of one of these classes are the same."""
 _EXACTLY: dict[type, Callable[[Any], object]] = {
     Decimal: Decimal.as_tuple,
     datetime: lambda one: (one.replace(tzinfo=None, fold=0), one.utcoffset()),
     time: lambda one: (one.replace(tzinfo=None), one.utcoffset(), one.tzinfo is None),
 }
 """What two values of one of these classes have in common if they are the same."""
+_CLOSELY = (types.DecimalType, types.TimeType, types.DataclassType, types.StructType, types.NamedTupleType)
+"""Values of these may be equal and yet differ: a Decimal equals some floats, and a class may define its equality."""
 _PLAIN = (types.AnyType, types.NoneType, types.BoolType, types.IntType, types.FloatType, types.StrType,
           types.LiteralType, types.UnionType, types.ListType, types.DictType, types.TypedDictType)  # fmt: skip
-_DEEP = (types.AnyType, types.CustomType, types.UnionType, types.CollectionType, types.TupleType, types.NamedTupleType,
-         types.DictType, types.DataclassType, types.TypedDictType, types.StructType)  # fmt: skip
-"""Types that have parts, or that may hold anything."""
+_SETS = (types.SetType, types.FrozenSetType)
 
 
 class Form(msgspec.Struct, frozen=True):
     """How the values of one annotation become JSON and come back."""
 
     hint: Any = Any
-    type: types.Type = msgspec.field(default_factory=types.AnyType)
+    type: types.Type | None = None
+    """None: the value is plain JSON, because there is no annotation, it says nothing, or it is not used."""
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-    plain: bool = True
-    """The value is plain JSON: there is no annotation, it says nothing, or it is not used."""
     unused: str = ""
     """Why the annotation is not used."""
     missing: bool = False
@@ -58,13 +54,13 @@ class Form(msgspec.Struct, frozen=True):
     closely: bool = False
     """Values may be equal and yet differ, so they are compared part by part."""
     sort: bool = False
-    """It has sets that msgspec does not sort, or not always in the same way."""
+    """It has sets of other things than text, which msgspec does not always write in the same order."""
     closed: bool = False
     """It has dataclasses or TypedDicts: msgspec ignores keys that they don't have, and these are refused."""
 
     def encode(self, value: object, path: str) -> bytes:
         """The value as JSON. NotJson says why it would not come back as it is; `path` is its name in that sentence."""
-        if self.plain:
+        if self.type is None:
             try:
                 return wire.encode(value, path)
             except wire.NotJson as error:
@@ -72,8 +68,8 @@ class Form(msgspec.Struct, frozen=True):
         try:
             data = encode(value, sort=self.sort)
             decoded = self.decoder.decode(data)
-            changed = change(value, decoded) if self.closely or decoded != value else None
-            fault = None if changed is None else _described(*changed, path)
+            changed = None if self.same(value, decoded) else change(value, decoded)
+            fault = _described(*changed, path) if changed else None
             if fault is None and wire.NUL in data:
                 fault = wire.explain(wire.decode(data), path)
             if fault is None:
@@ -91,7 +87,7 @@ class Form(msgspec.Struct, frozen=True):
             raise
         except Exception as error:  # A class of the user's own may raise anything.
             raise BadArguments(wire.in_words(error, path)) from error
-        if self.closed and not encodes_to(data, value, sort=self.sort):
+        if self.closed:
             _refuse_unknown_keys(self.type, wire.decode(data), path)
         return value
 
@@ -116,41 +112,24 @@ def form_of(annotation: object, function: Callable[..., Any], default: object = 
             hint = hint | int  # An int stays one: as a float, it could be rounded.
         info = types.type_info(hint)
         parts = _parts(info)
-        own = {part.cls for part in parts if isinstance(part, types.CustomType) and part.cls is not object}
+        own = [part.cls for part in parts if isinstance(part, types.CustomType)]
         if unknown := next((one for one in own if not _is_model(one)), None):
             return Form(unused=f"its annotation is not used: JSON has no form for {unknown.__name__}")
-        decoder = msgspec.json.Decoder(hint, dec_hook=_from_json if own else None)
+        decoder = msgspec.json.Decoder(hint, dec_hook=from_json)
     except Exception as error:  # An annotation is the user's code, and may be anything.
         unused = f"its annotation is not used: {str(error).partition(' - type ')[0]}"
         return Form(unused=unused, missing=isinstance(error, NameError))
-    if _may_have_more_keys(parts):
-        return PLAIN
+    has_typed_dicts = any(isinstance(part, types.TypedDictType) for part in parts)
+    if has_typed_dicts and all(isinstance(part, _PLAIN) and _has_text_keys(part) for part in parts):
+        return PLAIN  # A TypedDict may have more keys, which decoding would drop.
     return Form(
         hint,
         info,
         decoder,
-        plain=False,
-        closely=any(map(_equality_hides, parts)),
-        sort=any(
-            isinstance(part, types.SetType | types.FrozenSetType) and isinstance(part.item_type, _DEEP)
-            for part in parts
-        ),
-        closed=any(isinstance(part, types.DataclassType | types.TypedDictType) for part in parts),
+        closely=bool(own) or any(isinstance(part, _CLOSELY) for part in parts),
+        sort=any(isinstance(part, _SETS) and not isinstance(part.item_type, types.StrType) for part in parts),
+        closed=has_typed_dicts or any(isinstance(part, types.DataclassType) for part in parts),
     )
-
-
-def decoders(forms: Mapping[str, Form], required: set[str]) -> tuple[msgspec.json.Decoder[Any], ...]:
-    """Two decoders for an object with these fields: to an object that refuses unknown keys, and faster, to a dict.
-
-    In the object, fields that are not required are UNSET if they are missing.
-    """
-    defaults = {name: msgspec.NODEFAULT if name in required else msgspec.UNSET for name in forms}
-    fields = [(name, form.hint, msgspec.field(default=defaults[name])) for name, form in forms.items()]
-    struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
-    hints: Any = {name: hint for name, hint, _ in fields}
-    typed_dict = typing.TypedDict("Arguments", hints, total=False)  # type: ignore[misc]
-    has_models = any(form.decoder.dec_hook for form in forms.values())
-    return tuple(msgspec.json.Decoder(one, dec_hook=_from_json if has_models else None) for one in (struct, typed_dict))
 
 
 def _resolved(annotation: object, function: Callable[..., Any]) -> Any:
@@ -166,24 +145,33 @@ def namespace(function: Callable[..., Any]) -> Any:
     return getattr(inspect.unwrap(function), "__globals__", {})
 
 
-def encode(value: object, *, sort: bool = False) -> bytes:
+def _parts(info: types.Type) -> list[types.Type]:
+    """A type and all types that it is made of, except `object`, which is anything. A type may be a part of itself."""
+    found: dict[int, Any] = {}
+    unseen: list[Any] = [info]
+    while unseen:
+        one = unseen.pop()
+        if isinstance(one, tuple):
+            unseen += one
+        elif isinstance(one, types.Type | types.Field) and id(one) not in found:
+            found[id(one)] = one
+            unseen += msgspec.structs.astuple(one)
+    return [one for one in found.values() if isinstance(one, types.Type) and getattr(one, "cls", None) is not object]
+
+
+def _has_text_keys(part: types.Type) -> bool:
+    return not isinstance(part, types.DictType) or isinstance(part.key_type, types.StrType)
+
+
+def encode(value: object, *, sort: bool = True) -> bytes:
     """The value as JSON. Keys and sets are sorted, so that equal values have the same bytes.
 
     msgspec sorts by `<`, which is not enough for all sets: with `sort`, they are sorted by their JSON.
     """
     if not sort:
-        try:
+        with contextlib.suppress(TypeError):  # It can't sort keys that are not text, or items that have no `<`.
             return encode_simple(value)
-        except TypeError:
-            pass  # It can't sort keys that are not text, or items that have no `<`.
     return encode_simple(msgspec.to_builtins(_ordered(value), str_keys=True, enc_hook=_to_json))
-
-
-def encodes_to(data: bytes | msgspec.Raw, value: object, *, sort: bool) -> bool:
-    """Whether the value has exactly this JSON. Then nothing got lost when it was decoded: most values are like that."""
-    with contextlib.suppress(Exception):
-        return encode(value, sort=sort) == data
-    return False
 
 
 def _ordered(value: Any) -> Any:
@@ -200,50 +188,11 @@ def _ordered(value: Any) -> Any:
     kind: Any = type(value)
     old = {name: getattr(value, name) for name in _fields(kind) if hasattr(value, name)}
     new = {name: one for name, part in old.items() if (one := _ordered(part)) is not part}
-    if not new:
-        return value
-    twin: Any = copy.copy(value)
-    set_field = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
+    twin = copy.copy(value) if new else value
+    set_field: Any = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
     for name, one in new.items():
         set_field(twin, name, one)
     return twin
-
-
-def change(value: Any, decoded: Any) -> tuple[str, Any, Any] | None:
-    """Where a value differs from what it is decoded to: the path to that part, and the two parts. None if nowhere.
-
-    It looks into containers and objects: a class may define its own equality, or none. A Decimal is no float, even if
-    they are equal. A moment in the hour that a clock is set back by definition equals no moment with another time zone.
-    """
-    kind: Any = type(value)
-    if (same_kind := kind is type(decoded)) and kind in _SCALARS and value == decoded:
-        return None
-    if same_kind and (fields_of := _simple_fields(kind)) and fields_of(value) == fields_of(decoded):
-        return None
-    names = _fields(kind)
-    parts: Iterable[tuple[object, Any, Any]] = ()
-    match value, decoded:
-        case (list(), list()) | (tuple(), tuple()) if len(value) == len(decoded):
-            same, parts = True, zip(names or count(), value, decoded, strict=False)
-        case (set() | frozenset(), set() | frozenset()) if len(value) == len(decoded):
-            same, parts = True, zip(count(), sorted(value, key=encode), sorted(decoded, key=encode), strict=False)
-        case dict(), dict() if value.keys() == decoded.keys():
-            keys = {key: key for key in decoded}
-            same = not any(change(key, keys[key]) for key in value)
-            parts = ((key, item, decoded[key]) for key, item in value.items())
-        case _ if names:
-            same = same_kind
-            parts = ((name, getattr(value, name, None), getattr(decoded, name, None)) for name in names if same)
-        case _ if same_kind and kind in _EXACTLY:
-            same = _EXACTLY[kind](value) == _EXACTLY[kind](decoded)
-        case _:
-            same = value == decoded and not isinstance(decoded, Decimal)
-    if not same:
-        return "", value, decoded
-    for label, one, other in parts:
-        if found := change(one, other):
-            return (f".{label}" if names else f"[{label!r}]") + found[0], *found[1:]
-    return None
 
 
 @functools.lru_cache(maxsize=1000)
@@ -256,14 +205,36 @@ def _fields(kind: Any) -> tuple[str, ...]:
     return (*kind.model_fields, "__pydantic_extra__", "__pydantic_private__") if _is_model(kind) else ()
 
 
-@functools.lru_cache(maxsize=1000)
-def _simple_fields(kind: Any) -> Callable[[Any], Any] | None:
-    """Gets all fields of an object of this class at once. None: equality may hide that they differ."""
-    if _fields(kind) and not _is_model(kind) and not getattr(kind, "__parameters__", ()):  # Box may be Box[Decimal].
-        with contextlib.suppress(Exception):  # msgspec may not take what a dataclass in a model is made of.
-            info = types.type_info(kind)
-            if not any(_equality_hides(part) for part in _parts(info) if part is not info):
-                return operator.attrgetter(*_fields(kind))
+def change(value: Any, decoded: Any) -> tuple[str, Any, Any] | None:
+    """Where a value differs from what it is decoded to: the path to that part, and the two parts. None if nowhere.
+
+    It looks into containers and objects: a class may define its own equality, or none. A Decimal is no float, even if
+    they are equal. A moment in the hour that a clock is set back by definition equals no moment with another time zone.
+    """
+    kind: Any = type(value)
+    same = kind is type(decoded)
+    names = _fields(kind)
+    parts: Iterable[tuple[object, Any, Any]] = ()
+    match value, decoded:
+        case (list(), list()) | (tuple(), tuple()) if len(value) == len(decoded):
+            same, parts = True, zip(names or count(), value, decoded, strict=False)
+        case (set() | frozenset(), set() | frozenset()) if len(value) == len(decoded):
+            same, parts = True, zip(count(), sorted(value, key=encode), sorted(decoded, key=encode), strict=False)
+        case dict(), dict() if value.keys() == decoded.keys():
+            keys = {key: key for key in decoded}
+            same = not any(change(key, keys[key]) for key in value)
+            parts = ((key, item, decoded[key]) for key, item in value.items())
+        case _ if names:
+            parts = ((name, getattr(value, name, None), getattr(decoded, name, None)) for name in names)
+        case _ if same and kind in _EXACTLY:
+            same = _EXACTLY[kind](value) == _EXACTLY[kind](decoded)
+        case _:
+            same = value == decoded and not isinstance(decoded, Decimal)
+    if not same:
+        return "", value, decoded
+    for label, one, other in parts:
+        if found := change(one, other):
+            return (f".{label}" if names else f"[{label!r}]") + found[0], *found[1:]
     return None
 
 
@@ -274,12 +245,6 @@ def _described(below: str, value: object, decoded: object, path: str) -> str:
         return fault  # It is decoded as plain JSON.
     would = f"{path} is {value!r:.80} and would come out as {decoded!r:.80}"
     return _wrong_class(value, type(decoded), path) or would
-
-
-def _is_encodable(value: object) -> bool:
-    with contextlib.suppress(Exception):
-        return bool(encode(value))
-    return False
 
 
 def _wrong_class(value: object, hint: Any, path: str) -> str | None:
@@ -294,20 +259,28 @@ def _wrong_class(value: object, hint: Any, path: str) -> str | None:
     return f"{path}: expected {hint.__name__}, got {type(value).__name__}"
 
 
-def _refuse_unknown_keys(part: types.Type, plain: Any, path: str) -> None:
+def _is_encodable(value: object) -> bool:
+    with contextlib.suppress(Exception):
+        return bool(encode(value))
+    return False
+
+
+def _refuse_unknown_keys(part: types.Type | None, plain: Any, path: str) -> None:
     """Raise BadArguments if this JSON has a key that its dataclass or TypedDict does not have."""
     inner: Iterable[tuple[types.Type, Any, str]] = ()
     match part, plain:
         case types.UnionType(), _:
             inner = ((one, plain, path) for one in part.types)
-        case types.CollectionType(item_type=item), list() if isinstance(item, _DEEP):
-            inner = ((item, one, f"{path}[{n}]") for n, one in enumerate(plain))
-        case types.TupleType(item_types=items), list():
-            inner = ((item, one, f"{path}[{n}]") for n, (item, one) in enumerate(zip(items, plain, strict=False)))
-        case types.NamedTupleType(fields=fields), list():
-            inner = ((field.type, one, f"{path}.{field.name}") for field, one in zip(fields, plain, strict=False))
-        case types.DictType(value_type=item), dict() if isinstance(item, _DEEP):
-            inner = ((item, one, f"{path}[{key!r}]") for key, one in plain.items())
+        case types.CollectionType(), list():
+            inner = ((part.item_type, one, f"{path}[{n}]") for n, one in enumerate(plain))
+        case types.TupleType(), list():
+            inner = (
+                (kind, one, f"{path}[{n}]") for n, (kind, one) in enumerate(zip(part.item_types, plain, strict=False))
+            )
+        case types.NamedTupleType(), list():
+            inner = ((one.type, given, f"{path}.{one.name}") for one, given in zip(part.fields, plain, strict=False))
+        case types.DictType(), dict():
+            inner = ((part.value_type, one, f"{path}[{key!r}]") for key, one in plain.items())
         case types.StructType(tag_field=str(name), tag=tag), dict() if plain.get(name) != tag:
             pass  # It is another Struct of a union.
         case ((types.DataclassType() | types.TypedDictType() | types.StructType()), dict()):
@@ -318,43 +291,6 @@ def _refuse_unknown_keys(part: types.Type, plain: Any, path: str) -> None:
             inner = ((known[name], one, f"{path}.{name}") for name, one in plain.items() if name in known)
     for one in inner:
         _refuse_unknown_keys(*one)
-
-
-def _parts(info: types.Type) -> list[types.Type]:
-    """A type and all types that it is made of. A type may be a part of itself."""
-    found: dict[int, types.Type | types.Field] = {}
-    unseen: list[Any] = [info]
-    while unseen:
-        one = unseen.pop()
-        if isinstance(one, tuple):
-            unseen += one
-        elif isinstance(one, types.Type | types.Field) and id(one) not in found:
-            found[id(one)] = one
-            unseen += msgspec.structs.astuple(one)
-    return [one for one in found.values() if isinstance(one, types.Type)]
-
-
-def _may_have_more_keys(parts: list[types.Type]) -> bool:
-    """Whether it is made of TypedDicts and plain JSON. A TypedDict may have more keys, which decoding would drop."""
-    plain = all(isinstance(part, _PLAIN) or getattr(part, "cls", None) is object for part in parts)
-    keys = [part.key_type for part in parts if isinstance(part, types.DictType)]
-    has_any = any(isinstance(part, types.TypedDictType) for part in parts)
-    return has_any and plain and all(isinstance(key, types.StrType) for key in keys)
-
-
-def _equality_hides(part: types.Type) -> bool:
-    """Whether values of this type may be equal and yet differ: a class may define its own equality, or none.
-
-    A Decimal equals some floats and ints. A time equals one without a time zone if the offset of its own zone depends
-    on the day.
-    """
-    kind: Any = getattr(part, "cls", None)
-    match part:
-        case types.StructType() | types.NamedTupleType():
-            return kind.__eq__ not in (msgspec.Struct.__eq__, tuple.__eq__)
-        case types.CustomType():
-            return kind is not object
-    return isinstance(part, types.DecimalType | types.TimeType | types.DataclassType)
 
 
 # Models of pydantic, version 2. An app that has one has imported pydantic; outlive never does.
@@ -370,18 +306,17 @@ def _to_json(value: Any) -> object:
         raise TypeError(f"JSON does not have the type {type(value).__name__}")
     whole, plain = _dumped(value), _dumped(value, exclude_unset=True)
     with contextlib.suppress(Exception):
-        if plain == whole or _dumped(_from_json(type(value), plain)) == whole:
-            return plain  # What is not set stays so: `model_fields_set` tells what to update.
+        if plain == whole or _dumped(from_json(type(value), plain)) == whole:
+            return plain  # What is not set stays so: apps read `model_fields_set` to learn what to update.
     return whole  # A default that was changed in place, or that differs each time.
 
 
-def _dumped(model: Any, *, exclude_unset: bool = False) -> object:
-    return _ordered(model).model_dump(
-        mode="json", by_alias=True, round_trip=True, warnings=False, exclude_unset=exclude_unset
-    )
+def _dumped(model: Any, **options: bool) -> object:
+    return _ordered(model).model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, **options)
 
 
-def _from_json(kind: Any, value: object) -> object:
+def from_json(kind: Any, value: object) -> object:
+    """The hook of msgspec for what it does not know: a model, or `object`, which is anything."""
     if not _is_model(kind):
         return value
     try:

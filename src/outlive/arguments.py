@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, count
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,9 +17,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from outlive import wire
-from outlive.annotations import PLAIN, Form, decoders, encode, encode_simple, encodes_to, form_of, namespace
+from outlive.annotations import Form, encode_simple, form_of, from_json, namespace
 from outlive.errors import BadArguments
-from outlive.wire import NUL
 
 POSITIONAL = "*"
 """The key for positional arguments beside keyword ones; no parameter of a function can have this name."""
@@ -39,15 +38,15 @@ class _Made(msgspec.Struct, frozen=True):
 
     forms: dict[str, Form]
     result: Form
-    decoder: msgspec.json.Decoder[Any] | None
-    """One decoder for all arguments of a job. None: they must be decoded one by one."""
     checker: msgspec.json.Decoder[Any] | None
-    """Decodes all arguments to what they are compared with. None: they must be compared one by one."""
-    names: int | None
-    """How many names the function's module had, if one in the annotations was missing: it may come later."""
-    sort: bool
+    """Decodes all arguments to a dict, which is compared with them. None: they must be encoded one by one."""
+    decoder: msgspec.json.Decoder[Any] | None
+    """Decodes all arguments, and refuses unknown and missing ones. None: they must be decoded one by one."""
     closely: bool
     closed: bool
+    """As in the forms: whether any of them is so."""
+    names: int
+    """How many names the function's module had, if one in the annotations was missing: it may come later."""
 
 
 class Codec:
@@ -57,76 +56,104 @@ class Codec:
         self._task, self._function = task, function
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters
-        self._kinds = {name: parameter.kind for name, parameter in parameters.items()}
-        self._variable = {kind: name for name, kind in self._kinds.items()}
-        """The names of *args and **kwargs."""
+        self._kinds = {name: one.kind for name, one in parameters.items()}
         self._by_position = [name for name, kind in self._kinds.items() if kind in _BY_POSITION]
-        self._all_by_name = set(self._kinds.values()) <= set(_BY_NAME)
-        """All arguments can be given by name, as with most functions."""
-        self._all_by_position = (
-            len(parameters) if self._all_by_name and len(self._by_position) == len(parameters) else -1
-        )
-        """How many arguments there are if all are given by position, and can be given by name."""
         self._required = {name for name, one in parameters.items() if one.default is _KIND.empty}
         self._optional = [name for name in parameters if name not in self._required]
-        self._names = namespace(function)
+        self._all_by_name = all(kind in _BY_NAME for kind in self._kinds.values())
+        by_position = self._all_by_name and self._required <= set(self._by_position)
+        self._fewest = len(self._required) if by_position else len(parameters) + 1
+        """How many arguments are enough if all are given by position, and can be given by name."""
+        self._namespace = namespace(function)
         self._made: _Made | None = None
-        self._complete: _Made | None = None
-        """The same, unless a name in the annotations is missing."""
 
     def make(self) -> _Made:
         """Make what depends on annotations, also again if a name was missing and the module has more names now."""
-        if self._made is None or self._made.names not in (None, len(self._names)):
-            self._made = made = self._make()
-            self._complete = made if made.names is None else None
+        if self._made is None or self._made.names not in (0, len(self._namespace)):
+            self._made = self._make()
         return self._made
+
+    def _make(self) -> _Made:
+        parameters = self._signature.parameters.values()
+        forms = {one.name: form_of(one.annotation, self._function, one.default) for one in parameters}
+        result = form_of(self._signature.return_annotation, self._function)
+        checker = decoder = None
+        if self._all_by_name and not any(form.sort for form in forms.values()):
+            with contextlib.suppress(Exception):  # Some annotations, and some names, can't be those of a field.
+                checker, decoder = self._decoders({name: form.hint for name, form in forms.items()})
+        return _Made(
+            forms,
+            result,
+            checker,
+            decoder,
+            closely=any(form.closely for form in forms.values()),
+            closed=any(form.closed for form in forms.values()),
+            names=len(self._namespace) if any(form.missing for form in (*forms.values(), result)) else 0,
+        )
+
+    def _decoders(self, hints: Any) -> tuple[msgspec.json.Decoder[Any], ...]:
+        """The checker, and the decoder: to an object, in which arguments that are missing are UNSET."""
+        defaults = {name: msgspec.NODEFAULT if name in self._required else UNSET for name in hints}
+        fields = [(name, hint, msgspec.field(default=defaults[name])) for name, hint in hints.items()]
+        struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+        typed_dict = typing.TypedDict("Arguments", hints, total=False)  # type: ignore[misc]
+        return tuple(msgspec.json.Decoder(one, dec_hook=from_json) for one in (typed_dict, struct))
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments as JSON, by name where possible: it does not matter whether they were given by position.
 
         They are decoded again: a job gets what was given, or nothing is enqueued.
         """
-        made = self._complete or self.make()
+        made = self.make()
         bound = self._bind(args, kwargs)
-        whole = bound if self._all_by_name else _joined(*self._split(bound))
         if made.checker is not None:
             try:
-                data = encode(whole, sort=True) if made.sort else encode_simple(whole)
+                data = encode_simple(bound)
                 decoded = made.checker.decode(data)
                 if made.closely:
                     same = all(made.forms[name].same(value, decoded[name]) for name, value in bound.items())
                 else:
-                    same = decoded == whole
-                if same and NUL not in data:
+                    same = decoded == bound
+                if same and wire.NUL not in data:
                     return data
             except Exception:
                 pass  # Encoding the arguments one by one finds what is wrong, if anything is.
         try:
-            positional, named = self._each(Form.encode, *self._split(bound))
+            positional, named = self._each(Form.encode, bound)
         except wire.NotJson as error:
             raise BadArguments(f"{self._task} can't be enqueued: {error}") from None
-        raw = {name: msgspec.Raw(one) for name, one in named.items()}
-        return encode_simple(_joined([*map(msgspec.Raw, positional)], raw))
+        if POSITIONAL in named:
+            raise BadArguments(f"{self._task} can't be enqueued: no argument can be named {POSITIONAL}")
+        raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in named.items()}
+        if positional:
+            raw[POSITIONAL] = [*map(msgspec.Raw, positional)]
+        return encode_simple(raw if named else raw.get(POSITIONAL, {}))
 
     def unpack(self, data: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments from JSON: an object, an array, or an object with both.
 
         Jobs from SQL and from older clients are checked here first. BadArguments says what does not fit.
         """
-        made = self._complete or self.make()
+        made = self.make()
         if made.decoder is not None:
             try:
-                named: dict[str, Any] = asdict(made.decoder.decode(data))
+                named = asdict(made.decoder.decode(data))
                 for name in self._optional:
                     if named[name] is UNSET:
                         del named[name]
-                if not made.closed or encodes_to(data, named, sort=made.sort):
+                if not made.closed or encode_simple(named) == data:  # Otherwise a key may have got lost.
                     return [], named
             except MemoryError:
                 raise
             except Exception:
                 pass  # An array, or arguments that don't fit: classes of the job's own may raise anything.
-        return self._unpack_each(data)
+        try:
+            whole = _whole.decode(data)
+            named = {} if isinstance(whole, list) else whole
+            positional = whole if isinstance(whole, list) else _list.decode(named.pop(POSITIONAL, b"[]"))
+        except (ValueError, RecursionError) as error:
+            raise BadArguments(wire.in_words(error, "the arguments")) from None
+        return self._each(Form.decode, self._bound(positional, named))
 
     def encode_result(self, value: object) -> bytes:
         """The result as JSON, as annotated.
@@ -150,39 +177,19 @@ class Codec:
         except Exception:  # Classes of the user's own may raise anything.
             return wire.decode(data)
 
-    def _make(self) -> _Made:
-        parameters = self._signature.parameters.values()
-        forms = {one.name: form_of(one.annotation, self._function, one.default) for one in parameters}
-        result = form_of(self._signature.return_annotation, self._function)
-        decoder, checker = None, PLAIN.decoder if all(form.plain for form in forms.values()) else None
-        if self._all_by_name and not any(name.startswith("__") for name in forms):  # A Struct has no such fields.
-            with contextlib.suppress(Exception):  # Some annotations are allowed only on their own.
-                decoder, checker = decoders(forms, self._required)
-        return _Made(
-            forms,
-            result,
-            decoder,
-            checker,
-            names=len(self._names) if any(form.missing for form in (*forms.values(), result)) else None,
-            sort=any(form.sort for form in forms.values()),
-            closely=any(form.closely for form in forms.values()),
-            closed=any(form.closed for form in forms.values()),
-        )
-
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by the names of their parameters. `Signature.bind` is slow, and explains what is wrong."""
-        if len(args) == self._all_by_position and not kwargs:
+        if not kwargs and self._fewest <= len(args) <= len(self._by_position):
             return dict(zip(self._by_position, args))  # noqa: B905  # strict= would double the time that it takes.
         if self._all_by_name and len(args) <= len(self._by_position):
-            bound = dict(zip(self._by_position, args, strict=False))
-            bound.update(kwargs)
+            bound = dict(zip(self._by_position, args, strict=False)) | kwargs
             if len(bound) == len(args) + len(kwargs) and self._required <= bound.keys() <= self._kinds.keys():
                 return bound
-        return self._bound(args, kwargs).arguments
+        return self._bound(args, kwargs)
 
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    def _bound(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self._signature.bind(*args, **kwargs)
+            return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             from outlive import foreign_options
 
@@ -190,47 +197,21 @@ class Codec:
             hint = next((f"; for an option of the job, {one}" for one in options if one), "")
             raise BadArguments(f"{self._task} can't be called with these arguments: {error}{hint}") from None
 
-    def _split(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments by position and by name: by name where possible.
+    def _each(self, convert: Callable[[Form, Any, str], T], bound: Mapping[str, Any]) -> tuple[list[T], dict[str, T]]:
+        """Convert every argument by its form, and return them by position and by name: by name where possible.
 
         If there are values for *args, all parameters before them go by position.
         """
-        named = dict(bound)
-        more = named.pop(self._variable.get(_KIND.VAR_POSITIONAL, ""), ())
-        others = named.pop(self._variable.get(_KIND.VAR_KEYWORD, ""), {})
-        if POSITIONAL in others:
-            raise BadArguments(f"{self._task} can't be enqueued: no argument can be named {POSITIONAL}")
-        first = [name for name in self._by_position if name in named and (more or self._kinds[name] not in _BY_NAME)]
-        return [*(named.pop(name) for name in first), *more], named | others
-
-    def _unpack_each(self, data: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Decode the arguments one by one, which is slower, and tells which one does not fit."""
-        try:
-            whole = _whole.decode(data)
-            named = {} if isinstance(whole, list) else whole
-            positional = whole if isinstance(whole, list) else _list.decode(named.pop(POSITIONAL, b"[]"))
-        except (ValueError, RecursionError) as error:
-            raise BadArguments(wire.in_words(error, "the arguments")) from None
-        self._bound(positional, named)
-        return self._each(Form.decode, positional, named)
-
-    def _each(
-        self, convert: Callable[[Form, Any, str], T], positional: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[list[T], dict[str, T]]:
-        """Convert every argument by its form. The arguments can be bound to the function's parameters."""
-        forms = self.make().forms
-        more, others = (self._variable.get(kind, "") for kind in (_KIND.VAR_POSITIONAL, _KIND.VAR_KEYWORD))
-        places = chain(((name, name) for name in self._by_position), ((more, f"{more}[{n}]") for n in count()))
-        by_name = ((name if self._kinds.get(name) in _BY_NAME else others, name, one) for name, one in named.items())
-        return (
-            [
-                convert(forms[name], one, f"argument {path}")
-                for one, (name, path) in zip(positional, places, strict=False)
-            ],
-            {path: convert(forms[name], one, f"argument {path}") for name, path, one in by_name},
-        )
-
-
-def _joined(positional: list[Any], named: dict[str, Any]) -> list[Any] | dict[str, Any]:
-    """A list if all arguments go by position, an object if all go by name, or an object with the list in it."""
-    return {POSITIONAL: positional, **named} if positional and named else positional or named
+        forms, positional, named = self.make().forms, list[T](), dict[str, T]()
+        has_rest = any(self._kinds[name] is _KIND.VAR_POSITIONAL for name in bound)
+        for name, value in bound.items():
+            form, kind = forms[name], self._kinds[name]
+            if kind is _KIND.VAR_POSITIONAL:
+                positional += [convert(form, one, f"argument {name}[{n}]") for n, one in enumerate(value)]
+            elif kind is _KIND.VAR_KEYWORD:
+                named |= {key: convert(form, one, f"argument {key}") for key, one in value.items()}
+            elif kind is _KIND.POSITIONAL_ONLY or (has_rest and kind is _KIND.POSITIONAL_OR_KEYWORD):
+                positional.append(convert(form, value, f"argument {name}"))
+            else:
+                named[name] = convert(form, value, f"argument {name}")
+        return positional, named

@@ -337,7 +337,7 @@ def test_an_argument_that_is_not_given_keeps_its_default() -> None:
     codec = Codec("m.f", f)
     assert codec.unpack(b'{"a":1}') == ([], {"a": 1})
     assert codec.unpack(b'{"a":1,"c":[2]}') == ([], {"a": 1, "c": [2]})
-    assert codec.unpack(b'[1,"2.5"]') == ([1, Decimal("2.5")], {})
+    assert codec.unpack(b'[1,"2.5"]') == ([], {"a": 1, "b": Decimal("2.5")})
 
 
 def test_parameters_of_every_kind_are_decoded_by_their_annotations() -> None:
