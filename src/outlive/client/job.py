@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
 from outlive import store
@@ -38,11 +38,11 @@ class Job(Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result. JobFailed if the job ended without one, TimeoutError if it is not finished in time."""
-        return cast("R", results.collect(self._app.runner, self._wanted(timeout))[0])
+        return gather([self], timeout)[0]
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109
         """The async twin of `result`."""
-        return cast("R", (await results.acollect(self._app.runner, self._wanted(timeout)))[0])
+        return (await agather([self], timeout))[0]
 
     def cancel(self) -> bool:
         """Cancel the job; if it runs, its worker stops it. False if the job was already finished."""
@@ -56,9 +56,6 @@ class Job(Generic[R]):
         if self.id not in states:
             raise no_job(self.id)
         return states[self.id]
-
-    def _wanted(self, timeout: float | None) -> results.Wanted:
-        return results.Wanted([self.id], timeout, self._app.decode_result)
 
     def _cancelled(self, changes: list[Change]) -> bool:
         if not changes:
@@ -80,10 +77,8 @@ def gather(jobs: Iterable[Job[Any]], timeout: float | None = None, *, return_exc
     As soon as one has ended without a result, its JobFailed is raised, and the others go on; with `return_exceptions`
     it is one of the results instead. TimeoutError if some are not finished in time.
     """
-    jobs = list(jobs)
-    if not jobs:
-        return []
-    return results.collect(*_all_wanted(jobs, timeout, return_exceptions))
+    wanted = _wanted(list(jobs), timeout, return_exceptions)
+    return results.collect(*wanted) if wanted else []
 
 
 @overload
@@ -107,15 +102,16 @@ async def agather(
     return_exceptions: bool = False,
 ) -> list[Any]:
     """The async twin of `gather`."""
-    jobs = list(jobs)
-    if not jobs:
-        return []
-    return await results.acollect(*_all_wanted(jobs, timeout, return_exceptions))
+    wanted = _wanted(list(jobs), timeout, return_exceptions)
+    return await results.acollect(*wanted) if wanted else []
 
 
-def _all_wanted(
+def _wanted(
     jobs: list[Job[Any]], timeout: float | None, return_exceptions: bool
-) -> tuple[StatementRunner, results.Wanted]:
+) -> tuple[StatementRunner, results.Wanted] | None:
+    """How to collect the results of these jobs; None if there are none."""
+    if not jobs:
+        return None
     app = jobs[0]._app
     if any(job._app is not app for job in jobs):
         raise ConfigError("these jobs are of different apps: gather the jobs of each app by themselves")

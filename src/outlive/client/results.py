@@ -6,11 +6,12 @@ What is done is written once, as a generator (`_steps`) that yields statements t
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -22,6 +23,7 @@ from outlive.states import OVER, State
 
 if TYPE_CHECKING:
     from outlive.client.statement_runner import StatementRunner
+    from outlive.client.waiting import Waiter
     from outlive.model import JobOutcome
 
 Decode = Callable[[str, bytes], object]
@@ -33,61 +35,34 @@ LOOK_S = 0.5
 """How long a look may take at least, also one at the deadline."""
 NAMED = 5
 """How many unfinished jobs an error names."""
-
-
-class Waiter(Protocol):
-    """A call that waits for jobs, as client/waiting.py has it."""
-
-    def pause_s(self, at_most_s: float) -> float: ...
-    def take(self) -> set[UUID]: ...
-    def settle(self, ids: Iterable[UUID]) -> None: ...
-    def leave(self) -> None: ...
-
-
-class Polling:
-    """A waiter inside a job: it looks at all its jobs, often at first and then less often."""
-
-    def __init__(self, ids: Iterable[UUID]) -> None:
-        self._left = set(ids)
-        self._pause_s = 0.005
-
-    def pause_s(self, at_most_s: float) -> float:
-        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 1.5, 0.5)
-        return min(pause_s, at_most_s)
-
-    def take(self) -> set[UUID]:
-        return set(self._left)
-
-    def settle(self, ids: Iterable[UUID]) -> None:
-        self._left.difference_update(ids)
-
-    def leave(self) -> None:
-        pass
+SILENT = "the database does not answer"
 
 
 class Wanted:
-    """The jobs whose results are wanted, and how."""
+    """The jobs whose results are wanted, and how. `left` are those that have not ended."""
 
     def __init__(
         self, ids: Sequence[UUID], timeout_s: float | None, decode: Decode, return_exceptions: bool = False
     ) -> None:
         self.ids, self.timeout_s, self.decode, self.return_exceptions = ids, timeout_s, decode, return_exceptions
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.left = dict.fromkeys(ids)
 
-    def late(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
-
-    def pause_s(self) -> float:
-        """How long to wait for the bell, at most."""
-        return MAX_PAUSE_S if self.deadline is None else min(MAX_PAUSE_S, max(0.0, self.deadline - time.monotonic()))
+    def left_s(self) -> float:
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
     def until(self) -> float | None:
         """When (monotonic) a look that begins now is given up."""
         return None if self.deadline is None else max(self.deadline, time.monotonic() + LOOK_S)
 
-
-class _NoAnswer(Exception):
-    """The database did not answer in time."""
+    def too_late(self, reason: str) -> TimeoutError:
+        left, timeout, why = list(self.left), self.timeout_s, f"; {reason}" if reason else ""
+        if len(self.ids) == 1:
+            return TimeoutError(f"job {left[0]} did not finish within {timeout:g} s{why}")
+        named = ", ".join(map(str, left[:NAMED])) + (f" and {len(left) - NAMED:,} more" if len(left) > NAMED else "")
+        return TimeoutError(
+            f"{len(left):,} of {len(self.ids):,} jobs did not finish within {timeout:g} s: {named}{why}"
+        )
 
 
 def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
@@ -96,22 +71,17 @@ def collect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
 
     bell = threading.Event()
     with closing(_steps(wanted, lambda left: runner.wait_for(left, bell.set))) as steps:
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Statement):
-                    try:
-                        answer = runner.read(step, wanted.until())
-                    except TimeoutError:
-                        step = steps.throw(_NoAnswer)
-                    else:
-                        step = steps.send(answer)
-                else:
-                    bell.wait(step)
-                    bell.clear()
-                    step = next(steps)
-        except StopIteration as end:
-            return cast("list[Any]", end.value)
+        answer: Any = None
+        while not isinstance(step := steps.send(answer), list):
+            if isinstance(step, Statement):
+                try:
+                    answer = runner.read(step, wanted.until())
+                except TimeoutError:
+                    raise wanted.too_late(SILENT) from None
+            else:
+                answer = bell.wait(step)
+                bell.clear()
+        return step
 
 
 async def acollect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
@@ -121,56 +91,53 @@ async def acollect(runner: StatementRunner, wanted: Wanted) -> list[Any]:
     bell, loop = asyncio.Event(), asyncio.get_running_loop()
     ring = partial(loop.call_soon_threadsafe, bell.set)
     with closing(_steps(wanted, lambda left: runner.wait_for(left, ring))) as steps:
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Statement):
-                    try:
-                        answer = await runner.aread(step, wanted.until())
-                    except TimeoutError:
-                        step = steps.throw(_NoAnswer)
-                    else:
-                        step = steps.send(answer)
-                else:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(step):
-                            await bell.wait()
-                    bell.clear()
-                    step = next(steps)
-        except StopIteration as end:
-            return cast("list[Any]", end.value)
+        answer: Any = None
+        while not isinstance(step := steps.send(answer), list):
+            if isinstance(step, Statement):
+                try:
+                    answer = await runner.aread(step, wanted.until())
+                except TimeoutError:
+                    raise wanted.too_late(SILENT) from None
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(step):
+                        await bell.wait()
+                bell.clear()
+        return step
 
 
 def _steps(
-    wanted: Wanted, wait_for: Callable[[Collection[UUID]], Waiter]
-) -> Generator[Statement[Any] | float, Any, list[Any]]:
-    """Statements, whose answers are sent back, and seconds to wait for the bell. The last look is at the deadline."""
+    wanted: Wanted, wait_for: Callable[[Collection[UUID]], Waiter | None]
+) -> Generator[Statement[Any] | float | list[Any], Any, None]:
+    """Yields statements, whose answers are sent back, seconds to wait for the bell, and at last the results.
+
+    The last look is at the deadline. Without a waiter, all jobs are looked at, often at first and then less often.
+    """
     found: dict[UUID, Any] = {}
-    left = dict.fromkeys(wanted.ids)
+    left = wanted.left
     looked_at: Collection[UUID] = list(left)
     waiter: Waiter | None = None
+    poll_s = 0.005
     try:
         while True:
-            late = wanted.late()
-            looked_at = list(left) if late else [id for id in looked_at if id in left]
-            settled = yield from _settled(looked_at, wanted)
+            late = wanted.left_s() <= 0
+            settled = yield from _settled(list(left) if late else [id for id in looked_at if id in left], wanted)
             found |= settled
             for id in settled:
                 del left[id]
             if not left:
-                return [found[id] for id in wanted.ids]
+                yield [found[id] for id in wanted.ids]
             if late:
                 unserved = yield store.unserved_tasks(list(left)[:NAMED])
                 named = f"no active worker has the task or serves the queue of: {', '.join(unserved)}"
-                raise _too_late(list(left), wanted, named if unserved else "")
-            if waiter is None:
-                waiter = wait_for(left)
-            else:
+                raise wanted.too_late(named if unserved else "")
+            if waiter := waiter or wait_for(left):
                 waiter.settle(settled)
-            yield waiter.pause_s(wanted.pause_s())
-            looked_at = waiter.take()
-    except _NoAnswer:
-        raise _too_late(list(left), wanted, "the database does not answer") from None
+                yield max(0.0, min(MAX_PAUSE_S, wanted.left_s()))
+                looked_at = waiter.take()
+            else:
+                yield max(0.0, min(poll_s, wanted.left_s()))
+                looked_at, poll_s = list(left), min(poll_s * 1.5, 0.5)
     finally:
         if waiter is not None:
             waiter.leave()
@@ -213,12 +180,3 @@ def _value(id: UUID, outcome: JobOutcome | None, decode: Decode) -> object:
     except (msgspec.MsgspecError, RecursionError) as error:  # Clients in other languages can store any JSON.
         why = f"job {id} has succeeded, but its result can't be read as JSON ({error})"
         raise OutliveError(f"{why}; `{program.command(f'show {id}')}` prints it") from None
-
-
-def _too_late(left: list[UUID], wanted: Wanted, reason: str) -> TimeoutError:
-    timeout, of = wanted.timeout_s, len(wanted.ids)
-    why = f"; {reason}" if reason else ""
-    if of == 1:
-        return TimeoutError(f"job {left[0]} did not finish within {timeout:g} s{why}")
-    named = ", ".join(map(str, left[:NAMED])) + (f" and {len(left) - NAMED:,} more" if len(left) > NAMED else "")
-    return TimeoutError(f"{len(left):,} of {of:,} jobs did not finish within {timeout:g} s: {named}{why}")

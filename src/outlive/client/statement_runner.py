@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from outlive import callers, job_gateway, statement
-from outlive.client.results import Polling, Waiter
 from outlive.config import Config
 from outlive.statement import Statement
 
 if TYPE_CHECKING:
     from outlive.callers import AsyncConnection, SyncConnection
     from outlive.client.connections import Connections
+    from outlive.client.waiting import Waiter
 
 T = TypeVar("T")
 _USE_ASYNC = "use aenqueue, aenqueue_many or `async with app.batch(…)`"
@@ -55,12 +55,12 @@ class StatementRunner:
             return statement.read_answers(statements, job_gateway.gateway.call("run", statement.ask(statements)))
         return self.connections.run_all(statements)
 
-    def wait_for(self, ids: Collection[UUID], ring: Callable[[], object]) -> Waiter:
-        """A waiter for the end of these jobs: `ring` is called when one may have ended."""
+    def wait_for(self, ids: Collection[UUID], ring: Callable[[], object]) -> Waiter | None:
+        """A waiter for the end of these jobs: `ring` is called when one may have ended. None: they must be polled."""
         if job_gateway.gateway is None:
             with suppress(RuntimeError):  # No thread can start, for example because the interpreter ends.
                 return self.connections.waiting.enter(ids, ring)
-        return Polling(ids)
+        return None
 
     def close(self) -> None:
         """Close the idle connections, if any were opened."""

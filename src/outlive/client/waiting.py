@@ -14,8 +14,7 @@ ended; the callers read the outcomes themselves.
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
+import math
 import os
 import select
 import threading
@@ -28,7 +27,7 @@ import psycopg
 from outlive import db, store
 
 FIRST_LOOK_S, LOOKS_GROW, LAST_LOOK_S = 0.01, 5.0, 2.0
-"""The pauses between looks at a job whose end is notified. The first ones find ends that were just being written."""
+"""The pauses between looks at jobs whose ends are notified. The first ones find ends that were just being written."""
 POOLED_GROW, POOLED_LAST_S = 1.5, 0.5
 """The same where no notification arrives."""
 JOB_S = 0.0005
@@ -40,28 +39,25 @@ class Waiter:
     """A call that waits for jobs. `ring` wakes it; then it takes the jobs that may have ended."""
 
     def __init__(self, waiting: Waiting, ids: Iterable[UUID], ring: Callable[[], object]) -> None:
-        self._waiting, self._ring = waiting, ring
+        self._waiting, self.ring = waiting, ring
         self.left = set(ids)
-        self.told: set[UUID] = set()
+        self.ended: set[UUID] = set()
         self.error: Exception | None = None
         """Why the thread has given up."""
 
-    def pause_s(self, at_most_s: float) -> float:
-        return at_most_s
-
     def take(self) -> set[UUID]:
-        return self._waiting.take(self)
+        with self._waiting._lock:
+            if self.error is not None:
+                raise self.error
+            ended, self.ended = self.ended, set()
+        return ended
 
     def settle(self, ids: Iterable[UUID]) -> None:
         """These need not be waited for any more."""
-        self._waiting.settle(self, ids)
+        self._waiting.forget(self, ids)
 
     def leave(self) -> None:
-        self._waiting.leave(self)
-
-    def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # Its event loop is closed.
-            self._ring()
+        self._waiting.forget(self, list(self.left))
 
 
 class Waiting:
@@ -72,64 +68,47 @@ class Waiting:
         self._within = within
         self._lock = threading.RLock()
         """A signal handler that waits for a job while its thread has the lock keeps its timeout."""
-        self._waiters: set[Waiter] = set()
         self._by_job: dict[UUID, set[Waiter]] = {}
-        self._thread: threading.Thread | None = None
+        self._new: set[UUID] = set()
+        """Jobs that no look has seen yet."""
         self._poke = -1
         """An eventfd that interrupts the sleep of the thread, while there is one."""
-        self._new: list[Waiter] = []
-        self._looks: list[tuple[float, int, float, Waiter]] = []
-        """A heap of the next look for each waiter: when, a number that tells equals apart, and the pause before it."""
-        self._numbers = itertools.count()
+        self._next_look, self._pause_s = math.inf, FIRST_LOOK_S
 
     def enter(self, ids: Iterable[UUID], ring: Callable[[], object]) -> Waiter:
         """RuntimeError if no thread can start."""
         waiter = Waiter(self, ids, ring)
         with self._lock:
-            if self._thread is None:
+            if self._poke < 0:
                 self._start()
-            self._waiters.add(waiter)
-            self._new.append(waiter)
+            self._new |= waiter.left
             for id in waiter.left:
                 self._by_job.setdefault(id, set()).add(waiter)
             os.eventfd_write(self._poke, 1)
         return waiter
 
+    def forget(self, waiter: Waiter, ids: Iterable[UUID]) -> None:
+        with self._lock:
+            for id in ids:
+                waiter.left.discard(id)
+                self._by_job.get(id, set()).discard(waiter)
+                if not self._by_job.get(id):
+                    self._by_job.pop(id, None)
+            if not self._by_job and self._poke >= 0:
+                os.eventfd_write(self._poke, 1)
+
     def _start(self) -> None:
         self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        thread = threading.Thread(target=self._run, name="outlive-waiting", daemon=True)
         try:
-            thread.start()  # It goes on when the lock is free.
+            # It goes on when the lock is free.
+            threading.Thread(target=self._run, name="outlive-waiting", daemon=True).start()
         except BaseException:
             self._end()
             raise
-        self._thread = thread
 
-    def take(self, waiter: Waiter) -> set[UUID]:
-        with self._lock:
-            if waiter.error is not None:
-                raise waiter.error
-            told, waiter.told = waiter.told, set()
-        return told
-
-    def settle(self, waiter: Waiter, ids: Iterable[UUID]) -> None:
-        with self._lock:
-            self._forget(waiter, ids)
-
-    def leave(self, waiter: Waiter) -> None:
-        with self._lock:
-            self._forget(waiter, list(waiter.left))
-            self._waiters.discard(waiter)
-            if not self._waiters and self._thread is not None:
-                os.eventfd_write(self._poke, 1)
-
-    def _forget(self, waiter: Waiter, ids: Iterable[UUID]) -> None:
-        for id in ids:
-            waiter.left.discard(id)
-            others = self._by_job.get(id, set())
-            others.discard(waiter)
-            if not others:
-                self._by_job.pop(id, None)
+    def _end(self) -> None:
+        os.close(self._poke)
+        self._poke, self._by_job = -1, {}
 
     # The thread
 
@@ -139,105 +118,98 @@ class Waiting:
                 self._within(self._serve)
         except Exception as error:
             with self._lock:
-                for waiter in self._waiters:
+                for waiter in {waiter for waiters in self._by_job.values() for waiter in waiters}:
                     waiter.error = error
-                    waiter.ring()
+                    _wake(waiter)
                 self._end()
 
     def _go_on(self) -> bool:
         with self._lock:
-            if not self._waiters:
+            if not (goes_on := bool(self._by_job)):
                 self._end()
-            return bool(self._waiters)
-
-    def _end(self) -> None:
-        os.close(self._poke)
-        self._poke = -1
-        self._thread, self._waiters, self._by_job, self._new = None, set(), {}, []
+            return goes_on
 
     def _serve(self, connection: db.Connection) -> None:
         """Serve on one session until no caller waits, or until the session breaks after it has worked."""
         listens = not db.pooled(connection)
         with self._lock:
-            self._new, self._looks = list(self._waiters), []
+            self._new, self._next_look = set(self._by_job), math.inf
         works = False
         try:
             if listens:
-                connection.add_notify_handler(self._hear)
+                connection.add_notify_handler(self._notified)
                 connection.execute("listen outlive_ended")
-            self._look(connection, listens)
-            works = True
-            while self._waiters:
-                self._sleep(connection)
+            while self._by_job:
                 self._look(connection, listens)
+                works = True
+                self._sleep(connection)
             if listens:
                 connection.execute("unlisten outlive_ended")
-                connection.remove_notify_handler(self._hear)
+                connection.remove_notify_handler(self._notified)
         except psycopg.Error as error:
             connection.close()  # Even if it is usable: it listens.
             if not works or not db.transient(error):
                 raise
 
-    def _hear(self, notification: psycopg.Notify) -> None:
-        self._tell(_ids(notification.payload))
-
     def _look(self, connection: db.Connection, listens: bool) -> None:
-        """Look at the jobs of every waiter whose turn it is, all at once: there may be a thousand with a job each."""
-        due = self._due()
+        """Look at new jobs, or at all when that is due: soon after a new one has come, then less and less often."""
         with self._lock:
-            left = sorted({id for _, waiter in due for id in waiter.left})
-        for first in range(0, len(left), BATCH):
-            ids = left[first : first + BATCH]
+            due = time.monotonic() >= self._next_look
+            ids = sorted(self._by_job if due else self._new & self._by_job.keys())
+            if self._new:
+                self._new, self._pause_s = set(), FIRST_LOOK_S
+        if not ids:
+            return
+        for first in range(0, len(ids), BATCH):
+            batch = ids[first : first + BATCH]
             if listens:
-                db.run(connection, store.await_jobs(ids))
-            ended = db.run(connection, store.awaited_ends(ids))
-            self._tell(ended)
-        now = time.monotonic()
-        grow, last_s = (LOOKS_GROW, LAST_LOOK_S) if listens else (POOLED_GROW, POOLED_LAST_S)
-        for pause_s, waiter in due:
-            next_look = now + pause_s + JOB_S * len(waiter.left)
-            heapq.heappush(self._looks, (next_look, next(self._numbers), min(grow * pause_s, last_s), waiter))
+                db.run(connection, store.await_jobs(batch))
+            ended = db.run(connection, store.awaited_ends(batch))
+            self._ring(ended)
+        if due:
+            grow, last_s = (LOOKS_GROW, LAST_LOOK_S) if listens else (POOLED_GROW, POOLED_LAST_S)
+            self._pause_s = min(grow * self._pause_s, last_s)
+        next_look = time.monotonic() + self._pause_s + JOB_S * len(self._by_job)
+        self._next_look = next_look if due else min(next_look, self._next_look)
 
-    def _due(self) -> list[tuple[float, Waiter]]:
-        """The waiters whose turn it is, each with the pause after this look."""
-        with self._lock:
-            due, self._new = [(FIRST_LOOK_S, waiter) for waiter in self._new if waiter in self._waiters], []
-            while self._looks and self._looks[0][0] <= time.monotonic():
-                _, _, pause_s, waiter = heapq.heappop(self._looks)
-                if waiter in self._waiters:
-                    due.append((pause_s, waiter))
-        return due
+    def _sleep(self, connection: db.Connection) -> None:
+        """Sleep until a notification comes, a caller comes or goes, or a look is due."""
+        if not self._read_notifications(connection):
+            wanted = select.poll()
+            wanted.register(connection.fileno(), select.POLLIN)
+            wanted.register(self._poke, select.POLLIN)
+            wanted.poll(1000 * min(LAST_LOOK_S, max(0.0, self._next_look - time.monotonic())))
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._poke)
+            connection.pgconn.consume_input()
+            self._read_notifications(connection)
 
-    def _tell(self, ids: Iterable[UUID]) -> None:
+    def _read_notifications(self, connection: db.Connection) -> bool:
+        """Whether any have arrived. Some may have come with the answer to a statement."""
+        found = False
+        while (notification := connection.pgconn.notifies()) is not None:
+            found = True
+            self._ring(_ids(notification.extra.decode(errors="replace")))
+        return found
+
+    def _notified(self, notification: psycopg.Notify) -> None:
+        self._ring(_ids(notification.payload))
+
+    def _ring(self, ids: Iterable[UUID]) -> None:
+        """Wake the callers that wait for these jobs."""
         with self._lock:
             woken = set()
             for id in ids:
                 for waiter in self._by_job.get(id, ()):
-                    waiter.told.add(id)
+                    waiter.ended.add(id)
                     woken.add(waiter)
             for waiter in woken:
-                waiter.ring()
+                _wake(waiter)
 
-    def _sleep(self, connection: db.Connection) -> None:
-        """Sleep until a notification comes, a caller comes or goes, or a look is due. Notifications are told."""
-        if not self._heard(connection):
-            wanted = select.poll()
-            wanted.register(connection.fileno(), select.POLLIN)
-            wanted.register(self._poke, select.POLLIN)
-            left_s = self._looks[0][0] - time.monotonic() if self._looks else LAST_LOOK_S
-            wanted.poll(max(0.0, left_s * 1000))
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._poke)
-            connection.pgconn.consume_input()
-            self._heard(connection)
 
-    def _heard(self, connection: db.Connection) -> bool:
-        """Tell the notifications that have arrived. Some may have come with the answer to a statement."""
-        heard = False
-        while (notification := connection.pgconn.notifies()) is not None:
-            heard = True
-            self._tell(_ids(notification.extra.decode(errors="replace")))
-        return heard
+def _wake(waiter: Waiter) -> None:
+    with contextlib.suppress(RuntimeError):  # Its event loop is closed.
+        waiter.ring()
 
 
 def _ids(payload: str) -> list[UUID]:
