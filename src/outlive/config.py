@@ -1,6 +1,6 @@
 """The configuration: one frozen object, built once at the edge. Defaults < app < file < environment < flags.
 
-An unknown setting is refused with a suggestion; of an unknown variable there is only a warning. A setting that is not
+An unknown setting is refused with a suggestion; an unknown variable is only a warning. A setting that is not
 given follows from those that are (`_derived`). Settings that contradict each other are refused with the reason
 (`_contradictions`).
 """
@@ -125,31 +125,23 @@ class Settings(TypedDict, total=False):
 _SECRETS = frozenset({"database_url", "dashboard_token", "dashboard_viewer_token"})
 KEEP_WORKERS_S = 7 * 86400.0
 KEEP_SCHEDULES_S = 7 * 86400.0
-"""How long a schedule is kept that its app declares no more."""
+"""How long a schedule is kept that its app no longer declares."""
 ALERTS = ("on_worker_dead", "on_quarantine", "on_source_paused")
 KEYS = Config.__struct_fields__
-# Variables of other job systems that outlive understands too.
 ALIASES = {
     "WORKER_ID": "name",
     "JOB_LOCK_TIMEOUT_SECONDS": "lease_s",
     "CACHE_TTL_SECONDS": "cache_ttl_s",
     "CACHE_ENABLED": "cache_enabled",
 }
-# Variables that start with OUTLIVE_ and are not settings.
+"""Variables without a prefix that outlive understands too; OUTLIVE_… wins."""
 _NOT_SETTINGS = frozenset({"OUTLIVE_VENV", "OUTLIVE_CONFIG", "OUTLIVE_TEST_DATABASE_URL"})
+_NOT_IN_CODE = {*KEYS} - {"database_url", *Settings.__annotations__}
+"""Settings that are needed before the app is imported, or that the app can't decide."""
 _UNLIMITED = frozenset({"max_losses", "timeout_s"})
 _LARGEST_BYTES = 32 * 1024 * 1024
+_LEVELS = ("debug", "info", "warning", "error")
 _warned: set[str] = set()
-_FLAGS = frozenset({"cache_enabled", "jobs_see_database_url", "otel", "sentry"})
-# What is needed before the app is imported, and what the app can't decide.
-_NOT_IN_CODE = frozenset(
-    {
-        *("jobs_see_database_url", "job_log_level", "metrics_listen"),
-        *("dashboard_listen", "dashboard_token", "dashboard_viewer_token"),
-        *("dashboard_proxy", "dashboard_user_header"),
-    }
-)
-_COUNTS = frozenset({"slots", "max_attempts", "max_crashes", "max_losses"})
 
 
 def load(
@@ -163,7 +155,7 @@ def load(
     """The settings of the app (`in_code`), of outlive.toml (or `path`, which must then exist), of the environment, and
     the flags that are not None.
 
-    `warn` is told once of each variable OUTLIVE_… that is not a setting: apps have variables of their own.
+    `warn` is called once for each variable OUTLIVE_… that is not a setting: apps have variables of their own.
     """
     environ = os.environ if environ is None else environ
     _warn_of_unknown(environ, warn)
@@ -238,11 +230,19 @@ def _from_file(file: Path | None) -> dict[str, object]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
-    given: dict[str, object] = {key: environ[alias] for alias, key in ALIASES.items() if environ.get(alias)}
-    variables = {f"OUTLIVE_{key.upper()}": key for key in KEYS}
     ours = {name.upper(): value for name, value in environ.items() if name.startswith("OUTLIVE_")}
-    given |= {key: ours[name] for name, key in variables.items() if ours.get(name)}
+    given: dict[str, object] = {key: environ[alias] for alias, key in ALIASES.items() if environ.get(alias)}
+    given |= {key: ours[name] for key in KEYS if ours.get(name := f"OUTLIVE_{key.upper()}")}
     return given | ({"database_url": ""} if ours.get("OUTLIVE_DATABASE_URL") == "" else {})
+
+
+def unprefixed(config: Config, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The variables without a prefix that are in force, each with its setting: another program may be meant."""
+    ours = {name.upper() for name, value in environ.items() if value}
+    found = {
+        alias: key for alias, key in ALIASES.items() if environ.get(alias) and f"OUTLIVE_{key.upper()}" not in ours
+    }
+    return [f"{alias} ({key})" for alias, key in found.items() if getattr(config, key) == _parse(key, environ[alias])]
 
 
 def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object] | None) -> None:
@@ -259,40 +259,39 @@ def _warn_of_unknown(environ: Mapping[str, str], warn: Callable[[str], object] |
             warn(f"the environment has {name}, which is not a setting of outlive and has no effect; {hint}")
 
 
+def _count(key: str, value: object) -> int:
+    is_number = isinstance(value, str) and value.isdecimal() and len(value) < 10
+    return validation.count(key, int(value) if is_number else value)  # type: ignore[call-overload]
+
+
+_CHECKS: dict[str, Callable[[str, object], object]] = {
+    "memory_bytes": validation.memory_bytes,
+    **dict.fromkeys(("max_args_bytes", "max_result_bytes", "cache_bytes"), validation.size_bytes),
+    "service": validation.identifier,
+    "log_format": lambda key, value: validation.choice(key, value, "text", "json"),
+    **dict.fromkeys(("log_level", "job_log_level"), lambda key, value: validation.choice(key, value, *_LEVELS)),
+    **dict.fromkeys(("metrics_listen", "dashboard_listen"), validation.address),
+    "dashboard_proxy": validation.networks,
+    "dashboard_user_header": validation.header,
+    # All others, by their type
+    "float": validation.seconds,
+    "int": _count,
+    "bool": validation.flag,
+    "tuple[str, ...]": validation.names,
+    "str": validation.text,
+}
+
+
 def _parse(key: str, value: object) -> object:
-    """One setting, from whichever place. The end of its key says what it is."""
+    """One setting, from whichever place."""
     if key == "database_url" and value == "":
         raise ConfigError(
             "database_url is empty: give it an address, or unset it (OUTLIVE_DATABASE_URL) for the embedded server"
         )
     if key in _UNLIMITED and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
         return None
-    if key.endswith("_s"):
-        return validation.seconds(key, value)
-    if key == "memory_bytes":
-        return validation.memory_bytes(key, value)
-    if key.endswith("_bytes"):
-        return validation.size_bytes(key, value)
-    if key in _COUNTS:
-        is_number = isinstance(value, str) and value.isdecimal() and len(value) < 10
-        return validation.count(key, int(value) if is_number else value)  # type: ignore[call-overload]
-    if key == "queues":
-        return validation.names(key, value)
-    if key == "service":
-        return validation.identifier(key, value)
-    if key == "dashboard_proxy":
-        return validation.networks(key, value)
-    if key == "dashboard_user_header":
-        return validation.header(key, value)
-    if key in _FLAGS:
-        return validation.flag(key, value)
-    if key.endswith("_listen"):
-        return validation.address(key, value)
-    if key == "log_format":
-        return validation.choice(key, value, "text", "json")
-    if key in ("log_level", "job_log_level"):
-        return validation.choice(key, value, "debug", "info", "warning", "error")
-    return validation.text(key, value)
+    check = _CHECKS.get(key) or _CHECKS[Config.__annotations__[key].removesuffix(" | None")]
+    return check(key, value)
 
 
 def _derived(given: Mapping[str, Any]) -> dict[str, object]:

@@ -153,7 +153,11 @@ def test_names_that_other_systems_use_are_understood_and_ours_win(
     assert getattr(load(**{variable: value}), key) == meant
     assert getattr(load(**{variable: ""}), key) == getattr(config.Config(), key)
     ours = {"name": "w2", "lease_s": "99", "cache_ttl_s": "99", "cache_enabled": "true"}[key]
-    assert getattr(load(**{variable: value, f"OUTLIVE_{key.upper()}": ours}), key) != meant
+    both = {variable: value, f"OUTLIVE_{key.upper()}": ours}
+    assert getattr(load(**both), key) != meant
+    assert config.unprefixed(load(**{variable: value}), {variable: value}) == [f"{variable} ({key})"]
+    assert config.unprefixed(load(**both), both) == []
+    assert config.unprefixed(load(**{variable: value}, flags={key: ours}), {variable: value}) == []
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_a_worker_registers_itself_and_holds_a_session(
         who = (name, socket.gethostname(), worker.pid, version("outlive"))
         assert row == (*who, queues, slots, "active", True, True)
         assert shows_life(connection, worker.id)
+    assert by_variable.says("variables without the prefix OUTLIVE_ are in force: WORKER_ID (name)")
 
 
 def test_each_start_has_an_id_of_its_own_and_the_same_name(start: Start, connection: db.Connection) -> None:

@@ -20,7 +20,7 @@ from uuid import UUID
 import psycopg
 
 from outlive import db
-from outlive.config import Config
+from outlive.config import Config, unprefixed
 from outlive.errors import DatabaseUnreachable
 from outlive.model import Ended
 from outlive.states import Outcome
@@ -176,6 +176,8 @@ class Supervisor:
         me = self.me
         counts = counted(me.slots, "slot"), counted(len(ready.tasks), "task")
         _log.info("Worker %s started: %s, %s, %s", me.id, me.name, *counts)
+        if others := unprefixed(self._config):
+            _log.info("variables without the prefix OUTLIVE_ are in force: %s", ", ".join(others))
         groups = self._zygotes.groups
         _log.info("memory is limited by %s", f"{groups} and by measuring" if groups else NO_GROUP)
         return services
