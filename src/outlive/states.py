@@ -3,10 +3,9 @@
 A job's state is the place of its row (see sql/schema/tables.sql); no column stores it. Each event is done by one
 named, fenced SQL statement, which may serve several: `end_and_claim` does most. Claims are three, by what is claimed.
 An event that is not legal in a state changes nothing. The tests try every event in every state and compare with this
-page, and docs/reference/states.md is made from it.
+page, and tools/docs makes docs/reference/states.md from it.
 """
 
-import itertools
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ class Outcome(StrEnum):
 
 
 FAULTS = frozenset(Outcome) - {Outcome.SUCCEEDED, Outcome.RELEASED, Outcome.CANCELLED}
-"""The outcomes that are errors for those who watch."""
+"""The outcomes that metrics and traces report as errors."""
 
 
 class Transition(NamedTuple):
@@ -101,40 +100,3 @@ TRANSITIONS = (
 def legal(event: str, before: State | None) -> tuple[State | None, ...]:
     """The states that an event can lead to from this one; empty if it changes nothing."""
     return tuple(a for t in TRANSITIONS if t.event == event and before in t.before for a in t.after)
-
-
-def as_markdown() -> str:
-    """docs/reference/states.md."""
-    arrows: dict[tuple[State | None, State | None], dict[str, None]] = {}
-    for t in TRANSITIONS:
-        for pair in itertools.product(t.before, t.after):
-            arrows.setdefault(pair, {})[t.event] = None
-    diagram = [f"    {a or '[*]'} --> {b or '[*]'}: {', '.join(events)}" for (a, b), events in arrows.items()]
-    rows = [f"| {t.event} | {_names(t.before)} | {_names(t.after)} | `{t.statement}` | {t.when} |" for t in TRANSITIONS]
-    return _PAGE.format(diagram="\n".join(diagram), rows="\n".join(rows))
-
-
-def _names(states: tuple[State | None, ...]) -> str:
-    return ", ".join(state or "(none)" for state in states)
-
-
-_PAGE = """\
-# States
-
-Made from `src/outlive/states.py`, against which the tests hold the SQL; `./run docs --generate` writes this page.
-
-```mermaid
-stateDiagram-v2
-{diagram}
-```
-
-| event | from | to | statement | when |
-|---|---|---|---|---|
-{rows}
-
-An event that the table does not list for a state changes nothing. A running job that an operator cancels
-becomes cancelled when its attempt ends without a result. Jobs of a source are claimed by `claim_sourced`,
-suspects by `claim_suspect`, all others by `end_and_claim`. A suspect shows as pending; it waits in `held`,
-and can't be blocked. A job that waits for other jobs shows as blocked. Any statement that ends these jobs
-unblocks it, in the same transaction: also the reaper's, or a cancel.
-"""

@@ -13,33 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from outlive.errors import ConfigError
-from outlive.model import Schedule
+from outlive.model import DueSchedule, Schedule
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RESOLUTION = timedelta(microseconds=1)
-
-
-class Times(Protocol):
-    """What a schedule says about its ticks."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def cron(self) -> str | None: ...
-    @property
-    def every_s(self) -> float | None: ...
-    @property
-    def timezone(self) -> str: ...
-    @property
-    def starts_at(self) -> datetime | None: ...
-    @property
-    def ends_at(self) -> datetime | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +96,7 @@ class _Sim(CronSim):
         return moved
 
 
-def timetable(schedule: Times) -> Timetable:
+def timetable(schedule: Schedule | DueSchedule) -> Timetable:
     """The timetable of a schedule. ConfigError, which names the schedule: there is no such cron expression or zone."""
     if (schedule.cron is None) == (schedule.every_s is None):
         raise ConfigError(f"the schedule {schedule.name} needs either a cron expression or an interval, and not both")
@@ -134,7 +117,7 @@ def timetable(schedule: Times) -> Timetable:
     )
 
 
-def _zone(schedule: Times) -> tzinfo:
+def _zone(schedule: Schedule | DueSchedule) -> tzinfo:
     if schedule.timezone == "UTC":
         return UTC
     try:

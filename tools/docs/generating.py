@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outlive import states
 from outlive.metrics import catalogue
-from tools.docs import api, cli, figures, schema
+from tools.docs import api, cli, figures, schema, states
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
