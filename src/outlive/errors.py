@@ -116,7 +116,7 @@ class Cancel(OutliveError):
 
 
 class SourcePaused(OutliveError):
-    """A source's breaker is open, or an operator has paused it. A job that does not catch this waits for its end."""
+    """A source's breaker is open, or an operator has paused it. A job that does not catch this runs again later."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
         super().__init__(message)

@@ -160,7 +160,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     final: bool = False
     after_s: float | None = None
     source_ok: bool | None = None
-    """Whether the source answered well; None if the end does not tell."""
+    """Whether the source answered well; None if that is not known."""
     records: bytes | None = None
     spawns: bytes | None = None
     took_s: float | None = None
@@ -168,7 +168,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     late_s: float = 0.0
     """How long ago it ended."""
     told: bool = False
-    """Sentry has been told of it, by the job's process."""
+    """The job's process has reported it to Sentry."""
     memory: bytes | None = None
     """A `MemoryCourse` as JSON, if it is worth keeping."""
 
@@ -267,7 +267,7 @@ class DueSchedules(msgspec.Struct, frozen=True):
 
 
 class Fired(msgspec.Struct, frozen=True):
-    """How many jobs a firing has made, and the earlier job for whose sake it has made none."""
+    """How many jobs a firing has made, and the unfinished job because of which it was skipped."""
 
     jobs: int
     busy: UUID | None
@@ -326,10 +326,10 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What an attempt has said, from some line on."""
+    """The output of an attempt, from some line on."""
 
     state: State
-    """The job's state. It may have ended since: as long as it is not finished, there may be more."""
+    """The job's state. While it is not finished, more lines may come."""
     attempt: int | None
     """None: the job has no such attempt yet."""
     live: bool
@@ -340,17 +340,17 @@ class Said(msgspec.Struct, frozen=True):
     memory: MemoryCourse | None = None
     """How its memory has changed, if that is known."""
     asked: bool = False
-    """Its worker was asked just now, and has written nothing of this yet."""
+    """Its worker was asked for the output just now, and has written none yet."""
 
 
 class LiveOutput(msgspec.Struct, frozen=True):
-    """What a followed attempt has said and used so far."""
+    """The output and the memory of a followed attempt so far."""
 
     token: int
     lines: int
-    """How many lines it has said."""
+    """How many lines it has written."""
     output: str | None
-    """The last of them. None: they are written already."""
+    """The last of them. None: the database has them already."""
     memory: MemoryCourse | None = None
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from outlive.config import Config
 from outlive.errors import ConfigError
@@ -26,22 +27,15 @@ DEFAULT_QUEUE = "default"
 MAX_BACKOFF_S = 365 * 86400.0
 
 
-class Unset(msgspec.Struct, frozen=True):
-    """The option is not set. Used where None means "without limit"."""
-
-
-UNSET = Unset()
-
-
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's options. None (or UNSET, where None has a meaning) follows the worker's configuration."""
+    """A task's options. None (or UNSET, where None means "without limit") follows the worker's configuration."""
 
     queue: str | None = None
     source: str | None = None
     max_attempts: int | None = None
     max_crashes: int | None = None
-    max_losses: int | Unset | None = UNSET
-    timeout_s: float | Unset | None = UNSET
+    max_losses: int | UnsetType | None = UNSET
+    timeout_s: float | UnsetType | None = UNSET
     stall_s: float | None = None
     memory_bytes: int | None = None
     recycle_after: RecycleAfter = 1
@@ -164,7 +158,7 @@ def task_row(name: str, policy: Policy, config: Config) -> TaskRow:
         source=policy.source or "",
         max_attempts=policy.max_attempts or config.max_attempts,
         max_crashes=policy.max_crashes or config.max_crashes,
-        max_losses=config.max_losses if isinstance(policy.max_losses, Unset) else policy.max_losses,
+        max_losses=config.max_losses if policy.max_losses is UNSET else policy.max_losses,
         on_worker_death=policy.on_worker_death,
         quarantine_by=policy.quarantine_by,
         backoff_s=policy.backoff_s or exponential(config.backoff_base_s, config.backoff_cap_s),

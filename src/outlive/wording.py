@@ -15,7 +15,7 @@ _COMMANDS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 def plain(text: object) -> str:
     """Safe text: without control characters and escape sequences, but with its line breaks."""
     whole = str(text)
-    if whole.isprintable():  # As nearly all names are, and no list waits for the rest.
+    if whole.isprintable():  # Nearly all names are, and the rest is slow.
         return whole
     bare = _COMMANDS.sub("", whole).replace("\r\n", "\n").expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else "�" for char in bare)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
+from msgspec import UNSET
+
 from outlive import config as configuration
 from outlive import importing
 from outlive.child import copies
 from outlive.errors import AppNotFound, BadArguments
 from outlive.importing import App
-from outlive.policy import Unset, task_row
+from outlive.policy import task_row
 from outlive.protocol import TaskFacts
 
 
@@ -38,7 +40,7 @@ def facts_of(app: App) -> list[TaskFacts]:
     return [
         TaskFacts(
             limits=task_row(name, task.policy, config),
-            timeout_s=config.timeout_s if isinstance(task.policy.timeout_s, Unset) else task.policy.timeout_s,
+            timeout_s=config.timeout_s if task.policy.timeout_s is UNSET else task.policy.timeout_s,
             stall_s=task.policy.stall_s or config.stall_s,
             memory_bytes=task.policy.memory_bytes or config.memory_bytes,
             max_jobs=task.policy.max_jobs,

@@ -228,13 +228,18 @@ class App:
 
     def enqueue_many(self, jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> list[Job[R]]:
         """Enqueue all of them or none, in one transaction."""
-        return self.enqueue_requests([job.request for job in jobs], connection)
+        with self._enqueuing() as carry:
+            requests = carry([job.request for job in jobs])
+            return self._handles(requests, self.runner.run_all(self._statements(requests, connection), connection))
 
     async def aenqueue_many(
         self, jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None
     ) -> list[Job[R]]:
         """The async twin of `enqueue_many`."""
-        return await self.aenqueue_requests([job.request for job in jobs], connection)
+        with self._enqueuing() as carry:
+            requests = carry([job.request for job in jobs])
+            answers = await self.runner.arun_all(self._statements(requests, connection), connection)
+            return self._handles(requests, answers)
 
     def enqueue_stream(self, jobs: Iterable[BoundJob[Any]], *, connection: SyncConnection | None = None) -> int:
         """Enqueue any number of jobs in little memory, and return how many. Each portion commits by itself.
@@ -242,17 +247,19 @@ class App:
         If a portion fails, the ones before it stay enqueued. Repeating the call makes no job twice if the jobs have
         their own ids. With a connection, all of them are part of its transaction.
         """
+        portions, count, sent = _portions(job.request for job in jobs), 0, None
         if connection is not None:
             with self._enqueuing() as carry:
-                portions = map(carry, _portions(job.request for job in jobs))
-                return sum(len(self._enqueue(portion, connection)) for portion in portions)
+                for portion in portions:
+                    self.runner.run_all(self._statements(carry(portion), connection), connection)
+                    count += len(portion)
+            return count
         from concurrent.futures import ThreadPoolExecutor  # Not at the top: job processes would pay for it.
 
-        count, sent = 0, None
         # The next portion is packed while the database writes the last one.
         with self._enqueuing() as carry, ThreadPoolExecutor(1) as sender:
-            for portion in _portions(job.request for job in jobs):
-                statements = self._statements(carry(portion), notify=False)
+            for portion in portions:
+                statements = self._statements(carry(portion))
                 if sent is not None:
                     sent.result()
                 sent = sender.submit(self.runner.run_all, statements)
@@ -267,25 +274,9 @@ class App:
         count = 0
         with self._enqueuing() as carry:
             for portion in _portions(job.request for job in jobs):
-                count += len(await self._aenqueue(carry(portion), connection))
+                await self.runner.arun_all(self._statements(carry(portion), connection), connection)
+                count += len(portion)
         return count
-
-    def enqueue_requests(self, requests: list[JobRequest], connection: SyncConnection | None) -> list[Job[Any]]:
-        """Enqueue the requests, in the caller's transaction if a connection is given."""
-        with self._enqueuing() as carry:
-            return self._enqueue(carry(requests), connection)
-
-    async def aenqueue_requests(self, requests: list[JobRequest], connection: AsyncConnection | None) -> list[Job[Any]]:
-        with self._enqueuing() as carry:
-            return await self._aenqueue(carry(requests), connection)
-
-    def _enqueue(self, requests: list[JobRequest], connection: SyncConnection | None) -> list[Job[Any]]:
-        statements = self._statements(requests, notify=connection is not None)
-        return self._handles(requests, self.runner.run_all(statements, connection))
-
-    async def _aenqueue(self, requests: list[JobRequest], connection: AsyncConnection | None) -> list[Job[Any]]:
-        statements = self._statements(requests, notify=connection is not None)
-        return self._handles(requests, await self.runner.arun_all(statements, connection))
 
     def _enqueuing(self) -> AbstractContextManager[Callable[[list[JobRequest]], list[JobRequest]]]:
         """A span of OpenTelemetry around an enqueue, if that is on. Jobs that go through its function carry it."""
@@ -311,17 +302,16 @@ class App:
                 f"{limit_bytes:,} (max_args_bytes): store them elsewhere and pass a reference"
             )
 
-    def _statements(self, requests: list[JobRequest], *, notify: bool) -> list[Statement[dict[UUID, UUID]]]:
-        limit_bytes = self.config.max_args_bytes
+    def _statements(
+        self, requests: list[JobRequest], connection: AnyConnection | None = None
+    ) -> list[Statement[dict[UUID, UUID]]]:
         for request in requests:
-            if len(request.args) > limit_bytes:
-                self.check(request)
+            self.check(request)
         portions = [requests] if len(requests) == 1 else _portions(requests)
+        limit_bytes, notify = self.config.max_args_bytes, connection is not None
         return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in portions]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
-        if not any(answers):  # As without dedupe keys: no id need be looked up.
-            return [Job(request.id, self) for request in requests]
         existing = {asked: other for answer in answers for asked, other in answer.items()}
         return [Job(existing.get(request.id, request.id), self) for request in requests]
 

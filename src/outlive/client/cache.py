@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outlive import wire
 from outlive.config import Config
@@ -30,11 +30,14 @@ WAIT_S = 60.0
 POLL_S = 0.02
 KEPT_SHARE = 0.9
 """How full the cache is after an eviction."""
-_NOTHING = object()
 _SCHEMA = """
 create table if not exists entries (key blob primary key, value blob not null, expires_at real not null) without rowid;
 create index if not exists entries_by_end on entries (expires_at);
 """
+_SIZE_BYTES = """
+select (page_count - freelist_count) * page_size from pragma_page_count, pragma_freelist_count, pragma_page_size
+"""
+_EVICT = "delete from entries where key in (select key from entries order by expires_at limit 100)"
 
 _log = logging.getLogger("outlive.cache")
 
@@ -61,13 +64,13 @@ class Cache:
         if not self.enabled:
             return fn()
         key = key_of(source, parts)
-        if (known := self._find(key)) is not _NOTHING:
-            return known  # type: ignore[return-value]
+        if known := self._find(key):
+            return known[0]  # type: ignore[no-any-return]
         with contextlib.closing(_Flight(self.directory / "flights", key)) as flight:
             while flight.is_taken():
                 time.sleep(POLL_S)
-            if (known := self._find(key)) is not _NOTHING:
-                return known  # type: ignore[return-value]
+            if known := self._find(key):
+                return known[0]  # type: ignore[no-any-return]
             return self._keep(key, fn(), ttl_s)
 
     async def aget(
@@ -77,21 +80,21 @@ class Cache:
         if not self.enabled:
             return await fn()
         key = key_of(source, parts)
-        if (known := self._find(key)) is not _NOTHING:
-            return known  # type: ignore[return-value]
+        if known := self._find(key):
+            return known[0]  # type: ignore[no-any-return]
         with contextlib.closing(_Flight(self.directory / "flights", key)) as flight:
             while flight.is_taken():  # noqa: ASYNC110  # A lock of another process raises no event here.
                 await asyncio.sleep(POLL_S)
-            if (known := self._find(key)) is not _NOTHING:
-                return known  # type: ignore[return-value]
+            if known := self._find(key):
+                return known[0]  # type: ignore[no-any-return]
             return self._keep(key, await fn(), ttl_s)
 
-    def _find(self, key: bytes) -> object:
+    def _find(self, key: bytes) -> tuple[Any] | None:
         query = "select value from entries where key = ? and expires_at > ?"
         if row := self._tried(lambda connection: connection.execute(query, (key, time.time())).fetchone()):
             with contextlib.suppress(ValueError, TypeError, RecursionError):  # The entry is damaged: fetch it.
-                return wire.decode(row[0])
-        return _NOTHING
+                return (wire.decode(row[0]),)
+        return None
 
     def _keep(self, key: bytes, value: T, ttl_s: float | None) -> T:
         try:
@@ -112,28 +115,25 @@ class Cache:
 
     def _evict(self, connection: sqlite3.Connection) -> None:
         """Delete the entries that expire first, until the cache is below its bound."""
-        if self._size_bytes(connection) <= self.bound_bytes:
-            return
-        connection.execute("delete from entries where expires_at <= ?", (time.time(),))
-        while self._size_bytes(connection) > self.bound_bytes * KEPT_SHARE:
-            gone = connection.execute(
-                "delete from entries where key in (select key from entries order by expires_at limit 100)"
-            ).rowcount
-            if not gone:
+        bound_bytes: float = self.bound_bytes
+        while connection.execute(_SIZE_BYTES).fetchone()[0] > bound_bytes:
+            bound_bytes = self.bound_bytes * KEPT_SHARE
+            if not connection.execute(_EVICT).rowcount:
                 return
-
-    def _size_bytes(self, connection: sqlite3.Connection) -> int:
-        count, free, size = (
-            connection.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
-        return int((count - free) * size)
 
     def _tried(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """What the work returns, or None if the file can't be used. A damaged file is deleted."""
         try:
             return work(self._open())
         except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
+            self._complain(f"the cache in {self.directory} can't be used, so answers are not cached: {error}")
+            self.close()
+            # Most errors about damage are of no subclass; no answer is long enough for a DataError.
+            damage = type(error) in (sqlite3.DatabaseError, sqlite3.DataError)
+            if damage or "unsupported file format" in str(error):
+                for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
+                    with contextlib.suppress(OSError):
+                        (self.directory / name).unlink()
             return None
 
     def _open(self) -> sqlite3.Connection:
@@ -148,30 +148,17 @@ class Cache:
             self._connection = connection
         return self._connection
 
-    def _give_up(self, error: Exception) -> None:
-        self._complain(f"the cache in {self.directory} can't be used, so answers are not cached: {error}")
-        self.close()
-        if _is_damage(error):
-            for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
-                with contextlib.suppress(OSError):
-                    (self.directory / name).unlink()
-
     def close(self) -> None:
         """Close the file. The next answer opens it again."""
         connection, self._connection = self._connection, None
-        with contextlib.suppress(sqlite3.Error):
-            if connection is not None:
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
     def _complain(self, words: str) -> None:
         if not self._complained:
             self._complained = True
             _log.warning("%s", words)
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether the file is damaged. Most such errors are of no subclass; no answer is long enough for a DataError."""
-    return type(error) in (sqlite3.DatabaseError, sqlite3.DataError) or "unsupported file format" in str(error)
 
 
 def _close_all() -> None:
@@ -202,10 +189,8 @@ class _Flight:
             return False
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, self._lock)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
 
     def close(self) -> None:

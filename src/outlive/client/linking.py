@@ -6,8 +6,9 @@ outlive.group(fetch.job(url) for url in urls).then(merge.job())
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from outlive import wire
 from outlive.client.job import Job
 from outlive.client.task import BoundJob, OnFailure, ids_of
 from outlive.errors import ConfigError
-from outlive.model import JobRequest
 from outlive.validation import choice
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def chain(
     *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: SyncConnection | None = None
 ) -> tuple[Job[Any], ...]:
     """Enqueue these jobs in one transaction, each after the one before."""
-    app, requests = _requests(_chained(jobs, on_failure))
-    return tuple(app.enqueue_requests(requests, connection))
+    linked = _chained(jobs, on_failure)
+    return tuple(_app_of(linked).enqueue_many(linked, connection=connection))
 
 
 @overload
@@ -76,8 +76,8 @@ async def achain(
     *jobs: BoundJob[Any], on_failure: OnFailure | None = None, connection: AsyncConnection | None = None
 ) -> tuple[Job[Any], ...]:
     """The async twin of `chain`."""
-    app, requests = _requests(_chained(jobs, on_failure))
-    return tuple(await app.aenqueue_requests(requests, connection))
+    linked = _chained(jobs, on_failure)
+    return tuple(await _app_of(linked).aenqueue_many(linked, connection=connection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,36 +93,31 @@ class Group(Generic[R]):
 
     def then(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """Enqueue a job after all of the group, in the transaction of the group's connection, if there is one."""
-        app, requests = _requests([_after(self, job, on_failure)])
-        return app.enqueue_requests(requests, cast("SyncConnection | None", self._connection))[0]
+        connection = cast("SyncConnection | None", self._connection)
+        return job.app.enqueue_many([_after(self, job, on_failure)], connection=connection)[0]
 
     async def athen(self, job: BoundJob[A], *, on_failure: OnFailure | None = None) -> Job[A]:
         """The async twin of `then`, for a group of `agroup`."""
-        app, requests = _requests([_after(self, job, on_failure)])
-        return (await app.aenqueue_requests(requests, cast("AsyncConnection | None", self._connection)))[0]
+        connection = cast("AsyncConnection | None", self._connection)
+        return (await job.app.aenqueue_many([_after(self, job, on_failure)], connection=connection))[0]
 
 
 def group(jobs: Iterable[BoundJob[R]], *, connection: SyncConnection | None = None) -> Group[R]:
     """Enqueue these jobs in one transaction."""
-    if not (found := list(jobs)):
-        return Group([], connection)
-    app, requests = _requests(found)
-    return Group(app.enqueue_requests(requests, connection), connection)
+    found = list(jobs)
+    return Group(_app_of(found).enqueue_many(found, connection=connection) if found else [], connection)
 
 
 async def agroup(jobs: Iterable[BoundJob[R]], *, connection: AsyncConnection | None = None) -> Group[R]:
     """The async twin of `group`."""
-    if not (found := list(jobs)):
-        return Group([], connection)
-    app, requests = _requests(found)
-    return Group(await app.aenqueue_requests(requests, connection), connection)
+    found = list(jobs)
+    return Group(await _app_of(found).aenqueue_many(found, connection=connection) if found else [], connection)
 
 
-def _chained(jobs: Iterable[BoundJob[Any]], on_failure: OnFailure | None) -> Iterator[BoundJob[Any]]:
-    before: list[BoundJob[Any]] = []
-    for job in jobs:
-        yield _after(before, job, on_failure) if before else job
-        before = [job]
+def _chained(jobs: Sequence[BoundJob[Any]], on_failure: OnFailure | None) -> list[BoundJob[Any]]:
+    if not jobs:
+        raise ConfigError("a chain has at least one job: give it one")
+    return [jobs[0], *(_after([before], job, on_failure) for before, job in pairwise(jobs))]
 
 
 def _after(needed: Iterable[Job[Any] | BoundJob[Any]], job: BoundJob[R], on_failure: OnFailure | None) -> BoundJob[R]:
@@ -134,11 +129,7 @@ def _after(needed: Iterable[Job[Any] | BoundJob[Any]], job: BoundJob[R], on_fail
     return BoundJob(job.app, replace(job.request, links=wire.encode(links)))
 
 
-def _requests(jobs: Iterable[BoundJob[Any]]) -> tuple[App, list[JobRequest]]:
-    """The requests of these jobs, and their app."""
-    found = list(jobs)
-    if not found:
-        raise ConfigError("a chain has at least one job: give it one")
-    if any(job.app is not found[0].app for job in found):
+def _app_of(jobs: Sequence[BoundJob[Any]]) -> App:
+    if any(job.app is not jobs[0].app for job in jobs):
         raise ConfigError("these jobs are of different apps: enqueue the jobs of each app by themselves")
-    return found[0].app, [job.request for job in found]
+    return jobs[0].app

@@ -102,18 +102,12 @@ def decorator(app: App, cron: str | None, options: Mapping[str, Any]) -> Schedul
 
 def _packed(name: str, task: Task[..., Any, Any], args: object) -> bytes:
     """The arguments of each job of the schedule called `name`, as JSON."""
-    call: tuple[tuple[Any, ...], dict[str, Any]]
-    match args:
-        case None:
-            call = (), {}
-        case Mapping():
-            call = (), dict(args)
-        case list() | tuple():
-            call = tuple(args), {}
-        case _:
-            raise refused("args", args, "a mapping of arguments by name, or a list of them by position")
+    if not isinstance(args, Mapping | list | tuple | None):
+        raise refused("args", args, "a mapping of arguments by name, or a list of them by position")
+    by_position = tuple(args) if isinstance(args, list | tuple) else ()
+    by_name = dict(args) if isinstance(args, Mapping) else {}
     try:
-        packed = task.codec.pack(*call)
+        packed = task.codec.pack(by_position, by_name)
     except BadArguments as error:
         raise BadArguments(f"the schedule {name} is refused: {error}") from None
     if len(packed) > MAX_ARGS_BYTES:

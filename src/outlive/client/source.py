@@ -98,7 +98,7 @@ class Request:
 
         if self.paid_by_claim():
             return
-        while pause_s := self.pause_s(await self.ask()):  # noqa: ASYNC110  # No event tells of a token.
+        while pause_s := self.pause_s(await self.ask()):  # noqa: ASYNC110  # No event announces a token.
             await asyncio.sleep(pause_s)
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -138,21 +138,22 @@ class Task(Generic[P, C, R]):
         """A job to enqueue later, together with others."""
         if "connection" in self._options:
             raise ConfigError("a job for enqueue_many has no connection of its own: pass connection= to enqueue_many")
-        return BoundJob(self.app, self._request(args, kwargs))
+        return self._bound(args, kwargs)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job. It is durable when this returns, or when the transaction of `connection` commits."""
         connection = cast("SyncConnection | None", self._options.get("connection"))
-        return self.app.enqueue_requests([self._request(args, kwargs)], connection)[0]
+        return self.app.enqueue_many([self._bound(args, kwargs)], connection=connection)[0]
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The async twin of `enqueue`."""
         connection = cast("AsyncConnection | None", self._options.get("connection"))
-        return (await self.app.aenqueue_requests([self._request(args, kwargs)], connection))[0]
+        return (await self.app.aenqueue_many([self._bound(args, kwargs)], connection=connection))[0]
 
-    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundJob[R]:
         id = self._options.get("id") or new_job_id()
-        return JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs), **self._fields)
+        request = JobRequest(id=id, task=self.name, args=self.codec.pack(args, kwargs), **self._fields)
+        return BoundJob(self.app, request)
 
 
 def expect_task(words: str, task: Task[P, C, R]) -> Task[P, C, R]:
@@ -180,25 +181,14 @@ def _key(name: str, value: object) -> str:
 
 def ids_of(name: str, value: Needed | Iterable[Needed]) -> list[UUID]:
     """The ids of one job or of several."""
-    found = [value] if isinstance(value, Job | BoundJob | UUID) else value
-    if not isinstance(found, Iterable):
-        raise _no_job(name, value)
-    return [_id_of(name, one) for one in found]
-
-
-def _id_of(name: str, one: object) -> UUID:
-    match one:
-        case Job():
-            return one.id
-        case BoundJob():
-            return one.request.id
-        case UUID():
-            return one
-    raise _no_job(name, one)
-
-
-def _no_job(name: str, value: object) -> ConfigError:
-    return refused(name, value, "a job, a task.job(…) or a uuid.UUID, or a list of these")
+    ids = []
+    for one in value if isinstance(value, Iterable) else [value]:
+        job = one.request if isinstance(one, BoundJob) else one
+        id = job if isinstance(job, UUID) else getattr(job, "id", None)
+        if not isinstance(id, UUID):
+            raise refused(name, one, "a job, a task.job(…) or a uuid.UUID, or a list of these")
+        ids.append(id)
+    return ids
 
 
 _FIELDS: Checks = {
