@@ -104,7 +104,9 @@ class Codec:
 
         They are decoded again: a job gets what was given, or nothing is enqueued.
         """
-        made = self.make()
+        made = self._made
+        if made is None or made.names:
+            made = self.make()
         bound = self._bind(args, kwargs)
         if made.checker is not None:
             try:

@@ -305,14 +305,17 @@ class App:
     def _statements(
         self, requests: list[JobRequest], connection: AnyConnection | None = None
     ) -> list[Statement[dict[UUID, UUID]]]:
-        for request in requests:
-            self.check(request)
-        portions = [requests] if len(requests) == 1 else _portions(requests)
         limit_bytes, notify = self.config.max_args_bytes, connection is not None
+        for request in requests:
+            if len(request.args) > limit_bytes:
+                self.check(request)
+        portions = [requests] if len(requests) == 1 else _portions(requests)
         return [store.enqueue(portion, max_args_bytes=limit_bytes, notify=notify) for portion in portions]
 
     def _handles(self, requests: list[JobRequest], answers: list[dict[UUID, UUID]]) -> list[Job[Any]]:
-        existing = {asked: other for answer in answers for asked, other in answer.items()}
+        existing: dict[UUID, UUID] = {}
+        for answer in answers:
+            existing |= answer
         return [Job(existing.get(request.id, request.id), self) for request in requests]
 
     def decode_result(self, task: str, data: bytes) -> object:

@@ -37,7 +37,7 @@ from outlive.policy import DEFAULT_QUEUE, LIMITS, Checks, LimitOptions, Policy, 
 from outlive.validation import Duration, choice, count, identifier, known, optional, refused, seconds
 
 if TYPE_CHECKING:
-    from outlive.callers import AnyConnection, AsyncConnection, SyncConnection
+    from outlive.callers import AnyConnection
     from outlive.client.app import App
 
 P = ParamSpec("P")
@@ -142,12 +142,12 @@ class Task(Generic[P, C, R]):
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a job. It is durable when this returns, or when the transaction of `connection` commits."""
-        connection = cast("SyncConnection | None", self._options.get("connection"))
+        connection: Any = self._options.get("connection")
         return self.app.enqueue_many([self._bound(args, kwargs)], connection=connection)[0]
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The async twin of `enqueue`."""
-        connection = cast("AsyncConnection | None", self._options.get("connection"))
+        connection: Any = self._options.get("connection")
         return (await self.app.aenqueue_many([self._bound(args, kwargs)], connection=connection))[0]
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundJob[R]:
