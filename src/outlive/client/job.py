@@ -109,7 +109,7 @@ async def agather(
 def _wanted(
     jobs: list[Job[Any]], timeout: float | None, return_exceptions: bool
 ) -> tuple[StatementRunner, results.Wanted] | None:
-    """How to collect the results of these jobs; None if there are none."""
+    """What `collect` takes; None without jobs."""
     if not jobs:
         return None
     app = jobs[0]._app

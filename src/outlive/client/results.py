@@ -39,7 +39,7 @@ SILENT = "the database does not answer"
 
 
 class Wanted:
-    """The jobs whose results are wanted, and how. `left` are those that have not ended."""
+    """The jobs whose results are wanted, and how. `left` are the unfinished ones."""
 
     def __init__(
         self, ids: Sequence[UUID], timeout_s: float | None, decode: Decode, return_exceptions: bool = False
