@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import psycopg
@@ -219,31 +219,15 @@ def run(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
 
 async def arun(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     """The async twin of `run`."""
-    return await (await answer(connection, statement)).decoded()
-
-
-class Answer(Generic[T]):
-    """What the server has answered to a statement. The caller decodes it when there is time."""
-
-    def __init__(self, statement: Statement[T], cursor: psycopg.AsyncRawCursor[Row]) -> None:
-        self._statement, self._cursor = statement, cursor
-        self.rows = max(0, cursor.rowcount)
-
-    async def decoded(self) -> T:
-        rows = await self._cursor.fetchall() if _has_rows(self._cursor) else []
-        return _decoded(self._statement, self._cursor, rows)
-
-
-async def answer(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> Answer[T]:
     if _needs_pin(connection, statement):
         if _commits_each(connection):
             async with connection.transaction():
-                return await answer(connection, statement)
+                return await arun(connection, statement)
         await connection.execute(search_path.PIN)
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
     cursor.format = pq.Format.BINARY
     await cursor.execute(statement.text, statement.parameters, prepare=statement.hot or None)
-    return Answer(statement, cursor)
+    return _decoded(statement, cursor, await cursor.fetchall() if _has_rows(cursor) else [])
 
 
 def run_all(connection: psycopg.Connection[Any], statements: Sequence[Statement[T]]) -> list[T]:

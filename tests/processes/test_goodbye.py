@@ -16,7 +16,7 @@ from outlive.worker.leases import Leases
 from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.session import Session
-from outlive.worker.source_outcomes import SourceOutcomes
+from outlive.worker.sources import SourceOutcomes
 from outlive.worker.wakeup import Wakeup
 from tests.driving.making import WORKER, Connect, claim, count, make, make_many, register_worker, row, state_of, value
 

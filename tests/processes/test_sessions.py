@@ -131,5 +131,5 @@ def test_an_outage_names_the_database_without_the_password(caplog: pytest.LogCap
 
     asyncio.run(try_twice())
     (line,) = caplog.records
-    assert line.getMessage().startswith("the database shop at localhost:1 is away (")
+    assert line.getMessage().startswith("lost the database shop at localhost:1 (")
     assert "secret" not in line.getMessage()

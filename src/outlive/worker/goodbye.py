@@ -16,7 +16,7 @@ from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.session import Session
 from outlive.worker.slow_ends import write_end
-from outlive.worker.source_outcomes import SourceOutcomes
+from outlive.worker.sources import SourceOutcomes
 
 AT_ONCE = 400
 """How many ends one statement writes."""

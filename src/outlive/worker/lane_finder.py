@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from outlive import store
 from outlive.worker.lanes import Lanes
 from outlive.worker.session import Session
+from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
 
 LOOK_S = 1.0
-"""How long a busy worker goes without a look, at most."""
+"""How long a busy worker goes without a search, at most."""
 LANES_SHARE = 0.01
 SOURCES_SHARE = 0.03
 SOURCES_BATCH = 256
@@ -25,59 +26,88 @@ SOON_S = 0.2
 _START = ("", "")
 
 
+class _Pace:
+    """When to search again, so that searches take no more than a share of the time."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._costs_s: deque[float] = deque(maxlen=5)
+        """How long the last searches took. The cheapest counts: the others waited for the processor."""
+        self.searched_at = -math.inf
+        self.pause_s = 0.0
+
+    def searched(self, started: float) -> None:
+        self.searched_at = time.monotonic()
+        self._costs_s.append(self.searched_at - started)
+        self.pause_s = min(self._costs_s) / self._share
+
+    def over_in_s(self, now: float, at_most_s: float = math.inf) -> float:
+        return self.searched_at + min(at_most_s, self.pause_s) - now
+
+
 class LaneFinder:
-    def __init__(self, session: Session, wake: Wakeup) -> None:
-        self._session, self._wake = session, wake
+    def __init__(self, session: Session, wake: Wakeup, slots: Slots, queues: Sequence[str] | None) -> None:
+        self._session, self._wake, self._slots, self._queues = session, wake, slots, queues
         self.lanes = Lanes()
         self.suspect_waits = False
-        self._found_at = -math.inf
-        self._pause_s = 0.0
-        self._costs_s: deque[float] = deque(maxlen=5)
-        """How long the last looks took. The cheapest counts: the others waited for the processor."""
+        self._pace, self._sources_pace = _Pace(LANES_SHARE), _Pace(SOURCES_SHARE)
         self._after = _START
+        """The last queue and source that was searched."""
         self._sources_wanted = True
-        self._sources_from = 0.0
-        """When (monotonic) the next batch of sources may be searched."""
-        self._sources_found_at = -math.inf
-        self._source_costs_s: deque[float] = deque(maxlen=5)
 
-    @property
-    def due(self) -> bool:
-        return self._wake.look or not self.lanes or time.monotonic() - self._found_at > self._pause_s
+    async def search_if_due(self) -> None:
+        """Search if it is time, and if there is room for the jobs."""
+        if self._add_hinted() and self._slots.idle():
+            return  # An idle worker claims first what it was notified of.
+        if not self._due and not self._sources_due:
+            return  # First: to add up the room takes longer, with many slots.
+        if not self._slots.capacity() and not self._slots.room.by_task():
+            return
+        if self._due:
+            await self._search()
+        if self._sources_due:
+            await self._search_sources()
 
-    def take_hints(self, tasks: Container[str], queues: Container[str] | None) -> bool:
+    def _add_hinted(self) -> bool:
         """Add the lanes in which a job was enqueued. True if there are some, and no search is needed now."""
         hints, self._wake.hints = self._wake.hints, {}
-        mine = [key for key in hints if key.task in tasks and (queues is None or key.queue in queues)]
+        mine = [
+            key
+            for key in hints
+            if key.task in self._slots.tasks and (self._queues is None or key.queue in self._queues)
+        ]
         self.lanes.add(mine)
-        return bool(mine) and not self._wake.look and time.monotonic() - self._found_at < LOOK_S + SOON_S
+        return bool(mine) and not self._wake.look and time.monotonic() - self._pace.searched_at < LOOK_S + SOON_S
 
-    async def find(self, tasks: Sequence[str], queues: Sequence[str] | None) -> None:
+    @property
+    def _due(self) -> bool:
+        return self._wake.look or not self.lanes or self._pace.over_in_s(time.monotonic(), LOOK_S) < 0
+
+    async def _search(self) -> None:
         """Find the lanes without a source that have jobs."""
         started = time.monotonic()
         self._sources_wanted = self._sources_wanted or self._wake.look_at_sources or self.lanes.has_sources
         self._wake.look = self._wake.look_at_sources = False
-        found = await self._session.run(store.unsourced_lanes(tasks, queues))
+        found = await self._session.run(store.unsourced_lanes(list(self._slots.tasks), self._queues))
         self.lanes.found(found.lanes, found.paused)
         self.suspect_waits = found.suspect_waits
-        self._found_at = time.monotonic()
-        self._costs_s.append(self._found_at - started)
-        self._pause_s = min(LOOK_S, min(self._costs_s) / LANES_SHARE)
+        self._pace.searched(started)
 
     @property
-    def sources_due(self) -> bool:
+    def _sources_due(self) -> bool:
         return self._sources_in_s(time.monotonic()) <= 0
 
-    async def find_sourced(self, tasks: Sequence[str], queues: Sequence[str] | None) -> None:
+    async def _search_sources(self) -> None:
         """Search the next batch of sources that have jobs; the next call goes on from there."""
         started = time.monotonic()
         self._sources_wanted = False
-        found = await self._session.run(store.sourced_lanes(tasks, queues, after=self._after, batch=SOURCES_BATCH))
-        self._sources_found_at = ended = time.monotonic()
-        self.lanes.found_sourced(found, self._after, ended)
+        tasks = list(self._slots.tasks)
+        found = await self._session.run(
+            store.sourced_lanes(tasks, self._queues, after=self._after, batch=SOURCES_BATCH)
+        )
+        self.lanes.found_sourced(found, self._after, time.monotonic())
         self._after = found.reached or _START
-        self._source_costs_s.append(ended - started)
-        self._sources_from = ended + min(self._source_costs_s) / SOURCES_SHARE
+        self._sources_pace.searched(started)
 
     def pause_s(self) -> float:
         """How long an idle worker may wait before it must ask a source or search for open ones."""
@@ -86,7 +116,7 @@ class LaneFinder:
         return min(self._sources_in_s(now), LOOK_S if opens_in_s is None else opens_in_s)
 
     def _sources_in_s(self, now: float) -> float:
+        earliest_s = max(0.0, self._sources_pace.over_in_s(now))
         if self._sources_wanted or self._after != _START:
-            return max(0.0, self._sources_from - now)
-        due_at = min(self._sources_found_at + LOOK_S, self.lanes.opens_at or math.inf)
-        return max(0.0, due_at - now, self._sources_from - now)
+            return earliest_s
+        return max(earliest_s, min(self._sources_pace.searched_at + LOOK_S, self.lanes.opens_at or math.inf) - now)

@@ -37,7 +37,7 @@ class Outage:
         self._away = True
         self.since = self.since or time.monotonic()
         _log.warning(
-            "the database %s is away (%s): running jobs go on, their ends wait, and no job is claimed until it is back",
+            "lost the database %s (%s): running jobs continue and their results are buffered until it is back",
             self._where,
             _one_line(error),
         )

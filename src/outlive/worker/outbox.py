@@ -1,7 +1,7 @@
-"""The outbox: how attempts ended, until the database knows it.
+"""The outbox: how attempts ended, until the database has it.
 
-Most ends wait here for the claim loop, which writes them with its next claim. Ends that could delay the others (they
-carry records or spawned jobs, or another transaction has locked their rows) go through `SlowEnds`.
+Most ends wait here for the claim loop, which writes them in the statement of its next claim. Ends that could delay the
+others (they carry records or spawned jobs, or another transaction has locked their rows) go through `SlowEnds`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import time
 from collections.abc import Collection
 from uuid import UUID
 
+import psycopg
+
 from outlive import store
-from outlive.model import Ended
+from outlive.model import Claimed, Ended
 from outlive.worker.leases import Leases
+from outlive.worker.offers import Offer
 from outlive.worker.session import Session
-from outlive.worker.slow_ends import SlowEnds
+from outlive.worker.slow_ends import SlowEnds, never_accepted
 from outlive.worker.wakeup import Wakeup
 
 CAREFUL_S = 5.0
@@ -46,42 +49,58 @@ class Outbox:
         """Every end that is not known to be in the database."""
         return [*self.waiting, *self.slow.pending.values()]
 
-    async def take(self) -> list[Ended]:
-        """The ends for the next statement. The caller hands them to `written` or `put_back`."""
-        if self.waiting and time.monotonic() < self._careful_until:
-            await self._set_locked_aside()
-        taken, self.waiting = self.waiting, []
-        return taken
-
-    def put_back(self, ends: list[Ended]) -> None:
-        self.waiting = ends + self.waiting
-
-    def written(self, ends: list[Ended], stale: Collection[int]) -> None:
-        for end in ends:
-            self.leases.drop(end.token)
-            if end.token in stale:
-                self.leases.note_refused_end(end)
-
     def keep(self, tokens: Collection[int]) -> None:
         """Drop the ends of attempts that the database no longer has under this worker."""
         self.waiting = [end for end in self.waiting if end.token in tokens]
         self.slow.keep(tokens)
 
-    def start_being_careful(self) -> bool:
-        """A statement timed out on a lock: look for locked rows from now on. False if that was so already."""
-        was_careful = time.monotonic() < self._careful_until
-        self._careful_until = time.monotonic() + CAREFUL_S
-        return not was_careful
+    async def claim(self, offer: Offer) -> list[Claimed]:
+        """Write the ends that wait, and claim what is offered, in one statement."""
+        if self.waiting and time.monotonic() < self._careful_until:
+            await self._set_locked_aside()
+        ends, self.waiting = self.waiting, []
+        try:
+            turn = await self._session.run(
+                store.end_and_claim(
+                    self._worker,
+                    ends,
+                    offer.lanes,
+                    limit=offer.limit,
+                    lease_s=self.leases.lease_s,
+                    begun=offer.begun,
+                )
+            )
+        except BaseException as error:
+            if not ends or not self._refused(ends, error):
+                self.waiting = ends + self.waiting  # If they were written, reconciliation drops them.
+                raise
+            return []
+        for end in ends:
+            self.leases.drop(end.token)
+            if end.token in turn.stale:
+                self.leases.note_refused_end(end)
+        return turn.claimed
+
+    def _refused(self, ends: list[Ended], error: BaseException) -> bool:
+        """Write these ends in another way, if Postgres has answered that it did not write them because of one."""
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            careful, self._careful_until = time.monotonic() < self._careful_until, time.monotonic() + CAREFUL_S
+            if not careful:  # The row of one of them is locked: the next turn sets those aside.
+                self.waiting = ends + self.waiting
+                return True
+            # What follows from one of them is locked.
+        elif getattr(error, "sqlstate", "") is not None and never_accepted(error):
+            _log.warning("Postgres refused a batch of %d results; writing them one by one: %s", len(ends), error)
+        else:
+            return False
+        for end in ends:
+            self.slow.add(end)
+        return True
 
     async def _set_locked_aside(self) -> None:
         tokens = [end.token for end in self.waiting]
         if locked := await self._session.run(store.locked_ends(self._worker, tokens)):
-            _log.warning("%d ends wait for a lock that another transaction holds", len(locked))
+            _log.warning("%d results wait for a lock that another transaction holds", len(locked))
             for end in [end for end in self.waiting if end.token in locked]:
                 self.waiting.remove(end)
                 self.slow.add_locked(end)
-
-    def write_one_by_one(self, ends: list[Ended]) -> None:
-        """Postgres refuses one of these ends: each is written by itself, and fails if it is the one."""
-        for end in ends:
-            self.slow.add(end)

@@ -1,14 +1,13 @@
-"""Reconciliation: after a statement whose outcome is unknown, the database says what this worker holds.
+"""Reconciliation: after a statement whose outcome is unknown, the worker reads which attempts the database has for it.
 
-A connection may break after the server has committed a claim or an end. The worker then reads what the database has
-under its id, adopts the attempts that it did not know of, and only then claims again. It repeats this with every
-renewal, because the server may still be at work on that statement when it is first asked.
+A connection may break after the server has committed a claim or an end. The worker then reads the attempts under its
+id, recovers those that it did not know of, and only then claims again. It repeats this with every renewal, because the
+server may still be at work on that statement when it is first asked.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,44 +35,42 @@ class Reconciliation:
         self._worker, self._session = worker, session
         self._slots, self._leases, self._outbox = slots, leases, outbox
         self._every_s = config.renew_s
-        self.unsure = False
+        self._unsure = False
         """A statement was sent whose outcome is not known: the database may have claims that are not known here."""
-        self._done_at = time.monotonic()
-
-    def start_over(self) -> None:
-        """The connection is new, and its server may be another one, which does not know this worker's attempts."""
-        self._done_at = -math.inf
+        self._done_at, self._done_in = time.monotonic(), -1
+        """The time, and the number of the connection: a new one may lead to a server that lacks some attempts."""
 
     @contextmanager
-    def unsure_if_it_fails(self) -> Iterator[None]:
-        """A block that claims jobs, and takes them in."""
+    def due_if_this_fails(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self.unsure = True
+            self._unsure = True
             raise
 
     @property
     def due(self) -> bool:
-        return self.unsure or time.monotonic() - self._done_at > self._every_s
+        overdue = time.monotonic() - self._done_at > self._every_s
+        return self._unsure or overdue or self._done_in != self._session.generation
+
+    def done(self, asked_at: float) -> None:
+        self._unsure, self._done_at, self._done_in = False, asked_at, self._session.generation
 
     async def run_once(self) -> list[Claimed]:
         """Drop what the database does not have, and return the attempts that this worker did not know of."""
-        started = time.monotonic()
         known = set(self._leases.tokens)
         held, unreadable = await self._read_held()
         unwritten = {end.token: end for end in self._outbox.unwritten}
+        written = unwritten.keys() - held.keys()
         self._outbox.keep(held.keys())
         self._disown((known & self._leases.tokens) - held.keys() - unwritten.keys())
-        for token in unwritten.keys() - held.keys():  # It is written already, or was ended by others.
+        for token in written:  # Or others have ended it.
             (self._leases.drop if unwritten[token].outcome is Outcome.LOST else self._leases.lose)(token)
         self._outbox.waiting += unreadable
         known |= self._leases.tokens | unwritten.keys()
         unknown = [job for token, job in held.items() if token not in known]
-        if self.unsure or unknown:
-            ends = len(unwritten.keys() - held.keys())
-            _log.info("reconciled: %d ends were written already, %d claims are adopted", ends, len(unknown))
-        self._done_at = started
+        if self._unsure or unknown:
+            _log.info("reconciled: %d ends were written already, %d claims are recovered", len(written), len(unknown))
         return unknown
 
     async def _read_held(self) -> tuple[dict[int, Claimed], list[Ended]]:
@@ -101,7 +98,7 @@ class Reconciliation:
             self._leases.lose(one.job.token)
         for one in [one for child in self._slots.busy for one in child.given]:
             if one.job.token in tokens and not one.completing:
-                _log.error("the database no longer knows attempt %d: its process is killed", one.job.token)
+                _log.error("the database no longer has attempt %d: its process is killed", one.job.token)
                 self._leases.disown(one.job.token)
                 one.verdict = one.verdict or GIVEN_UP
 

@@ -20,7 +20,7 @@ from outlive.worker.job_calls import JobCalls
 from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.registration import Registration
-from outlive.worker.source_outcomes import SourceOutcomes
+from outlive.worker.sources import SourceOutcomes
 from outlive.worker.telemetry import Telemetry
 from outlive.worker.wakeup import Wakeup
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from outlive.worker.slots import Slots
 
 NEXT_CHILDREN = 8
-"""A slot of a warm task holds jobs for at most this many successive children: to fork and end so many takes about as
-long as the work that a child is given ahead."""
+"""A slot of a warm task holds jobs for at most this many successive children: to fork and end these takes about as long
+as the work that a child is given ahead."""
 
 SPREAD = 64
-"""Jobs that come together are given to at least so many children, if there are."""
+"""Jobs claimed together are spread over at least this many children, if there are."""
 
 
 class Room:
@@ -38,7 +38,7 @@ class Room:
         return min(NEXT_CHILDREN * facts.max_jobs, self._slots.pace.ahead(task))
 
     def share(self, jobs: int, task: str) -> int:
-        """How many of so many jobs a child gets before another one does: to wake each child for a few costs more."""
+        """How many of these jobs to give a child before the next one: to wake each child for a few costs more."""
         return max(1, min(jobs // SPREAD, self.ahead(task)))
 
     def by_task(self) -> Mapping[str, int]:
@@ -82,17 +82,6 @@ class Room:
             return 0
         number = self._slots.pace.ahead(task)
         return number if number > 1 else 0
-
-    def after(self, task: str, untaken: int) -> Mapping[str, int]:
-        """How many more jobs children can be given after these, if all that wait for a child are of this warm task."""
-        slots, now = self._slots, time.monotonic()
-        alike = task in slots.tasks and all(one.job.task == task and not one.job.losses for one in slots.unplaced)
-        held_up = slots.closed or slots.trouble or slots.suspect() is not None
-        if not alike or held_up or any(child.runs_over(now) for child in slots.children):
-            return {}
-        given = sum(len(child.given) for child in slots.children)
-        left = slots.size * self.ahead(task) - untaken - len(slots.unplaced) - given
-        return {task: left} if left > 0 else {}
 
     def served_tasks(self) -> set[str | None]:
         """The warm tasks whose slots take more jobs when they have done some."""

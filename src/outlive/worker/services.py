@@ -33,7 +33,7 @@ from outlive.worker.reports import AttemptReports
 from outlive.worker.schedules import Schedules
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
-from outlive.worker.source_outcomes import SourceOutcomes
+from outlive.worker.sources import SourceOutcomes
 from outlive.worker.suspects import Suspects
 from outlive.worker.taking_back import TakingBack
 from outlive.worker.telemetry import telemetry
@@ -98,7 +98,7 @@ class Services:
         self.cancels = Cancels(me.id, session, slots=slots, watch=self.watch, wake=wake)
         self.followed = Followed(me.id, session, slots=slots, wake=wake)
         self.begun_marks = BegunMarks(me.id, session, slots)
-        self.suspects = Suspects(me.id, config, session, slots=slots, claims=self.claims, wake=wake)
+        self.suspects = Suspects(me.id, config, session, slots=slots, claim=self.claims.suspect, wake=wake)
         self.metrics = DatabaseMetrics((scraped := Session(url, db.METRICS)).run)
         self.sessions = (hot, session, firing, *self.outbox.slow.pool.sessions, *self.calls.pool.sessions, scraped)
 

@@ -70,11 +70,6 @@ class Session:
     def pooled(self) -> bool:
         return self._connection is not None and db.pooled(self._connection)
 
-    def connected(self, generation: int) -> bool:
-        """Whether this connection is still in use, and usable as far as is known here."""
-        usable = self._connection is not None and not self._connection.closed and not self._connection.broken
-        return usable and generation == self.generation
-
     async def connect(self) -> db.AsyncConnection:
         """The connection. A broken one is replaced."""
         if self._connection is None or self._connection.closed or self._connection.broken:
@@ -91,11 +86,6 @@ class Session:
     async def run(self, statement: db.Statement[T]) -> T:
         async with self._counting_failures(statement.name) as connection:
             return await db.arun(connection, statement)
-
-    async def answer(self, statement: db.Statement[T]) -> db.Answer[T]:
-        """Like `run`, but the answer is not decoded yet."""
-        async with self._counting_failures(statement.name) as connection:
-            return await db.answer(connection, statement)
 
     async def run_all(self, statements: Sequence[db.Statement[T]]) -> list[T]:
         """Run all of them, or none."""
