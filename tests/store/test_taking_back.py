@@ -11,8 +11,8 @@ from outlive import db, store
 from outlive.model import Ended, Lane
 from outlive.states import Outcome, State
 from outlive.worker.leases import Leases
+from outlive.worker.renewal import TakingBack
 from outlive.worker.session import Session
-from outlive.worker.taking_back import TakingBack
 from tests.driving.making import (
     TASK,
     Connect,

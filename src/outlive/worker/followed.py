@@ -1,7 +1,7 @@
-"""What followed jobs say, and how their memory changes, written for those who follow them.
+"""Writes the output of followed jobs, and how their memory changes, while they run.
 
-Most jobs are not followed, and both are written once, with the end of the attempt. `outlive.watch` tells the
-worker of a job when the first follower asks.
+Most jobs are not followed, and both are written once, with the end of the attempt. `outlive.watch` notifies the worker
+of a job that is followed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outlive.worker.slots import Slots
 from outlive.worker.wakeup import Wakeup
 
 EVERY_S = 0.4
-"""How often what a followed job says is written."""
+"""How often the output of a followed job is written."""
 CHECK_S = 5.0
 """How often followers are looked for without a notification."""
 
@@ -39,15 +39,16 @@ class Followed:
         """Write what is new."""
         followed = await self._session.run(store.watched(self._worker))
         running = {child.current.job.token: child for child in self._slots.busy}
+        written: dict[int, tuple[int, MemoryCourse | None]] = {}
         new: list[LiveOutput] = []
-        told: dict[int, tuple[int, MemoryCourse | None]] = {}
         for token in followed.keys() & running.keys():
             lines, text = running[token].said_so_far()
-            told[token] = lines, running[token].current.memory_so_far()
+            memory = running[token].current.memory_so_far()
+            written[token] = lines, memory
             before = self._written.get(token) if followed[token] else None
-            if told[token] != before:
-                known = before is not None and before[0] == lines
-                new.append(LiveOutput(token, lines, None if known else text, told[token][1]))
+            if before != written[token]:
+                has_text = before is not None and before[0] == lines
+                new.append(LiveOutput(token, lines, None if has_text else text, memory))
         if new:
             await self._session.run(store.write_output(self._worker, new))
-        self._written = told
+        self._written = written

@@ -1,4 +1,9 @@
-"""Lease renewal: keep the attempts that children work on, and kill those that belong to another worker now."""
+"""Lease renewal: keep the attempts that children work on, and kill those that belong to another worker now.
+
+No job is charged for a lease that its living worker could not renew. Usually the worker gives such attempts up and
+releases them itself when the database is back. But a reaper may have ended them as lost before: `TakingBack` takes
+these losses back, unless a job has stopped this process. Then they stand: nothing else can be charged to that job.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,8 @@ from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
+
+LOOK_S = 0.5
 
 _log = logging.getLogger("outlive.worker")
 
@@ -57,3 +64,19 @@ class Renewal:
                 # The job's own transaction has locked the row. Until it ends, no other worker can take the attempt.
                 self._leases.trust_until(token, started + 2 * renew_s)
         await asyncio.sleep(renew_s)  # At the end, so that a renewal that failed is repeated at once.
+
+
+class TakingBack:
+    def __init__(self, worker: UUID, session: Session, leases: Leases) -> None:
+        self._worker, self._session, self._leases = worker, session, leases
+        self.stalled_by_a_job = False
+        """A job has stopped this process, and continued it."""
+
+    async def run_once(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        ended = self._leases.not_kept - self._leases.tokens  # Of the others the end is not written yet.
+        if not ended:
+            return
+        if not self.stalled_by_a_job and (taken := await self._session.run(store.take_back(self._worker, ended))):
+            _log.warning("%d losses were taken back: their leases could not be renewed in time", taken)
+        self._leases.not_kept -= ended

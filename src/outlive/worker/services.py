@@ -28,14 +28,13 @@ from outlive.worker.outbox import Outbox
 from outlive.worker.progress import ProgressWriter
 from outlive.worker.reaper import Reaper
 from outlive.worker.registration import Registration
-from outlive.worker.renewal import Renewal
+from outlive.worker.renewal import Renewal, TakingBack
 from outlive.worker.reports import AttemptReports
 from outlive.worker.schedules import Schedules
 from outlive.worker.session import Session
 from outlive.worker.slots import Slots
 from outlive.worker.sources import SourceOutcomes
 from outlive.worker.suspects import Suspects
-from outlive.worker.taking_back import TakingBack
 from outlive.worker.telemetry import telemetry
 from outlive.worker.wakeup import DRAIN, Wakeup
 from outlive.worker.watch import Watch

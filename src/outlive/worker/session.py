@@ -29,27 +29,6 @@ replaced at once: sessions may stay read-only when the database is writable agai
 _log = logging.getLogger("outlive.worker")
 
 
-class Failures:
-    """How often in a row the same statement has failed with the same error."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[str | None, int]] = {}
-
-    def passed(self, statement: str) -> None:
-        self._seen.pop(statement, None)
-
-    def repeated(self, statement: str, error: psycopg.Error) -> bool:
-        """Count a failure. True if a new connection may help; it stays true until the statement succeeds."""
-        if not db.may_be_the_session(error):
-            return False
-        before, times = self._seen.get(statement, (None, 0))
-        times = times + 1 if before == error.sqlstate else 1
-        self._seen[statement] = (error.sqlstate, times)
-        if times == REPLACE_AFTER:
-            _log.warning("%s failed %d times: its connection is replaced (%s)", statement, times, error.sqlstate)
-        return times >= REPLACE_AFTER
-
-
 class Session:
     def __init__(self, url: str, purpose: db.Purpose = db.SERVICE) -> None:
         self.url, self._purpose = url, purpose
@@ -62,7 +41,8 @@ class Session:
         """The same by statement; several that run together count as one, under the first name."""
         self._connection: db.AsyncConnection | None = None
         self._lock = asyncio.Lock()
-        self._failures = Failures()
+        self._failures: dict[str, tuple[str | None, int]] = {}
+        """The last error of each statement that fails, and how often in a row it was the same."""
         self._outage = outage.of(url)
         self._connected_at = 0.0
 
@@ -103,13 +83,24 @@ class Session:
                 if (task := asyncio.current_task()) and task.cancelling():
                     raise asyncio.CancelledError from error  # The driver reports a broken connection in its place.
                 self.note_loss(error)
-                if db.read_only(error) or self._failures.repeated(statement, error):
+                if db.read_only(error) or self._fails_repeatedly(statement, error):
                     await connection.close()
                 raise
-            self._failures.passed(statement)
+            self._failures.pop(statement, None)
             self.answers += 1
             self.answered_at = time.monotonic()
             self.round_trips[statement.partition("+")[0]] += 1
+
+    def _fails_repeatedly(self, statement: str, error: psycopg.Error) -> bool:
+        """Whether a new connection may help; it stays true until the statement succeeds."""
+        if not db.may_be_the_session(error):
+            return False
+        before, times = self._failures.get(statement, (None, 0))
+        times = times + 1 if before == error.sqlstate else 1
+        self._failures[statement] = (error.sqlstate, times)
+        if times == REPLACE_AFTER:
+            _log.warning("%s failed %d times: its connection is replaced (%s)", statement, times, error.sqlstate)
+        return times >= REPLACE_AFTER
 
     def note_loss(self, error: psycopg.Error) -> None:
         """Remember that the connection is lost, if this error says so."""
@@ -135,7 +126,7 @@ class SessionPool:
 
     @asynccontextmanager
     async def take(self, *, size_bytes: int = 0) -> AsyncIterator[Session]:
-        """A session to send so much. It is closed after a large statement: libpq would keep as large a buffer."""
+        """A session for a statement of this size. It is closed after a large one: libpq would keep the buffer."""
         session = self._idle.pop()
         try:
             yield session

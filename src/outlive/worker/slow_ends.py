@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+import msgspec
 import psycopg
 
 from outlive import db, store
@@ -45,6 +46,15 @@ _PASSING = ("08", "25", "40", "53", "55", "57P", "58")
 _log = logging.getLogger("outlive.worker")
 
 
+class _Tries(msgspec.Struct):
+    """What is known of an end that could not be written at the first try."""
+
+    sqlstate: str = ""
+    times: int = 0
+    unsure: bool = False
+    """The outcome of the last statement is unknown: it may have written the end."""
+
+
 class SlowEnds:
     def __init__(self, worker: UUID, url: str, leases: Leases, fail: Callable[[Ended], None]) -> None:
         self._worker, self._leases, self._fail = worker, leases, fail
@@ -54,11 +64,7 @@ class SlowEnds:
         self._ready: asyncio.Queue[int] = asyncio.Queue()
         self._ready_again: asyncio.Queue[int] = asyncio.Queue()
         self._one_large = asyncio.Lock()
-        self._unsure: set[int] = set()
-        """Tokens of ends whose last statement has an unknown outcome."""
-        self._failures: dict[int, tuple[str, int]] = {}
-        self._late: set[int] = set()
-        """Tokens of ends that could not be written at the first try."""
+        self._tries: dict[int, _Tries] = {}
 
     def add(self, end: Ended) -> None:
         self.pending[end.token] = end
@@ -66,7 +72,7 @@ class SlowEnds:
 
     def add_locked(self, end: Ended) -> None:
         self.pending[end.token] = end
-        self._late.add(end.token)
+        self._tries[end.token] = _Tries()
         self._ready_again.put_nowait(end.token)
 
     def keep(self, tokens: Collection[int]) -> None:
@@ -81,7 +87,7 @@ class SlowEnds:
     @property
     def under_way(self) -> bool:
         """Whether an end is being written, or is about to be."""
-        return any(token not in self._late for token in self.pending)
+        return any(token not in self._tries for token in self.pending)
 
     async def run_once(self) -> None:
         """Write one end. As many of these run at once as there are sessions, but one large end at a time."""
@@ -107,12 +113,13 @@ class SlowEnds:
         except psycopg.Error as error:
             self._try_again_or_fail(end, error)
         except BaseException:
-            self._unsure.add(token)
+            self._tries.setdefault(token, _Tries()).unsure = True
             ready.put_nowait(token)
             raise
 
     async def _write(self, session: Session, end: Ended) -> None:
-        if end.token in self._unsure and end.token in await session.run(store.ended([end.token])):
+        tries = self._tries.get(end.token)
+        if tries and tries.unsure and end.token in await session.run(store.ended([end.token])):
             failure = None  # The end was written, and its answer was lost.
         else:
             failure = await write_end(session, self._worker, end, self._leases)
@@ -123,15 +130,13 @@ class SlowEnds:
             self._fail(failure)
 
     def _try_again_or_fail(self, end: Ended, error: psycopg.Error) -> None:
-        self._late.add(end.token)
-        if db.transient(error):
-            self._unsure.add(end.token)
+        tries = self._tries.setdefault(end.token, _Tries())
         state = error.sqlstate or ""
-        if not db.transient(error) and not state.startswith(_PASSING):
-            before, times = self._failures.get(end.token, (state, 0))
-            times = times + 1 if before == state else 1
-            self._failures[end.token] = (state, times)
-            if times >= TRIES:
+        if db.transient(error):
+            tries.unsure = True
+        elif not state.startswith(_PASSING):
+            tries.sqlstate, tries.times = state, tries.times + 1 if tries.sqlstate == state else 1
+            if tries.times >= TRIES:
                 self._forget(end.token)
                 self._fail(refused(end, error))
                 return
@@ -141,9 +146,7 @@ class SlowEnds:
 
     def _forget(self, token: int) -> None:
         self.pending.pop(token, None)
-        self._failures.pop(token, None)
-        self._unsure.discard(token)
-        self._late.discard(token)
+        self._tries.pop(token, None)
 
 
 def _size(end: Ended) -> int:
@@ -181,12 +184,12 @@ def never_accepted(error: BaseException) -> bool:
 
 
 def refused(end: Ended, error: Exception) -> Ended:
-    """The failure of an attempt whose end Postgres refuses, in its own words, without the functions that it was in."""
-    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    """The failure of an attempt whose end Postgres refuses, with its message, without the functions that raised it."""
+    message = (error.diag.message_primary if isinstance(error, psycopg.Error) else None) or error
     spawned = isinstance(error, psycopg.Error) and error.sqlstate in _SPAWN_REFUSED
     what = "a job that it spawns can't be enqueued" if spawned else "how it ended can't be written"
-    _log.error("the end of attempt %d can't be written: %s", end.token, said or error)
-    return failed_for_good(end.token, f"{what}: {said or error}")
+    _log.error("the end of attempt %d can't be written: %s", end.token, message)
+    return failed_for_good(end.token, f"{what}: {message}")
 
 
 def failed_for_good(token: int, error: str) -> Ended:

@@ -37,14 +37,8 @@ class Wakeup:
 
     def notify(self, payload: str = "") -> None:
         """A job was enqueued in the lane that the payload names; without one, anything may have changed."""
-        if payload == CANCEL:
-            self.cancel.set()
-            return
-        if payload == WATCH:
-            self.watch.set()
-            return
-        if payload == FOLLOW:
-            self.follow.set()
+        if event := {CANCEL: self.cancel, WATCH: self.watch, FOLLOW: self.follow}.get(payload):
+            event.set()
             return
         if (lane := _lane(payload)) is not None and len(self.hints) < MAX_HINTS:
             self.hints[lane] = None
