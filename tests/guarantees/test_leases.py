@@ -309,7 +309,7 @@ def test_a_database_that_is_away_for_longer_than_a_lease_costs_no_job_anything(
         begun(tmp_path / "go", times=time)
         with away(database_url, server_url):
             eventually(lambda: worker.log().count("its process is killed") == time, within_s=30)  # noqa: B023
-            worker.says("is away")
+            worker.says("lost the database")
     (tmp_path / "go").touch()
     finished(job, State.SUCCEEDED)
     connection = connect()

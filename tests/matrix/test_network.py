@@ -110,7 +110,7 @@ def test_turns_whose_answers_are_cut_off_lose_nothing_and_run_nothing_twice(
         all_end_once(database_url, jobs)
         worker.stop()
     assert turns >= 2 * CUTS
-    found = re.findall(r"reconciled: (\d+) ends were written already, (\d+) claims are adopted", worker.log())
+    found = re.findall(r"reconciled: (\d+) ends were written already, (\d+) claims are recovered", worker.log())
     assert sum(int(reports) for reports, _ in found) > 0
     assert sum(int(claims) for _, claims in found) > 0
     assert {(tmp_path / str(n)).read_bytes() for n in range(len(jobs))} == {b"x"}
