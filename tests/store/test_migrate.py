@@ -272,38 +272,6 @@ def test_an_upgrade_counts_a_worker_with_a_late_heartbeat_as_running_while_it_ha
     assert values(version_1, "select count(secret) from outlive.workers") == [1]
 
 
-@pytest.fixture(scope="module")
-def unchanged(server_url: str) -> Iterator[db.Connection]:
-    """A database for all changes. Each of them is rolled back."""
-    with new_database(server_url) as url, db.connect(url) as connection:
-        yield connection
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "alter table outlive.jobs add column extra int",
-        "alter table outlive.progress alter column attempt type bigint",
-        "alter table outlive.workers alter column state set default 'stale'",
-        "alter table outlive.waiting alter column losses drop not null",
-        "alter table outlive.held drop constraint held_why_check",
-        "alter table outlive.running set (fillfactor = 90)",
-        "alter table outlive.sleepers set logged",
-        "drop index outlive.held_why",
-        "create index on outlive.jobs (created_at)",
-        "create or replace function outlive.wake() returns void language sql return null",
-        "alter function outlive.state_of(uuid) security definer",
-        "drop view outlive.schedule_states",
-    ],
-)
-def test_the_comparison_sees_every_kind_of_change(unchanged: db.Connection, change: str) -> None:
-    before = catalog(unchanged)
-    with unchanged.transaction(force_rollback=True):
-        unchanged.execute(change.encode())
-        assert catalog(unchanged) != before
-    assert catalog(unchanged) == before
-
-
 # An old server
 
 
